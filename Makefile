@@ -1,0 +1,42 @@
+# Every target sets up what it needs: only Python 3.11+ and make are assumed.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+JOBS   ?= 2
+
+.PHONY: help demo test test-peers lint types coverage clean
+
+help:  ## Show what can be made
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+$(VENV)/.installed: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade "pip>=25.1"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable . --group dev
+	@touch $@
+
+$(VENV)/.installed-peers: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --group peers
+	@touch $@
+
+demo: $(VENV)/.installed  ## Play a short real tour
+	@$(BIN)/sessiontree demo
+
+test: lint types coverage  ## Style, types, and all tests with the coverage gate
+
+lint: $(VENV)/.installed
+	$(BIN)/ruff check src tests
+	$(BIN)/ruff format --check src tests
+
+types: $(VENV)/.installed
+	$(BIN)/pyright
+
+coverage: $(VENV)/.installed
+	$(BIN)/python -m pytest -m "not peers" -n $(JOBS) --cov --cov-report=
+	$(BIN)/coverage report --include='*/sessiontree/core/*,*/sessiontree/format/*' --fail-under=100
+
+test-peers: $(VENV)/.installed-peers  ## Both ways against the real pi
+	$(BIN)/python -m pytest -m peers
+
+clean:  ## Remove what the other targets made
+	rm -rf $(VENV) .peers .coverage* .hypothesis

@@ -1,0 +1,1 @@
+from sessiontree._version import __version__

@@ -1,0 +1,428 @@
+"""Context: what the model sees from a place in the tree, and why.
+
+`build_context` projects a path onto messages in wire form; `to_llm` turns those into what a
+request carries; `explain` says for every entry of the path whether it reaches the model and,
+if not, what stands for it. One projection serves all three.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import Struct
+
+from sessiontree.core.entries import (
+    BranchSummary,
+    Compaction,
+    ContextEdit,
+    CustomMessage,
+    Entry,
+    EntryId,
+    JsonObject,
+    Message,
+    ModeChange,
+    ModelChange,
+    RuleInjection,
+    ThinkingLevelChange,
+)
+from sessiontree.core.messages import (
+    answered_call,
+    for_model,
+    is_list,
+    is_object,
+    model_of,
+    role,
+    stopped_abnormally,
+    string,
+    text,
+    text_blocks,
+    tool_calls,
+)
+from sessiontree.core.times import milliseconds
+from sessiontree.core.tokens import estimate
+from sessiontree.core.tree import Tree
+
+NO_RESULT = "The tool was interrupted: no result was recorded."
+
+
+class State(Struct, frozen=True, kw_only=True):
+    """What holds at a place beside the messages."""
+
+    provider: str | None = None
+    model: str | None = None
+    thinking_level: str = "off"
+    mode: str | None = None
+    mode_data: Any = None
+    rules: tuple[str, ...] = ()
+
+    def to_wire(self) -> JsonObject:
+        """As compactions carry it."""
+        wire: JsonObject = {"model": self.model_wire, "thinkingLevel": self.thinking_level}
+        if self.mode is not None:
+            wire["mode"] = self.mode
+        if self.mode_data is not None:
+            wire["modeData"] = self.mode_data
+        if self.rules:
+            wire["rules"] = list(self.rules)
+        return wire
+
+    @property
+    def model_wire(self) -> JsonObject | None:
+        return None if self.model is None else {"provider": self.provider, "modelId": self.model}
+
+
+class Context(Struct, frozen=True, kw_only=True):
+    """What the model sees from `leaf`."""
+
+    leaf: EntryId | None
+    state: State
+    messages: tuple[JsonObject, ...]
+    """In wire form, oldest first."""
+    sources: tuple[EntryId, ...]
+    """The entry that each message comes from."""
+
+    @property
+    def model(self) -> JsonObject | None:
+        """Provider and model id in wire form, or `None` where no entry names one."""
+        return self.state.model_wire
+
+    @property
+    def thinking_level(self) -> str:
+        return self.state.thinking_level
+
+    def converted(self) -> list[JsonObject]:
+        """The messages in the roles that a model takes, as they stand; failed turns are still among them."""
+        calls = {call.id for message in self.messages for call in tool_calls(message)}
+        return [sent for message in self.messages if (sent := _sent(message, calls)) is not None]
+
+    def to_llm(self) -> list[JsonObject]:
+        """The messages that a request carries: every call answered, every answer called for, no failed turns."""
+        failed = self.failed_calls()
+        return _paired(
+            [
+                message
+                for message in self.converted()
+                if not stopped_abnormally(message) and answered_call(message) not in failed
+            ]
+        )
+
+    def failed_calls(self) -> set[str]:
+        """Ids of the tool calls that only failed turns made."""
+        failed = {call.id for message in self.messages if stopped_abnormally(message) for call in tool_calls(message)}
+        made = {call.id for message in self.messages if not stopped_abnormally(message) for call in tool_calls(message)}
+        return failed - made
+
+    def tokens(self) -> int:
+        """Estimated tokens of the whole request."""
+        return sum(map(estimate, self.to_llm()))
+
+
+def _sent(message: JsonObject, calls: set[str]) -> JsonObject | None:
+    call = answered_call(message)
+    if call is None or call in calls:
+        return for_model(message)
+    if call:
+        return None  # its call is not in the context, and no provider takes it without
+    name = string(message.get("toolName")) or "a tool"
+    return {
+        "role": "user",
+        "content": [{"type": "text", "text": f"Output of {name}:\n{text(message.get('content'))}"}],
+        **({"timestamp": message["timestamp"]} if "timestamp" in message else {}),
+    }
+
+
+def _paired(messages: list[JsonObject]) -> list[JsonObject]:
+    """Put each turn's results right behind it, one for every call, and make up those that are missing."""
+    results: dict[str, list[JsonObject]] = {}
+    for message in messages:
+        call = answered_call(message)
+        if call is not None:
+            results.setdefault(call, []).append(message)
+    paired: list[JsonObject] = []
+    for message in messages:
+        if answered_call(message) is not None:
+            continue
+        paired.append(message)
+        for call in tool_calls(message):
+            waiting = results.get(call.id)
+            paired.append(waiting.pop(0) if waiting else _no_result(call.id, call.name, message))
+    return paired
+
+
+def _no_result(call: str, name: str, message: JsonObject) -> JsonObject:
+    return {
+        "role": "toolResult",
+        "toolCallId": call,
+        "toolName": name,
+        "content": [{"type": "text", "text": NO_RESULT}],
+        "isError": True,
+        **({"timestamp": message["timestamp"]} if "timestamp" in message else {}),
+    }
+
+
+class Explained(Struct, frozen=True, kw_only=True):
+    """One entry of a path and what becomes of it in the context."""
+
+    entry: Entry
+    reaches: bool
+    reason: str
+    """How it reaches the model, or why it does not."""
+    stands_for: EntryId | None = None
+    """The entry that speaks for this one, where one does."""
+    tokens: int = 0
+    """Estimated, of what is sent."""
+
+
+class Explanation(Struct, frozen=True, kw_only=True):
+    context: Context
+    entries: tuple[Explained, ...]
+
+    @property
+    def tokens(self) -> int:
+        return sum(item.tokens for item in self.entries)
+
+
+def build_context(tree: Tree, leaf: EntryId | None) -> Context:
+    """What the model sees from `leaf`; `None` is the place before everything. Raises `NotFound`."""
+    path = tree.path(leaf)
+    projection = _Projection(path)
+    made = [(entry.id, message) for entry in projection.selected() for message in projection.messages(entry)]
+    return Context(
+        leaf=leaf,
+        state=state_of(path),
+        messages=tuple(message for _, message in made),
+        sources=tuple(id for id, _ in made),
+    )
+
+
+def state_of(path: list[Entry]) -> State:
+    """Model, thinking level, mode and rules at the end of `path`.
+
+    A compaction that carries `state` speaks for everything before it.
+    """
+    start, wire = 0, None
+    for index in range(len(path) - 1, -1, -1):
+        body = path[index].body if path[index].type == "compaction" else None
+        if isinstance(body, Compaction) and body.state is not None:
+            start, wire = index + 1, body.state
+            break
+    state: dict[str, Any] = _state_from_wire(wire) if wire is not None else {}
+    rules: dict[str, None] = dict.fromkeys(state.pop("rules", ()))
+    for entry in path[start:]:
+        match entry.type and entry.body:
+            case Message(message):
+                wrote = model_of(message)
+                if wrote is not None:
+                    state["provider"], state["model"] = wrote
+            case ModelChange(provider=provider, model=str(model), role=None | "default"):
+                state["provider"], state["model"] = provider, model
+            case ThinkingLevelChange(level):
+                state["thinking_level"] = level or "off"
+            case ModeChange(mode=mode, data=data):
+                state["mode"], state["mode_data"] = (None, None) if mode == "none" else (mode, data)
+            case RuleInjection(injected):
+                rules.update(dict.fromkeys(injected))
+            case _:
+                pass
+    return State(**state, rules=tuple(rules))
+
+
+def _state_from_wire(wire: JsonObject) -> dict[str, Any]:
+    state: dict[str, Any] = {"thinking_level": string(wire.get("thinkingLevel")) or "off"}
+    model = wire.get("model")
+    if is_object(model) and isinstance(model.get("modelId"), str):
+        state["provider"], state["model"] = string(model.get("provider")), model["modelId"]
+    if isinstance(wire.get("mode"), str):
+        state["mode"], state["mode_data"] = wire["mode"], wire.get("modeData")
+    rules: Any = wire.get("rules")
+    state["rules"] = [rule for rule in rules if isinstance(rule, str)] if is_list(rules) else []
+    return state
+
+
+class _Projection:
+    """Which entries of a path are selected, and what messages each of them makes."""
+
+    def __init__(self, path: list[Entry]) -> None:
+        self.path = path
+        self.compaction, self.boundary = self._last("compaction"), self._last("reset_boundary")
+        self.first_kept = self._first_kept()
+        self.edits: dict[EntryId, ContextEdit] = {}
+        for entry in self.selected():
+            if entry.type == "context_edit" and isinstance(entry.body, ContextEdit):
+                self.edits[entry.body.target] = entry.body
+
+    def _last(self, type: str) -> int:
+        return next((index for index in range(len(self.path) - 1, -1, -1) if self.path[index].type == type), -1)
+
+    @property
+    def compacted(self) -> bool:
+        """Whether a compaction, and not a reset boundary after it, opens the context."""
+        return self.compaction > self.boundary
+
+    def _first_kept(self) -> int:
+        """Where on the path the kept entries begin; the compaction's own index when it keeps none."""
+        if not self.compacted:
+            return -1
+        body = self.path[self.compaction].body
+        anchor = body.first_kept if isinstance(body, Compaction) else None
+        for index in range(self.compaction):
+            if self.path[index].id == anchor:
+                return max(index, self.boundary + 1)
+        return self.compaction
+
+    def selected(self) -> list[Entry]:
+        """The entries that may speak, in the order they speak."""
+        if not self.compacted:
+            return self.path[self.boundary + 1 :]
+        kept = [entry for entry in self.path[self.first_kept : self.compaction] if self.kept(entry)]
+        return [self.path[self.compaction], *kept, *self.path[self.compaction + 1 :]]
+
+    @staticmethod
+    def kept(entry: Entry) -> bool:
+        """Whether a kept range holds `entry`: not what came before as system message or compaction."""
+        if entry.type == "compaction":
+            return False
+        return not (
+            entry.type == "message" and isinstance(entry.body, Message) and role(entry.body.message) == "system"
+        )
+
+    def messages(self, entry: Entry) -> list[JsonObject]:
+        edit = self.edits.get(entry.id)
+        match entry.body:
+            case Message(message):
+                return _edited(_whole(message), edit)
+            case CustomMessage() as body:
+                message: JsonObject = {
+                    "role": "custom",
+                    "customType": body.custom_type,
+                    "content": [] if body.content is None else body.content,
+                    "display": body.display,
+                }
+                if body.details is not None:
+                    message["details"] = body.details
+                return _edited({**message, "timestamp": milliseconds(entry.timestamp)}, edit)
+            case BranchSummary(summary=summary) as body if summary:
+                summarized: JsonObject = {
+                    "role": "branchSummary",
+                    "summary": summary,
+                    "fromId": body.abandoned_leaf,
+                    "timestamp": milliseconds(entry.timestamp),
+                }
+                return _edited(summarized, edit)
+            case Compaction() as body:
+                compacted: JsonObject = {
+                    "role": "compactionSummary",
+                    "summary": body.summary,
+                    "tokensBefore": body.tokens_before,
+                    "timestamp": milliseconds(entry.timestamp),
+                }
+                made = [] if body.system_message is None else [body.system_message]
+                return [] if edit is not None and edit.replacement is None else [*made, compacted]
+            case _:
+                return []
+
+
+EMPTY_CONTENT: dict[str, Any] = {"user": [], "assistant": [], "toolResult": [], "system": ""}
+EDITABLE = frozenset({"user", "assistant", "toolResult", "custom"})
+
+
+def _whole(message: JsonObject) -> JsonObject:
+    """`message` with missing content as empty content."""
+    if message.get("content") is None and role(message) in EMPTY_CONTENT:
+        return {**message, "content": EMPTY_CONTENT[role(message)]}
+    return message
+
+
+def _edited(message: JsonObject, edit: ContextEdit | None) -> list[JsonObject]:
+    if edit is not None and edit.replacement is None:
+        return []
+    if edit is None or edit.replacement is None or role(message) not in EDITABLE:
+        return [message]
+    content = edit.replacement.get("content")
+    if isinstance(content, str) and role(message) in ("assistant", "toolResult"):
+        content = text_blocks(content)
+    return [{**message, "content": content}]
+
+
+def explain(tree: Tree, leaf: EntryId | None) -> Explanation:
+    """For every entry on the path to `leaf`: does it reach the model, as what, and at what price."""
+    path = tree.path(leaf)
+    context = build_context(tree, leaf)
+    projection = _Projection(path)
+    selected = {entry.id for entry in projection.selected()}
+    calls = {call.id for message in context.messages for call in tool_calls(message)}
+    answered = {answered_call(message) for message in context.messages}
+    failed = context.failed_calls()
+    explained: list[Explained] = []
+    for index, entry in enumerate(path):
+        if entry.id not in selected:
+            explained.append(_passed_over(projection, index))
+            continue
+        made = projection.messages(entry)
+        if not made:
+            edited = entry.id in projection.edits
+            reason = "left out by a context edit" if edited else _not_for_models(entry)
+            explained.append(Explained(entry=entry, reaches=False, reason=reason))
+            continue
+        if answered_call(made[-1]) in failed:
+            explained.append(Explained(entry=entry, reaches=False, reason="the turn that called for it failed"))
+            continue
+        explained.append(_spoken(entry, made, calls, answered, edited=entry.id in projection.edits))
+    return Explanation(context=context, entries=tuple(explained))
+
+
+def _passed_over(projection: _Projection, index: int) -> Explained:
+    entry = projection.path[index]
+    if index <= projection.boundary:
+        boundary = projection.path[projection.boundary].id
+        return Explained(entry=entry, reaches=False, reason=f"before the reset at {boundary}")
+    compaction = projection.path[projection.compaction].id
+    if entry.type == "compaction":
+        reason = "an older compaction"
+    elif index >= projection.first_kept:
+        reason = "an older system message"
+    else:
+        reason = "summarized by a compaction"
+    return Explained(entry=entry, reaches=False, reason=reason, stands_for=compaction)
+
+
+def _not_for_models(entry: Entry) -> str:
+    if entry.is_annotation:
+        return "an annotation"
+    if entry.type == "branch_summary":
+        return "an empty summary"
+    return {
+        "custom": "state of an extension",
+        "context_edit": "an edit of another entry",
+        "branch_point": "marks the start of a branch",
+        "agent_action": "a record of what an agent did",
+        "model_change": "a setting",
+        "thinking_level_change": "a setting",
+        "mode_change": "a setting",
+        "ttsr_injection": "a setting",
+        "reset_boundary": "a reset",
+    }.get(entry.type, f"entries of type {entry.type!r} are not sent")
+
+
+def _spoken(
+    entry: Entry, made: list[JsonObject], calls: set[str], answered: set[str | None], *, edited: bool
+) -> Explained:
+    message = made[-1]
+    sent = [converted for converted in (_sent(item, calls) for item in made) if converted is not None]
+    if not sent:
+        if answered_call(message):
+            reason = "its tool call is not in the context"
+        elif message.get("excludeFromContext") is True:
+            reason = "a shell run kept out of the context"
+        else:
+            reason = f"messages of role {role(message)!r} are not sent"
+        return Explained(entry=entry, reaches=False, reason=reason)
+    if stopped_abnormally(message):
+        return Explained(entry=entry, reaches=False, reason=f"the turn ended with {string(message.get('stopReason'))}")
+    tokens = sum(map(estimate, sent))
+    reason = f"as {role(sent[-1])}" if role(sent[-1]) != role(message) else "as it is"
+    if edited:
+        reason = "as edited"
+    if any(call.id not in answered for call in tool_calls(message)):
+        reason += ", with a made-up result for a call that has none"
+    return Explained(entry=entry, reaches=True, reason=reason, tokens=tokens)

@@ -1,0 +1,285 @@
+"""Entries: the lines a session is made of.
+
+An `Entry` keeps the bytes it was read from and where it stands. What it says is a
+*body*, a frozen value that is decoded when somebody looks. Bodies know nothing of ids,
+files or wire names: those live in `format.codec`. Whether a body reaches the model is
+said in its first line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+from msgspec import UNSET, Struct, UnsetType
+
+EntryId: TypeAlias = str
+JsonObject: TypeAlias = dict[str, Any]
+
+HEAD_RECORD = "sessiontree.head"
+"""The `custom_type` of head records."""
+
+
+class Message(Struct, frozen=True):
+    """A message of the conversation, in wire form. In context: yes."""
+
+    message: JsonObject
+
+
+class ModelChange(Struct, frozen=True, kw_only=True):
+    """Another model from here on. In context: no, but it is state."""
+
+    provider: str | None = None
+    model: str | None = None
+    role: str | None = None
+    """What the model is for; only no role and `"default"` name the model of the conversation."""
+
+
+class ThinkingLevelChange(Struct, frozen=True):
+    """Another thinking level from here on. In context: no, but it is state."""
+
+    level: str | None
+
+
+class Compaction(Struct, frozen=True, kw_only=True):
+    """A summary that stands for everything before `first_kept`. In context: yes."""
+
+    summary: str
+    first_kept: EntryId | None = None
+    """First entry that is kept beside the summary; the compaction's own id keeps none."""
+    tokens_before: int = 0
+    details: Any = None
+    from_hook: bool | None = None
+    usage: JsonObject | None = None
+    system_message: JsonObject | None = None
+    state: JsonObject | None = None
+    """Model, thinking level, mode and rules at this place, so that reading back can stop here."""
+
+
+class BranchSummary(Struct, frozen=True, kw_only=True):
+    """What happened on a branch that was left, or was merged. In context: yes, unless empty."""
+
+    summary: str
+    abandoned_leaf: EntryId | None = None
+    """The leaf that was left; `"root"` when there was none."""
+    details: Any = None
+    from_hook: bool | None = None
+    usage: JsonObject | None = None
+
+
+class Custom(Struct, frozen=True, kw_only=True):
+    """State of an extension. In context: no."""
+
+    custom_type: str
+    data: Any = None
+
+
+class CustomMessage(Struct, frozen=True, kw_only=True):
+    """A message put in by an extension. In context: yes, as the user's."""
+
+    custom_type: str
+    content: Any
+    display: bool = True
+    details: Any = None
+
+
+class Label(Struct, frozen=True, kw_only=True):
+    """A bookmark on `target`; no text takes it away. In context: no."""
+
+    target: EntryId
+    text: str | None = None
+
+
+class SessionInfo(Struct, frozen=True):
+    """The session's name; an empty one takes it away. In context: no."""
+
+    name: str | None
+
+
+class Usage(Struct, frozen=True, kw_only=True):
+    """Tokens spent outside the conversation. In context: no; it counts in totals."""
+
+    kind: str
+    provider: str | None = None
+    model: str | None = None
+    usage: JsonObject | None = None
+    note: str | None = None
+
+
+class ContextEdit(Struct, frozen=True, kw_only=True):
+    """Changes what `target` contributes from here on; `None` leaves it out. In context: no."""
+
+    target: EntryId
+    replacement: JsonObject | None = None
+
+
+class BranchPoint(Struct, frozen=True, kw_only=True):
+    """Where a named branch begins. In context: no."""
+
+    name: str
+    description: str | None = None
+
+
+class AgentAction(Struct, frozen=True, kw_only=True):
+    """Something an agent of a swarm did (spawn, complete, fork, branch, fail). In context: no."""
+
+    action: str
+    agent: str
+    data: Any = None
+
+
+class ModeChange(Struct, frozen=True, kw_only=True):
+    """Another mode from here on; `"none"` leaves it. In context: no, but it is state."""
+
+    mode: str
+    data: Any = None
+
+
+class RuleInjection(Struct, frozen=True):
+    """Rules that were put into the conversation. In context: no, but they are state."""
+
+    rules: tuple[str, ...]
+
+
+class ResetBoundary(Struct, frozen=True):
+    """Nothing before this place reaches the model. In context: no."""
+
+
+class Opaque(Struct, frozen=True, kw_only=True):
+    """An entry of a type that is not known here. Its bytes are kept. In context: no."""
+
+    type: str
+    fields: JsonObject
+    """Everything but type, id, parent, timestamp and branch, in wire form."""
+
+
+Body: TypeAlias = (
+    Message
+    | ModelChange
+    | ThinkingLevelChange
+    | Compaction
+    | BranchSummary
+    | Custom
+    | CustomMessage
+    | Label
+    | SessionInfo
+    | Usage
+    | ContextEdit
+    | BranchPoint
+    | AgentAction
+    | ModeChange
+    | RuleInjection
+    | ResetBoundary
+    | Opaque
+)
+
+
+class Entry:
+    """One line of a session. Never changed once appended."""
+
+    __slots__ = (
+        "_body",
+        "_decode",
+        "branch",
+        "current",
+        "custom_type",
+        "id",
+        "line",
+        "parent",
+        "raw",
+        "timestamp",
+        "type",
+    )
+
+    def __init__(
+        self,
+        *,
+        raw: bytes,
+        id: EntryId,
+        parent: EntryId | None,
+        type: str,
+        timestamp: str,
+        line: int,
+        branch: str | UnsetType | None = UNSET,
+        current: str | None = None,
+        custom_type: str | None = None,
+        body: Body | None = None,
+        decode: Callable[[bytes], Body] | None = None,
+    ) -> None:
+        self.raw = raw
+        self.id = id
+        self.parent = parent
+        self.type = type
+        self.timestamp = timestamp
+        self.line = line
+        self.branch = branch
+        self.current = current
+        self.custom_type = custom_type
+        self._body = body
+        self._decode = decode
+
+    raw: bytes
+    """The line's bytes, without the newline."""
+    parent: EntryId | None
+    """The parent as written; `Tree.parent` tells where the entry really hangs."""
+    line: int
+    """Number of the line in the file, counting from 1."""
+    branch: str | UnsetType | None
+    """The branch it was written on; `None` for a late result; unset where a peer wrote the line."""
+    current: str | None
+    """The session's current branch, where that is another one than `branch`."""
+
+    @property
+    def body(self) -> Body:
+        """The typed view of this line, decoded once."""
+        if self._body is None:
+            assert self._decode is not None
+            self._body = self._decode(self.raw)
+        return self._body
+
+    @property
+    def is_head_record(self) -> bool:
+        return self.type == "custom" and self.custom_type == HEAD_RECORD
+
+    @property
+    def is_annotation(self) -> bool:
+        """Whether it says something about the session and never moves a head."""
+        if self.type == "custom":
+            return self.custom_type in ANNOTATING_CUSTOM_TYPES
+        return self.type in ANNOTATION_TYPES
+
+    def __repr__(self) -> str:
+        return f"<Entry {self.id} {self.type} under {self.parent}>"
+
+
+ANNOTATION_TYPES = frozenset({"label", "session_info", "usage", "title_change", "model_usage", "credential_pin"})
+ANNOTATING_CUSTOM_TYPES = frozenset({HEAD_RECORD, "session_exit"})
+
+
+class Problem(Struct, frozen=True, kw_only=True):
+    """One thing wrong with a session: damage is a value that is shown, never hidden."""
+
+    kind: str
+    severity: str
+    """`"fault"` for damage; `"note"` for what is merely worth knowing."""
+    message: str
+    entry: EntryId | None = None
+    line: int | None = None
+    """Number of the line in the file, counting from 1."""
+    offset: int | None = None
+    """Where the line starts in the file, in bytes."""
+
+
+class Header(Struct, frozen=True, kw_only=True):
+    """The first line: what the session is. Not in the tree."""
+
+    raw: bytes
+    id: str
+    version: int
+    """As the file says, before migration."""
+    timestamp: str = ""
+    cwd: str = ""
+    parent_session: str | None = None
+    forked_from: EntryId | None = None
+    title: str | None = None
+    """A name that peers keep in the header or in a title slot; `session_info` goes before it."""

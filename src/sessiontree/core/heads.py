@@ -1,0 +1,199 @@
+"""Heads: where every branch is, which one is current, and every move that was made.
+
+The one place that says what a line means for the heads. The same code replays a file and
+follows a live session, so the two cannot differ:
+
+* A line with `branch` advances that branch to itself and makes it current, or the branch
+  in `current`. An annotation advances nobody. A line whose branch is null moves nobody.
+* A head record sets all heads.
+* A line without the key was written by a peer, which has one leaf and started at the line
+  before: it advances that line's branch and makes it current.
+
+A *move* is a head record that says where it came `from`, a change of the current branch, or
+an advance of the current branch that does not go on from its head.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from msgspec import UNSET, Struct
+
+from sessiontree.core.entries import BranchPoint, Custom, Entry, EntryId, JsonObject
+from sessiontree.core.messages import is_object
+from sessiontree.core.tree import Tree
+
+MAIN = "main"
+
+
+class Move(Struct, frozen=True):
+    """Where the current pointer was before it moved."""
+
+    branch: str
+    leaf: EntryId | None
+    switched: bool
+    """The current branch changed; otherwise its head moved."""
+
+
+class BranchInfo(Struct, frozen=True, kw_only=True):
+    """What is known of a branch beside its head."""
+
+    created: str = ""
+    description: str | None = None
+
+
+class Heads:
+    def __init__(self) -> None:
+        self.current = MAIN
+        self.moves: list[Move] = []
+        """Every move, oldest first: `HEAD@{1}` is the last one."""
+        self.info: dict[str, BranchInfo] = {}
+        self.archived: set[str] = set()
+        self.lines_since_record = 0
+        self._heads: dict[str, EntryId | None] = {MAIN: None}
+        self._undoable: list[Move] = []
+        self._line_branch: str | None = MAIN
+
+    @property
+    def heads(self) -> dict[str, EntryId | None]:
+        """Branch names with their heads, in the order the branches were made."""
+        return self._heads
+
+    @property
+    def leaf(self) -> EntryId | None:
+        """The head of the current branch."""
+        return self._heads[self.current]
+
+    @property
+    def undoable(self) -> Move | None:
+        """The move that an undo takes back."""
+        return self._undoable[-1] if self._undoable else None
+
+    def replay(self, entries: Iterable[Entry], tree: Tree) -> None:
+        for entry in entries:
+            self.apply(entry, tree)
+
+    def apply(self, entry: Entry, tree: Tree) -> None:
+        """Take in one line. `tree` holds it already."""
+        self.lines_since_record += 1
+        if entry.is_head_record:
+            self._record(entry)
+        elif entry.branch is UNSET:
+            self._peer_line(entry, tree)
+        elif isinstance(entry.branch, str):
+            if not entry.is_annotation:
+                self._begin(entry, entry.branch)
+                self._advance(entry.branch, entry, tree)
+            self._line_branch = entry.branch
+            current = entry.branch if entry.current is None else entry.current
+            if current in self._heads:
+                self._make_current(current)
+        else:
+            self._line_branch = None
+
+    def _peer_line(self, entry: Entry, tree: Tree) -> None:
+        branch = self.current if self._line_branch is None else self._line_branch
+        if entry.type == "branch_point" and isinstance(entry.body, BranchPoint):
+            branch = entry.body.name
+            self._begin(entry, branch)
+        self._make_current(branch)
+        if entry.is_annotation:
+            self._jump(branch, tree.real(entry.id))
+        else:
+            self._advance(branch, entry, tree)
+        self._line_branch = branch
+
+    def _begin(self, entry: Entry, branch: str) -> None:
+        if branch not in self._heads:
+            self._heads[branch] = entry.parent
+        if entry.type == "branch_point" and isinstance(entry.body, BranchPoint) and entry.body.name == branch:
+            self._heads[branch] = entry.parent
+            self.info[branch] = BranchInfo(created=entry.timestamp, description=entry.body.description)
+
+    def _advance(self, branch: str, entry: Entry, tree: Tree) -> None:
+        if branch == self.current and tree.real(tree.parent(entry.id)) != tree.real(self._known(branch, tree)):
+            self._log(Move(branch, self._heads[branch], False))
+        self._heads[branch] = entry.id
+
+    def _known(self, branch: str, tree: Tree) -> EntryId | None:
+        head = self._heads[branch]
+        return head if head in tree else None
+
+    def _jump(self, branch: str, leaf: EntryId | None) -> None:
+        if leaf != self._heads[branch]:
+            self._log(Move(branch, self._heads[branch], False))
+            self._heads[branch] = leaf
+
+    def _make_current(self, branch: str) -> None:
+        if branch != self.current:
+            self._log(Move(self.current, self.leaf, True))
+            self.current = branch
+
+    def _log(self, move: Move) -> None:
+        self.moves.append(move)
+        self._undoable.append(move)
+
+    def _record(self, entry: Entry) -> None:
+        data = entry.body.data if isinstance(entry.body, Custom) else None
+        if not is_object(data):
+            return
+        was = Move(self.current, self.leaf, False)
+        self._rename(data.get("renamed"))
+        heads: Any = data.get("heads")
+        if is_object(heads) and heads:
+            self._heads = {name: leaf if isinstance(leaf, str) else None for name, leaf in heads.items()}
+        current = data.get("current")
+        if isinstance(current, str) and current in self._heads:
+            self.current = current
+        elif self.current not in self._heads:
+            self.current = next(iter(self._heads))
+        archived: Any = data.get("archived")
+        self.archived = {name for name in self._heads if name in archived} if isinstance(archived, list) else set()
+        self._line_branch = self.current
+        self.lines_since_record = 0
+        if "from" in data:
+            move = Move(was.branch, was.leaf, was.branch != self.current)
+            self.moves.append(move)
+            if data.get("undo") is True:
+                if self._undoable:
+                    self._undoable.pop()
+            else:
+                self._undoable.append(move)
+
+    def _rename(self, renamed: Any) -> None:
+        if not (is_object(renamed) and isinstance(renamed.get("from"), str) and isinstance(renamed.get("to"), str)):
+            return
+        old, new = renamed["from"], renamed["to"]
+        if old in self.info:
+            self.info[new] = self.info.pop(old)
+        for log in (self.moves, self._undoable):
+            log[:] = [Move(new, m.leaf, m.switched) if m.branch == old else m for m in log]
+
+    # Head records to write
+
+    def record(
+        self,
+        *,
+        moved: bool = False,
+        undo: bool = False,
+        current: str | None = None,
+        heads: dict[str, EntryId | None] | None = None,
+        archived: Iterable[str] | None = None,
+        renamed: tuple[str, str] | None = None,
+    ) -> Custom:
+        """A head record that says what is true now, but for the changes given."""
+        data: JsonObject = {
+            "current": self.current if current is None else current,
+            "heads": self._heads if heads is None else heads,
+        }
+        archive = sorted(self.archived if archived is None else archived)
+        if archive:
+            data["archived"] = archive
+        if renamed is not None:
+            data["renamed"] = {"from": renamed[0], "to": renamed[1]}
+        if moved or undo:
+            data["from"] = {"branch": self.current, "leaf": self.leaf}
+        if undo:
+            data["undo"] = True
+        return Custom(custom_type="sessiontree.head", data=data)

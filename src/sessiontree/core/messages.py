@@ -1,0 +1,261 @@
+"""Messages: the one module that knows what is inside a message in wire form.
+
+A message is the JSON object that a `message` entry holds; peers add fields as they like,
+so it stays a dict. Here are the constructors for new ones, the readers of old ones, and the
+conversion of each role to what a model is sent. Session files are untrusted: every reader
+takes any JSON and answers with something harmless.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple, TypeGuard
+
+from sessiontree.core.entries import JsonObject, Message
+
+ABNORMAL_STOPS = frozenset({"error", "aborted"})
+
+
+class ToolCall(NamedTuple):
+    id: str
+    name: str
+    arguments: Any
+
+
+# Making new messages. Times are milliseconds since the epoch; `Session.append` fills in a missing one.
+
+
+def user(content: str | list[JsonObject]) -> Message:
+    """What the user says: text, or text and image blocks."""
+    return Message({"role": "user", "content": content})
+
+
+def assistant(
+    content: str | list[JsonObject],
+    *,
+    model: str = "unknown",
+    provider: str = "unknown",
+    api: str = "unknown",
+    usage: JsonObject | None = None,
+    stop_reason: str = "stop",
+    error: str | None = None,
+) -> Message:
+    """What the model answers. `usage` may be partial: `{"input": 10, "output": 5, "cost": 0.01}` is enough."""
+    message: JsonObject = {
+        "role": "assistant",
+        "content": text_blocks(content),
+        "api": api,
+        "provider": provider,
+        "model": model,
+        "usage": full_usage(usage),
+        "stopReason": stop_reason,
+    }
+    if error is not None:
+        message["errorMessage"] = error
+    return Message(message)
+
+
+def tool_call(id: str, name: str, arguments: JsonObject) -> JsonObject:
+    """A content block for `assistant` by which the model calls a tool."""
+    return {"type": "toolCall", "id": id, "name": name, "arguments": arguments}
+
+
+def tool_result(call: str, name: str, content: str | list[JsonObject], *, error: bool = False) -> Message:
+    """What a tool answered to the call with id `call`."""
+    return Message(
+        {
+            "role": "toolResult",
+            "toolCallId": call,
+            "toolName": name,
+            "content": text_blocks(content),
+            "isError": error,
+        }
+    )
+
+
+def text_blocks(content: str | list[JsonObject]) -> list[JsonObject]:
+    return [{"type": "text", "text": content}] if isinstance(content, str) else content
+
+
+def full_usage(usage: JsonObject | None) -> JsonObject:
+    """`usage` in the complete form that peers write: token counts, their total, and cost by kind."""
+    given = dict(usage or {})
+    cost = given.pop("cost", None)
+    counts = {key: given.pop(key, 0) for key in ("input", "output", "cacheRead", "cacheWrite")}
+    total = given.pop("totalTokens", None)
+    costs: JsonObject = dict.fromkeys(("input", "output", "cacheRead", "cacheWrite", "total"), 0)
+    if is_object(cost):
+        costs.update(cost)
+        if "total" not in cost:
+            costs["total"] = sum(number(costs[key]) for key in ("input", "output", "cacheRead", "cacheWrite"))
+    elif cost is not None:
+        costs["total"] = cost
+    return {
+        **counts,
+        "totalTokens": sum(number(count) for count in counts.values()) if total is None else total,
+        **given,
+        "cost": costs,
+    }
+
+
+def complete(message: JsonObject, *, now: int, provider: str = "unknown", model: str = "unknown") -> JsonObject:
+    """`message` with what its role needs filled in, as peers write it; what is there stays."""
+    role = message.get("role")
+    filled = dict(message)
+    if role == "assistant":
+        content = message.get("content")
+        filled["content"] = text_blocks(content) if isinstance(content, str) else (content or [])
+        filled.setdefault("api", "unknown")
+        filled.setdefault("provider", provider)
+        filled.setdefault("model", model)
+        usage = message.get("usage")
+        filled["usage"] = full_usage(usage if is_object(usage) else None)
+        filled.setdefault("stopReason", "toolUse" if list(tool_calls(filled)) else "stop")
+    elif role == "toolResult":
+        content = message.get("content")
+        filled["content"] = text_blocks(content) if isinstance(content, str) else (content or [])
+        filled.setdefault("isError", False)
+    filled.setdefault("timestamp", now)
+    return filled
+
+
+# Reading any message.
+
+
+def is_object(value: object) -> TypeGuard[JsonObject]:
+    return isinstance(value, dict)
+
+
+def is_list(value: object) -> TypeGuard[list[Any]]:
+    return isinstance(value, list)
+
+
+def number(value: object) -> float | int:
+    """`value` if it is a finite number, else 0."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return 0
+    return value if -1e300 < value < 1e300 else 0
+
+
+def string(value: object) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def role(message: JsonObject) -> str:
+    return string(message.get("role"))
+
+
+def blocks(content: object) -> Iterator[JsonObject]:
+    """The content blocks; a plain string is one text block."""
+    if isinstance(content, str):
+        yield {"type": "text", "text": content}
+    elif is_list(content):
+        yield from filter(is_object, content)
+
+
+def text(content: object) -> str:
+    """The text in `content`, blocks joined by newlines, everything else left out."""
+    return "\n".join(string(block.get("text")) for block in blocks(content) if block.get("type") == "text")
+
+
+def tool_calls(message: JsonObject) -> Iterator[ToolCall]:
+    if role(message) == "assistant":
+        for block in blocks(message.get("content")):
+            if block.get("type") == "toolCall":
+                yield ToolCall(string(block.get("id")), string(block.get("name")), block.get("arguments"))
+
+
+def answered_call(message: JsonObject) -> str | None:
+    """The id of the tool call that this message answers, if it is a tool result."""
+    return string(message.get("toolCallId")) if role(message) == "toolResult" else None
+
+
+def stopped_abnormally(message: JsonObject) -> bool:
+    return role(message) == "assistant" and message.get("stopReason") in ABNORMAL_STOPS
+
+
+def model_of(message: JsonObject) -> tuple[str, str] | None:
+    """Provider and model that wrote an assistant message, where it says so."""
+    provider, model = message.get("provider"), message.get("model")
+    if role(message) == "assistant" and isinstance(provider, str) and isinstance(model, str):
+        return provider, model
+    return None
+
+
+class Spent(NamedTuple):
+    tokens: float
+    cost: float
+
+
+def spent(usage: object) -> Spent | None:
+    """Tokens and cost in a usage object; `None` where nothing was recorded."""
+    if not is_object(usage):
+        return None
+    tokens = number(usage.get("totalTokens")) or sum(
+        number(usage.get(key)) for key in ("input", "output", "cacheRead", "cacheWrite")
+    )
+    cost = usage.get("cost")
+    money = number(cost.get("total")) if is_object(cost) else number(cost)
+    return Spent(tokens, money) if tokens or money else None
+
+
+# What a model is sent. The wording round summaries and shell runs is ours.
+
+COMPACTION_LEAD = "Everything said so far, before the messages that follow, is summarized here:"
+BRANCH_LEAD = "Another branch of this conversation was explored and left; this is a summary of it:"
+
+
+def for_model(message: JsonObject) -> JsonObject | None:
+    """`message` as a model is sent it; `None` when it is not sent."""
+    match role(message):
+        case "user" | "assistant" | "toolResult" | "system":
+            return message
+        case "compactionSummary":
+            return _user_text(message, _summary(COMPACTION_LEAD, message))
+        case "branchSummary":
+            return _user_text(message, _summary(BRANCH_LEAD, message))
+        case "custom" | "hookMessage":
+            content = message.get("content")
+            sent: Any = text_blocks(content) if isinstance(content, str) else list(blocks(content))
+            return {"role": "user", "content": sent, **_time(message)}
+        case "bashExecution" | "pythonExecution":
+            return None if message.get("excludeFromContext") is True else _user_text(message, _execution(message))
+        case "developer":
+            return {**message, "role": "system"}
+        case "fileMention":
+            return _user_text(message, _mentioned(message))
+        case _:
+            return None
+
+
+def _user_text(message: JsonObject, content: str) -> JsonObject:
+    return {"role": "user", "content": [{"type": "text", "text": content}], **_time(message)}
+
+
+def _time(message: JsonObject) -> JsonObject:
+    return {"timestamp": message["timestamp"]} if "timestamp" in message else {}
+
+
+def _summary(lead: str, message: JsonObject) -> str:
+    return f"{lead}\n\n<summary>\n{string(message.get('summary'))}\n</summary>"
+
+
+def _execution(message: JsonObject) -> str:
+    command = string(message.get("command")) or string(message.get("code"))
+    output = string(message.get("output"))
+    parts = [f"I ran `{command}`", f"```\n{output}\n```" if output else "It printed nothing."]
+    if message.get("cancelled") is True:
+        parts.append("It was cancelled.")
+    elif message.get("exitCode") not in (None, 0):
+        parts.append(f"It exited with code {number(message.get('exitCode'))}.")
+    if message.get("truncated") is True and message.get("fullOutputPath"):
+        parts.append(f"The output is cut; all of it is in {string(message.get('fullOutputPath'))}")
+    return "\n\n".join(parts)
+
+
+def _mentioned(message: JsonObject) -> str:
+    files = message.get("files")
+    parts = [string(message.get("text")), text(message.get("content"))]
+    for file in filter(is_object, files if is_list(files) else ()):
+        parts.append(f"{string(file.get('path'))}\n{string(file.get('content'))}")
+    return "\n\n".join(part for part in parts if part)

@@ -1,0 +1,84 @@
+"""Places: how people name a place in the tree, the same everywhere.
+
+In this order: `HEAD` and `root` (before everything); `HEAD@{n}`, where the current pointer
+was n moves ago; a branch; a label; an entry id; a unique prefix of one, eight characters or
+more. Each may be followed by `~n`, n real entries up.
+"""
+
+from __future__ import annotations
+
+import re
+
+from sessiontree.core.entries import EntryId
+from sessiontree.core.heads import Heads
+from sessiontree.core.tree import Tree
+from sessiontree.errors import Ambiguous, InvalidOperation, NotFound
+
+PREFIX = 8
+"""Length of the ids that are shown, and the least that is taken as a prefix."""
+
+_UP = re.compile(r"(.+?)((?:~[0-9]{0,9})+)$", re.DOTALL)
+_MOVES_AGO = re.compile(r"HEAD@\{([0-9]{1,9})\}")
+_NAME = re.compile(r"[^\x00-\x1f\x7f-\x9f~]{1,200}")
+
+
+def resolve(place: str, tree: Tree, heads: Heads) -> EntryId | None:
+    """The entry that `place` names; `None` is the place before everything."""
+    try:
+        return _exact(place, tree, heads)
+    except Ambiguous:
+        raise
+    except NotFound:
+        suffixed = _UP.fullmatch(place)
+        if suffixed is None:
+            raise
+    start = _exact(suffixed[1], tree, heads)
+    for step in suffixed[2].split("~")[1:]:
+        start = _up(tree, start, int(step or 1), place)
+    return start
+
+
+def _exact(place: str, tree: Tree, heads: Heads) -> EntryId | None:
+    if place == "HEAD":
+        return heads.leaf
+    if place == "root":
+        return None
+    ago = _MOVES_AGO.fullmatch(place)
+    if ago is not None:
+        count = int(ago[1])
+        if count > len(heads.moves):
+            raise NotFound("place", place, f"there were {len(heads.moves)} moves")
+        return heads.moves[-count].leaf if count else heads.leaf
+    if place in heads.heads:
+        return heads.heads[place]
+    labeled = [id for id, text in tree.labels.items() if text == place]
+    if len(labeled) > 1:
+        raise Ambiguous("label", place, labeled)
+    if labeled:
+        return labeled[0]
+    if place in tree:
+        return place
+    if len(place) >= PREFIX:
+        matches = tree.starting_with(place)
+        if len(matches) > 1:
+            raise Ambiguous("prefix", place, matches)
+        if matches:
+            return matches[0]
+    raise NotFound("place", place, "a place is HEAD, root, a branch, a label, an entry id or its first 8 characters")
+
+
+def _up(tree: Tree, start: EntryId | None, count: int, place: str) -> EntryId | None:
+    above = [entry.id for entry in tree.up(start) if not entry.is_annotation]
+    if above and above[0] != start:
+        count -= 1
+    if count < 0:
+        return start
+    if count > len(above):
+        raise NotFound("place", place, f"only {len(above)} entries are above")
+    return None if count == len(above) else above[count]
+
+
+def check_branch_name(name: str) -> None:
+    """Refuse names that could not be told from other places, or could not be shown."""
+    if not _NAME.fullmatch(name) or name in ("HEAD", "root") or _MOVES_AGO.fullmatch(name) or name != name.strip():
+        raise InvalidOperation(f"{name!r} cannot be the name of a branch")

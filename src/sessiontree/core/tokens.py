@@ -1,0 +1,58 @@
+"""Tokens: a cheap estimate of what a message costs in the model's window.
+
+Four characters count as one token, an image as 1,200. Providers' own counts, where a
+message carries them, are better; this is for what has not been sent yet.
+"""
+
+from __future__ import annotations
+
+import json
+
+from sessiontree.core.entries import JsonObject
+from sessiontree.core.messages import blocks, is_object, role, string
+
+CHARACTERS_PER_TOKEN = 4
+IMAGE_CHARACTERS = 4800
+
+
+def estimate(message: JsonObject) -> int:
+    """Estimated tokens of one message in wire form."""
+    return -(-_characters(message) // CHARACTERS_PER_TOKEN)
+
+
+def _characters(message: JsonObject) -> int:
+    match role(message):
+        case "bashExecution" | "pythonExecution":
+            return sum(len(string(message.get(key))) for key in ("command", "code", "output"))
+        case "compactionSummary" | "branchSummary":
+            return len(string(message.get("summary")))
+        case "system":
+            parts = [message.get("content")]
+            sections = message.get("sections")
+            if is_object(sections):
+                parts.extend(sections.values())
+            tools = message.get("toolsAdded")
+            return sum(map(_content, parts)) + (_json(tools) if tools else 0)
+        case _:
+            return _content(message.get("content"))
+
+
+def _content(content: object) -> int:
+    total = 0
+    for block in blocks(content):
+        match block.get("type"):
+            case "text":
+                total += len(string(block.get("text")))
+            case "thinking":
+                total += len(string(block.get("thinking")))
+            case "image":
+                total += IMAGE_CHARACTERS
+            case "toolCall":
+                total += len(string(block.get("name"))) + _json(block.get("arguments"))
+            case _:
+                pass
+    return total
+
+
+def _json(value: object) -> int:
+    return len(json.dumps(value, ensure_ascii=False, separators=(",", ":")))

@@ -1,0 +1,91 @@
+"""Every exception sessiontree raises on purpose.
+
+    SessionTreeError
+    ├── NotFound            a name or id names nothing (entry, session, branch, place)
+    │   └── Ambiguous       a name or prefix names several things
+    ├── FormatError         bytes are not what the format says
+    ├── InvalidOperation    the request makes no sense for this session
+    │   └── ReadOnly        this session can be read, not written
+    ├── BranchMoved         another writer moved the branch; says where its head is now
+    └── StoreError          the back end failed
+        └── Conflict        somebody else wrote first; read on and try again
+
+Constructors take facts and build the sentence; the facts stay as attributes.
+Damage found while reading is not an error but a value, `Problem`.
+Cancelling is not an error either: operations that can be cancelled return a
+result that says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class SessionTreeError(Exception):
+    """Base class; catch this to catch everything sessiontree raises on purpose."""
+
+
+class NotFound(SessionTreeError):
+    """A name or id names nothing."""
+
+    def __init__(self, kind: str, name: str, hint: str = "") -> None:
+        super().__init__(f"no {kind} {name!r}{f' ({hint})' if hint else ''}")
+        self.kind = kind
+        self.name = name
+
+
+class Ambiguous(NotFound):
+    """A name or prefix names several things; `candidates` lists them."""
+
+    def __init__(self, kind: str, name: str, candidates: Sequence[str]) -> None:
+        SessionTreeError.__init__(self, f"{kind} {name!r} is ambiguous: {', '.join(candidates)}")
+        self.kind = kind
+        self.name = name
+        self.candidates = tuple(candidates)
+
+
+class FormatError(SessionTreeError):
+    """Bytes are not what the format says."""
+
+    def __init__(self, where: str, reason: str) -> None:
+        super().__init__(f"{where}: {reason}")
+        self.where = where
+        self.reason = reason
+
+
+class InvalidOperation(SessionTreeError):
+    """The request makes no sense for this session."""
+
+
+class ReadOnly(InvalidOperation):
+    """This session can be read, not written."""
+
+    def __init__(self, where: str, reason: str) -> None:
+        super().__init__(f"{where} is read-only: {reason}")
+        self.where = where
+        self.reason = reason
+
+
+class BranchMoved(SessionTreeError):
+    """Another writer moved the branch while we were writing to it."""
+
+    def __init__(self, branch: str, expected: str | None, head: str | None) -> None:
+        super().__init__(
+            f"branch {branch!r} was moved by another writer: its head is {head or 'root'}, not {expected or 'root'}"
+        )
+        self.branch = branch
+        self.expected = expected
+        self.head = head
+
+
+class StoreError(SessionTreeError):
+    """The back end failed."""
+
+    def __init__(self, where: str, reason: str) -> None:
+        super().__init__(f"{where}: {reason}")
+        self.where = where
+        self.reason = reason
+
+
+class Conflict(StoreError):
+    """Somebody else wrote first. Reading on and trying again is always right."""

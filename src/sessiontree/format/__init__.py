@@ -1,0 +1,1 @@
+"""The format: bytes to entries and back, dialects of older files included. Pure."""

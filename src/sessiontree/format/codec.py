@@ -1,0 +1,326 @@
+"""The codec: the one table of wire names, and entries to bytes and back.
+
+`docs/format.md` is the specification; `WIRE` is its table. A line is looked at twice: its
+head when it is read, its body when somebody asks. msgspec does both; what it refuses
+although it is JSON elsewhere (lone surrogates, odd bytes) goes through the standard library.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from sessiontree.core import entries as e
+from sessiontree.core.entries import Body, Entry, EntryId, Header, JsonObject
+from sessiontree.core.messages import is_list, is_object
+
+VERSION = 3
+"""The version of pi's format that is read as it is and written."""
+
+
+class Field(NamedTuple):
+    wire: str
+    read: Callable[[Any], Any]
+    """Any JSON value to what the body holds: files are untrusted."""
+    optional: bool = True
+    """Not written when `None`."""
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _maybe_text(value: Any) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _any(value: Any) -> Any:
+    return value
+
+
+def _count(value: Any) -> int:
+    return int(value) if isinstance(value, int | float) and math.isfinite(value) else 0
+
+
+def _flag(value: Any) -> bool:
+    return value is True
+
+
+def _maybe_flag(value: Any) -> bool | None:
+    return value if isinstance(value, bool) else None
+
+
+def _object(value: Any) -> JsonObject:
+    return value if is_object(value) else {}
+
+
+def _maybe_object(value: Any) -> JsonObject | None:
+    return value if is_object(value) else None
+
+
+def _texts(value: Any) -> tuple[str, ...]:
+    return tuple(item for item in value if isinstance(item, str)) if is_list(value) else ()
+
+
+WIRE: dict[str, tuple[type[Any], dict[str, Field]]] = {
+    "message": (e.Message, {"message": Field("message", _object)}),
+    "model_change": (
+        e.ModelChange,
+        {
+            "provider": Field("provider", _maybe_text),
+            "model": Field("modelId", _maybe_text),
+            "role": Field("role", _maybe_text),
+        },
+    ),
+    "thinking_level_change": (
+        e.ThinkingLevelChange,
+        {"level": Field("thinkingLevel", _maybe_text, optional=False)},
+    ),
+    "compaction": (
+        e.Compaction,
+        {
+            "summary": Field("summary", _text),
+            "first_kept": Field("firstKeptEntryId", _maybe_text),
+            "tokens_before": Field("tokensBefore", _count),
+            "details": Field("details", _any),
+            "from_hook": Field("fromHook", _maybe_flag),
+            "usage": Field("usage", _maybe_object),
+            "system_message": Field("systemMessage", _maybe_object),
+            "state": Field("state", _maybe_object),
+        },
+    ),
+    "branch_summary": (
+        e.BranchSummary,
+        {
+            "abandoned_leaf": Field("fromId", _maybe_text),
+            "summary": Field("summary", _text),
+            "details": Field("details", _any),
+            "from_hook": Field("fromHook", _maybe_flag),
+            "usage": Field("usage", _maybe_object),
+        },
+    ),
+    "custom": (e.Custom, {"custom_type": Field("customType", _text), "data": Field("data", _any)}),
+    "custom_message": (
+        e.CustomMessage,
+        {
+            "custom_type": Field("customType", _text),
+            "content": Field("content", _any),
+            "display": Field("display", _flag),
+            "details": Field("details", _any),
+        },
+    ),
+    "label": (e.Label, {"target": Field("targetId", _text), "text": Field("label", _maybe_text)}),
+    "session_info": (e.SessionInfo, {"name": Field("name", _maybe_text, optional=False)}),
+    "usage": (
+        e.Usage,
+        {
+            "kind": Field("kind", _text),
+            "provider": Field("provider", _maybe_text),
+            "model": Field("model", _maybe_text),
+            "usage": Field("usage", _maybe_object),
+            "note": Field("note", _maybe_text),
+        },
+    ),
+    "context_edit": (
+        e.ContextEdit,
+        {"target": Field("targetId", _text), "replacement": Field("replacement", _maybe_object, optional=False)},
+    ),
+    "branch_point": (
+        e.BranchPoint,
+        {"name": Field("branchName", _text), "description": Field("description", _maybe_text)},
+    ),
+    "agent_action": (
+        e.AgentAction,
+        {"action": Field("action", _text), "agent": Field("agentId", _text), "data": Field("data", _any)},
+    ),
+    "mode_change": (e.ModeChange, {"mode": Field("mode", _text), "data": Field("data", _any)}),
+    "ttsr_injection": (e.RuleInjection, {"rules": Field("injectedRules", _texts)}),
+    "reset_boundary": (e.ResetBoundary, {}),
+}
+
+ID, PARENT, ANCHOR = "id", "parentId", "firstKeptEntryId"
+HEAD_KEYS = ("type", ID, PARENT, "timestamp", "branch", "current")
+
+_TYPES = {body: type for type, (body, _) in WIRE.items()}
+
+
+class LineHead(msgspec.Struct, gc=False):
+    """What is read of every line."""
+
+    type: Any = None
+    id: Any = None
+    parent: Any = msgspec.field(name=PARENT, default=None)
+    timestamp: Any = None
+    branch: Any = UNSET
+    current: Any = None
+    custom_type: Any = msgspec.field(name="customType", default=None)
+
+
+_head_decoder = msgspec.json.Decoder(LineHead)
+_object_decoder = msgspec.json.Decoder(dict[str, Any])
+
+
+class NotJson(ValueError):
+    """A line that is no JSON object; the message says why."""
+
+
+def read_head(raw: bytes) -> LineHead:
+    """The head of a line. Raises `NotJson`."""
+    try:
+        return _head_decoder.decode(raw)
+    except (msgspec.MsgspecError, RecursionError):
+        return msgspec.convert(read_object(raw), LineHead)
+
+
+def read_object(raw: bytes) -> JsonObject:
+    """A line as a dict. Raises `NotJson`."""
+    try:
+        return _object_decoder.decode(raw)
+    except (msgspec.MsgspecError, RecursionError):
+        pass
+    try:
+        value = json.loads(raw.decode("utf-8", "replace"), parse_constant=_refuse_constant)
+    except RecursionError:
+        raise NotJson("nested too deeply") from None
+    except ValueError as error:
+        raise NotJson(str(error)) from None
+    if not is_object(value):
+        raise NotJson("not a JSON object")
+    return value
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON")
+
+
+def read_entry(raw: bytes, line: int) -> Entry:
+    """A line as an entry, its body not looked at yet. Raises `NotJson`."""
+    head = read_head(raw)
+    if not isinstance(head.type, str):
+        raise NotJson("no type")
+    if not isinstance(head.id, str):
+        raise NotJson("no id")
+    branch: str | UnsetType | None = head.branch
+    if branch is not None and not isinstance(branch, str):
+        branch = UNSET
+    return Entry(
+        raw=raw,
+        id=head.id,
+        parent=_maybe_text(head.parent),
+        type=head.type,
+        timestamp=_text(head.timestamp),
+        line=line,
+        branch=branch,
+        current=_maybe_text(head.current),
+        custom_type=_maybe_text(head.custom_type),
+        decode=read_body,
+    )
+
+
+def read_body(raw: bytes) -> Body:
+    """What a line says."""
+    return body_from_wire(read_object(raw))
+
+
+def body_from_wire(wire: JsonObject) -> Body:
+    """What an object in wire form says; its id, parent and time are passed over."""
+    type = _text(wire.get("type"))
+    if type not in WIRE:
+        return e.Opaque(type=type, fields={key: value for key, value in wire.items() if key not in HEAD_KEYS})
+    if type == "model_change" and "modelId" not in wire:
+        # oh-my-pi names provider and model in one field.
+        provider, slash, model = _text(wire.get("model")).partition("/")
+        wire = {**wire, "provider": provider, "modelId": model} if slash else {**wire, "modelId": provider or None}
+    body, fields = WIRE[type]
+    return body(**{name: field.read(wire.get(field.wire)) for name, field in fields.items()})
+
+
+def type_of(body: Body) -> str:
+    """The wire type of a body."""
+    return body.type if isinstance(body, e.Opaque) else _TYPES[type(body)]
+
+
+def body_to_wire(body: Body) -> JsonObject:
+    """The fields of a body under their wire names."""
+    if isinstance(body, e.Opaque):
+        return {key: value for key, value in body.fields.items() if key not in HEAD_KEYS}
+    _, fields = WIRE[type_of(body)]
+    values = {field.wire: (getattr(body, name), field.optional) for name, field in fields.items()}
+    return {wire: value for wire, (value, optional) in values.items() if value is not None or not optional}
+
+
+def write_entry(
+    body: Body,
+    *,
+    id: EntryId,
+    parent: EntryId | None,
+    timestamp: str,
+    branch: str | None,
+    current: str | None = None,
+    line: int = 0,
+    extra: JsonObject | None = None,
+) -> Entry:
+    """A new entry and its line. `current` is given only when it is another branch than `branch`."""
+    wire: JsonObject = {"type": type_of(body), ID: id, PARENT: parent, "timestamp": timestamp, "branch": branch}
+    if current is not None:
+        wire["current"] = current
+    wire.update(body_to_wire(body))
+    wire.update(extra or {})
+    return Entry(
+        raw=write_object(wire),
+        id=id,
+        parent=parent,
+        type=wire["type"],
+        timestamp=timestamp,
+        line=line,
+        branch=branch,
+        current=current,
+        custom_type=_maybe_text(wire.get("customType")),
+        decode=read_body,
+    )
+
+
+def write_object(wire: JsonObject) -> bytes:
+    """One line of JSON, without a newline in it. Strings that UTF-8 cannot hold are escaped."""
+    try:
+        return msgspec.json.encode(wire)
+    except (UnicodeEncodeError, OverflowError):
+        return json.dumps(wire, separators=(",", ":")).encode("ascii")
+
+
+def read_header(raw: bytes, wire: JsonObject) -> Header | None:
+    """The header, if the line is one."""
+    if wire.get("type") != "session" or not isinstance(wire.get("id"), str):
+        return None
+    version = wire.get("version", 1)
+    return Header(
+        raw=raw,
+        id=wire["id"],
+        version=version if isinstance(version, int) and not isinstance(version, bool) else VERSION,
+        timestamp=_text(wire.get("timestamp")),
+        cwd=_text(wire.get("cwd")),
+        parent_session=_maybe_text(wire.get("parentSession")),
+        forked_from=_maybe_text(wire.get("forkedFrom")),
+        title=_maybe_text(wire.get("title")) or _maybe_text(wire.get("name")),
+    )
+
+
+def write_header(
+    *,
+    id: str,
+    timestamp: str,
+    cwd: str,
+    parent_session: str | None = None,
+    forked_from: EntryId | None = None,
+    title: str | None = None,
+) -> bytes:
+    wire: JsonObject = {"type": "session", "version": VERSION, "id": id, "timestamp": timestamp, "cwd": cwd}
+    for key, value in (("parentSession", parent_session), ("forkedFrom", forked_from), ("title", title)):
+        if value is not None:
+            wire[key] = value
+    return write_object(wire)

@@ -1,0 +1,190 @@
+"""Migrations: lines of older and foreign dialects to lines of version 3.
+
+Each dialect turns one line into one line by splicing, so what it does not know stays. It
+happens in memory when a file is read, and on disk only when the file is rewritten. Ids given
+to old lines follow from the session's id and the line's number, so every read agrees.
+
+    linear   version 1: no ids, one chain, `firstKeptEntryIndex`, `stack_pop`
+    hooks    version 2: role `hookMessage`
+    uuid     `uuid`/`parentUuid`, the header inside the tree, `stack_summary`
+    dash     version 1 with ids, flat messages, branches by `branch_point`
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from hashlib import sha256
+from typing import Any, Protocol
+
+from sessiontree.core.entries import EntryId, JsonObject
+from sessiontree.core.messages import full_usage, is_list, is_object, number, string, text_blocks
+from sessiontree.core.times import milliseconds
+from sessiontree.format.codec import ANCHOR, ID, PARENT, VERSION, write_object
+from sessiontree.format.splice import drop_key, rename_key, set_value, value_of
+
+
+class Dialect(Protocol):
+    name: str
+
+    def line(self, raw: bytes, wire: JsonObject, number: int) -> bytes:
+        """The line in version 3. Lines come in file order."""
+        ...
+
+
+def dialect_of(header: JsonObject, version: int) -> Callable[[JsonObject], Dialect] | None:
+    """How to choose the dialect of a file from its first entry; `None` when it is of version 3 or newer."""
+    if version <= 1:
+        session = string(header.get("id"))
+        return lambda first: Dash() if isinstance(first.get(ID), str) else Linear(session)
+    if version == 2:
+        top = header.get("uuid")
+        return lambda first: Uuid(top) if "uuid" in first or top is not None else Hooks()
+    return None
+
+
+def current_header(raw: bytes) -> bytes:
+    """The header line with this version in it."""
+    return set_value(raw, "version", str(VERSION).encode())
+
+
+def _json(value: Any) -> bytes:
+    return write_object({"": value})[4:-1]
+
+
+def _custom_role(raw: bytes, wire: JsonObject) -> bytes:
+    """Version 2 called the role of custom messages `hookMessage`."""
+    message = wire.get("message")
+    if is_object(message) and message.get("role") == "hookMessage":
+        inner = value_of(raw, "message")
+        assert inner is not None
+        return set_value(raw, "message", set_value(inner, "role", b'"custom"'))
+    return raw
+
+
+class Hooks:
+    """Version 2: only a role has another name."""
+
+    name = "hooks"
+
+    def line(self, raw: bytes, wire: JsonObject, number: int) -> bytes:
+        return _custom_role(raw, wire)
+
+
+class Linear:
+    """Version 1: the order of the lines is the conversation."""
+
+    name = "linear"
+
+    def __init__(self, session: str) -> None:
+        self._session = session
+        self._ids: list[EntryId | None] = [None]
+        """By the index that compactions use: the header is 0."""
+        self._last: EntryId | None = None
+
+    def line(self, raw: bytes, wire: JsonObject, number: int) -> bytes:
+        given = wire.get(ID)
+        id = given if isinstance(given, str) else _made_id(self._session, number)
+        raw = _custom_role(raw, wire)
+        parent = self._last
+        match wire.get("type"):
+            case "compaction":
+                anchor = self._at(wire.get("firstKeptEntryIndex"))
+                raw = drop_key(raw, "firstKeptEntryIndex")
+                if anchor is not None:
+                    raw = set_value(raw, ANCHOR, _json(anchor))
+            case "stack_pop":
+                raw = set_value(raw, "type", b'"branch_summary"')
+                raw = set_value(raw, "fromId", _json(self._last or "root"))
+                parent = self._at(wire.get("backToIndex"))
+            case _:
+                pass
+        raw = set_value(raw, PARENT, _json(parent))
+        raw = set_value(raw, ID, _json(id))
+        self._ids.append(id)
+        self._last = id
+        return raw
+
+    def _at(self, index: Any) -> EntryId | None:
+        valid = isinstance(index, int) and not isinstance(index, bool) and 0 <= index < len(self._ids)
+        return self._ids[index] if valid else None
+
+
+class Uuid:
+    """Version 2 as first drafted: other names for ids, and the header as root of the tree."""
+
+    name = "uuid"
+    KEYS = (("uuid", ID), ("parentUuid", PARENT), ("firstKeptEntryUuid", ANCHOR))
+
+    def __init__(self, header: Any) -> None:
+        self._header = header
+        self._last: EntryId | None = None
+
+    def line(self, raw: bytes, wire: JsonObject, number: int) -> bytes:
+        for old, new in self.KEYS:
+            raw = rename_key(raw, old, new)
+        if wire.get("parentUuid") == self._header:
+            raw = set_value(raw, PARENT, b"null")
+        if wire.get("type") == "stack_summary":
+            raw = set_value(raw, "type", b'"branch_summary"')
+        if wire.get("type") in ("stack_summary", "branch_summary") and "fromId" not in wire:
+            # In this dialect the line before is the leaf that was left.
+            raw = set_value(raw, "fromId", _json(self._last or "root"))
+        id = wire.get("uuid")
+        self._last = id if isinstance(id, str) else self._last
+        return _custom_role(raw, wire)
+
+
+class Dash:
+    """Dash's form: flat messages, and branches that are known by their branch points only."""
+
+    name = "dash"
+
+    def __init__(self) -> None:
+        self._branches: dict[EntryId, str] = {}
+
+    def line(self, raw: bytes, wire: JsonObject, number: int) -> bytes:
+        if wire.get("type") == "message" and not is_object(wire.get("message")):
+            raw = self._message(raw, wire)
+        parent, id = wire.get(PARENT), wire.get(ID)
+        branch = self._branches.get(parent, "main") if isinstance(parent, str) else "main"
+        if wire.get("type") == "branch_point" and isinstance(wire.get("branchName"), str):
+            branch = wire["branchName"]
+        if isinstance(id, str):
+            self._branches[id] = branch
+        return raw if "branch" in wire else set_value(raw, "branch", _json(branch))
+
+    @staticmethod
+    def _message(raw: bytes, wire: JsonObject) -> bytes:
+        """Role and content move into a message; the metadata stays where it is."""
+        given = wire.get("metadata")
+        metadata: JsonObject = given if is_object(given) else {}
+        content = wire.get("content")
+        message: JsonObject = {"role": string(wire.get("role")), "content": content}
+        if message["role"] == "assistant":
+            message.update(
+                content=_blocks(content),
+                api="unknown",
+                provider=string(metadata.get("provider")) or "unknown",
+                model=string(metadata.get("model")) or "unknown",
+                usage=full_usage({"totalTokens": number(metadata.get("tokens")), "cost": number(metadata.get("cost"))}),
+                stopReason="stop",
+            )
+        elif message["role"] == "tool":
+            message.update(
+                role="toolResult",
+                toolCallId=string(metadata.get("toolCallId")),
+                toolName=string(metadata.get("toolName")) or string(metadata.get("tool")),
+                content=_blocks(content),
+                isError=metadata.get("isError") is True,
+            )
+        message["timestamp"] = milliseconds(string(wire.get("timestamp"))) or 0
+        raw = set_value(raw, "message", _json(message))
+        return drop_key(drop_key(raw, "role"), "content")
+
+
+def _blocks(content: Any) -> list[JsonObject]:
+    return content if is_list(content) else text_blocks(string(content))
+
+
+def _made_id(session: str, number: int) -> EntryId:
+    return sha256(f"{session}:{number}".encode("utf-8", "surrogatepass")).hexdigest()[:16]

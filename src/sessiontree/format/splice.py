@@ -1,0 +1,110 @@
+"""Splicing: changing single values in the raw text of a line and nothing else.
+
+A line that must change (a migration, a new parent in a fork) keeps its key order, spacing,
+number spelling, duplicate keys and escapes everywhere but in the values concerned. Only lines
+that were read as JSON objects may be spliced.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+_TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[{}\[\],:]', re.DOTALL)
+
+
+class Member(NamedTuple):
+    """Where one member of an object stands in its text."""
+
+    key: bytes
+    """The key's text, quotes included."""
+    start: int
+    value: int
+    end: int
+
+
+def members(raw: bytes) -> list[Member]:
+    """The members of the object that `raw` is, in order."""
+    found: list[Member] = []
+    depth = 0
+    key = b""
+    start = value = 0
+    for token in _TOKEN.finditer(raw):
+        match raw[token.start() : token.start() + 1]:
+            case b"{" | b"[":
+                depth += 1
+                continue
+            case b"}" | b"]":
+                depth -= 1
+                if depth == 0 and key:
+                    found.append(Member(key, start, value, _trim(raw, value, token.start())))
+                continue
+            case _ if depth != 1:
+                continue
+            case b",":
+                found.append(Member(key, start, value, _trim(raw, value, token.start())))
+                key = b""
+            case b":":
+                value = _skip(raw, token.end())
+            case _ if not key:
+                key, start = token.group(), token.start()
+            case _:
+                pass
+    return found
+
+
+def _skip(raw: bytes, at: int) -> int:
+    while raw[at : at + 1].isspace():
+        at += 1
+    return at
+
+
+def _trim(raw: bytes, start: int, end: int) -> int:
+    while end > start and raw[end - 1 : end].isspace():
+        end -= 1
+    return end
+
+
+def value_of(raw: bytes, key: str) -> bytes | None:
+    """The text of a member's value: the last one counts, as in every reader."""
+    quoted = b'"%s"' % key.encode()
+    return next((raw[m.value : m.end] for m in reversed(members(raw)) if m.key == quoted), None)
+
+
+def set_value(raw: bytes, key: str, value: bytes) -> bytes:
+    """`raw` with `key` set to the JSON text `value`, put in after the first member if it is new."""
+    quoted = b'"%s"' % key.encode()
+    spans = members(raw)
+    for member in reversed(spans):
+        if member.key == quoted:
+            return raw[: member.value] + value + raw[member.end :]
+    if spans:
+        at = spans[0].end
+        return raw[:at] + b"," + quoted + b":" + value + raw[at:]
+    at = raw.index(b"{") + 1
+    return raw[:at] + quoted + b":" + value + raw[at:]
+
+
+def rename_key(raw: bytes, old: str, new: str) -> bytes:
+    """`raw` with every member `old` called `new`."""
+    quoted = b'"%s"' % old.encode()
+    for member in reversed(members(raw)):
+        if member.key == quoted:
+            raw = raw[: member.start] + b'"%s"' % new.encode() + raw[member.start + len(quoted) :]
+    return raw
+
+
+def drop_key(raw: bytes, key: str) -> bytes:
+    """`raw` without any member `key`."""
+    quoted = b'"%s"' % key.encode()
+    spans = members(raw)
+    for index in range(len(spans) - 1, -1, -1):
+        if spans[index].key == quoted:
+            if index + 1 < len(spans):
+                raw = raw[: spans[index].start] + raw[spans[index + 1].start :]
+            elif index > 0:
+                raw = raw[: spans[index - 1].end] + raw[spans[index].end :]
+            else:
+                raw = raw[: spans[index].start] + raw[spans[index].end :]
+            spans = members(raw)
+    return raw

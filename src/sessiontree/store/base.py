@@ -1,0 +1,48 @@
+"""The store protocol: the only door to disk or database.
+
+A store keeps the lines of one session: bytes without newlines, the header first. It knows
+no tree. Whoever appends says after which place; if the store has moved on since, nothing is
+written and `Conflict` is raised. Methods are synchronous; async callers use a thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
+
+
+class Cursor(NamedTuple):
+    """A place in a store up to which a reader has read. Opaque to everyone but its store."""
+
+    value: Any
+
+
+class Chunk(NamedTuple):
+    """What a store had to tell."""
+
+    data: bytes
+    """Whole lines, each with its newline; only the last may lack one, when nothing follows."""
+    cursor: Cursor
+
+
+class Store(Protocol):
+    where: str
+    """How messages name this session's place: a path or an address."""
+
+    def create(self, lines: Sequence[bytes]) -> Cursor:
+        """Make the session with these lines, all or none. Raises `StoreError` if it exists."""
+        ...
+
+    def read(self, after: Cursor | None = None) -> Chunk:
+        """The lines behind `after`, or all. Raises `NotFound`, and `Conflict` if what was read is gone."""
+        ...
+
+    def append(self, lines: Sequence[bytes], *, after: Cursor) -> Cursor:
+        """Add `lines` as one unit. Raises `Conflict`, with nothing written, if others wrote since `after`."""
+        ...
+
+    def replace(self, lines: Sequence[bytes], *, after: Cursor) -> Cursor:
+        """Put `lines` in the place of all lines, at once, and keep the old ones as a backup. Raises `Conflict`."""
+        ...
+
+    def close(self) -> None: ...

