@@ -7,6 +7,7 @@ if not, what stands for it. One projection serves all three.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -184,15 +185,50 @@ class Explanation(Struct, frozen=True, kw_only=True):
 
 def build_context(tree: Tree, leaf: EntryId | None) -> Context:
     """What the model sees from `leaf`; `None` is the place before everything. Raises `NotFound`."""
-    path = tree.path(leaf)
+    return context_of(tree.path(leaf))
+
+
+def context_of(path: list[Entry]) -> Context:
+    """What the model sees at the end of `path`, which begins at a root."""
     projection = _Projection(path)
     made = [(entry.id, message) for entry in projection.selected() for message in projection.messages(entry)]
     return Context(
-        leaf=leaf,
+        leaf=path[-1].id if path else None,
         state=state_of(path),
         messages=tuple(message for _, message in made),
         sources=tuple(id for id, _ in made),
     )
+
+
+def fold_system(messages: Sequence[JsonObject]) -> JsonObject | None:
+    """The system messages in a context as one, for a compaction to carry; `None` when there are none.
+
+    Contents follow each other; sections and tools are patched by later messages.
+    """
+    system = [message for message in messages if role(message) == "system"]
+    if not system:
+        return None
+    sections: JsonObject = {}
+    tools: dict[str, Any] = {}
+    for message in system:
+        patch = message.get("sections")
+        sections.update(patch if is_object(patch) else {})
+        for key, kept in (("toolsRemoved", False), ("toolsAdded", True)):
+            listed = message.get(key)
+            for tool in filter(is_object, listed if is_list(listed) else ()):
+                tools.pop(string(tool.get("name")), None)
+                if kept:
+                    tools[string(tool.get("name"))] = tool
+    folded: JsonObject = {
+        "role": "system",
+        "content": "\n\n".join(words for message in system if (words := text(message.get("content")))),
+    }
+    sections = {name: words for name, words in sections.items() if words is not None}
+    if sections:
+        folded["sections"] = sections
+    if tools:
+        folded["toolsAdded"] = list(tools.values())
+    return folded
 
 
 def state_of(path: list[Entry]) -> State:
@@ -347,7 +383,7 @@ def _edited(message: JsonObject, edit: ContextEdit | None) -> list[JsonObject]:
 def explain(tree: Tree, leaf: EntryId | None) -> Explanation:
     """For every entry on the path to `leaf`: does it reach the model, as what, and at what price."""
     path = tree.path(leaf)
-    context = build_context(tree, leaf)
+    context = context_of(path)
     projection = _Projection(path)
     selected = {entry.id for entry in projection.selected()}
     calls = {call.id for message in context.messages for call in tool_calls(message)}
@@ -420,9 +456,11 @@ def _spoken(
     if stopped_abnormally(message):
         return Explained(entry=entry, reaches=False, reason=f"the turn ended with {string(message.get('stopReason'))}")
     tokens = sum(map(estimate, sent))
+    unanswered = [call for call in tool_calls(message) if call.id not in answered]
+    tokens += sum(estimate(_no_result(call.id, call.name, message)) for call in unanswered)
     reason = f"as {role(sent[-1])}" if role(sent[-1]) != role(message) else "as it is"
     if edited:
         reason = "as edited"
-    if any(call.id not in answered for call in tool_calls(message)):
+    if unanswered:
         reason += ", with a made-up result for a call that has none"
     return Explained(entry=entry, reaches=True, reason=reason, tokens=tokens)

@@ -170,6 +170,11 @@ class Heads:
         for log in (self.moves, self._undoable):
             log[:] = [Move(new, m.leaf, m.switched) if m.branch == old else m for m in log]
 
+    def ends_here(self, tree: Tree) -> bool:
+        """Whether the last line is at the current place, so that a peer which opens the file lands there."""
+        last = tree.entries[-1] if tree.entries else None
+        return last is None or (tree.real(last.id) == self.leaf and self._line_branch == self.current)
+
     # Head records to write
 
     def record(

@@ -27,6 +27,8 @@ class Tree:
         self._labels: dict[EntryId, Entry] = {}
         self._name: str | None = None
         self._relink = False
+        self.named = False
+        """Whether the session was ever given a name."""
         self.real_count = 0
         """How many entries are no annotations."""
         self.last_annotation: EntryId | None = None
@@ -55,6 +57,7 @@ class Tree:
             else:
                 self._labels.pop(entry.body.target, None)
         elif entry.type == "session_info" and isinstance(entry.body, SessionInfo):
+            self.named = True
             self._name = (entry.body.name or "").strip() or None
 
     def _link(self) -> None:

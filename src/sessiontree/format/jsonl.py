@@ -22,6 +22,8 @@ class Reader:
         self.where = where
         self.lines: list[bytes] = []
         """Every line behind the header as version 3 has it, the unreadable and the blank ones included."""
+        self.preamble: list[bytes] = []
+        """Lines before the header: a title slot, or what cannot be read."""
         self.problems: list[Problem] = []
         self.dialect: str | None = None
         """The older dialect that the file is in, if it is."""
@@ -71,6 +73,10 @@ class Reader:
         """Where line number `line` starts, in bytes."""
         return self._offsets[line - 1]
 
+    def all_lines(self) -> list[bytes]:
+        """The whole file as version 3 has it."""
+        return [*self.preamble, self.header_line(), *self.lines]
+
     def header_line(self) -> bytes:
         """The header as version 3 has it."""
         return current_header(self.header.raw) if self.needs_rewrite else self.header.raw
@@ -80,6 +86,8 @@ class Reader:
         self._offsets.append(self._offsets[-1] + len(raw) + 1)
         if self._header is None:
             self._take_header(raw)
+            if self._header is None:
+                self.preamble.append(raw)
             return
         if raw.strip():
             try:

@@ -21,8 +21,10 @@ class Chunk(NamedTuple):
     """What a store had to tell."""
 
     data: bytes
-    """Whole lines, each with its newline; only the last may lack one, when nothing follows."""
+    """Whole lines, each with its newline; only the very last may lack one."""
     cursor: Cursor
+    unfinished: bytes = b""
+    """A last line that is not whole: cut by a crash, or still being written."""
 
 
 class Store(Protocol):

@@ -12,7 +12,7 @@ import errno
 import fcntl
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -70,16 +70,7 @@ class JsonlStore:
         if data and not data.endswith(b"\n") and not is_whole_line(data[data.rfind(b"\n") + 1 :]):
             # Another writer may be half-way through this line; a crash may have cut it.
             end = data.rfind(b"\n") + 1
-        return Chunk(data[:end], Cursor(((status.st_dev, status.st_ino), start + end)))
-
-    def tail(self, after: Cursor) -> bytes:
-        """The bytes of an unfinished last line behind `after`, if there is one."""
-        fd = self._open(os.O_RDONLY)
-        try:
-            size = os.fstat(fd).st_size
-            return read_all(fd, after.value[1], size - after.value[1])
-        finally:
-            os.close(fd)
+        return Chunk(data[:end], Cursor(((status.st_dev, status.st_ino), start + end)), data[end:])
 
     def append(self, lines: Sequence[bytes], *, after: Cursor) -> Cursor:
         with self._locked():
@@ -177,7 +168,7 @@ class JsonlStore:
             raise StoreError(self.where, f"could not write: {os.strerror(error.errno or 0)}") from error
 
     @contextmanager
-    def _locked(self) -> Iterator[None]:
+    def _locked(self) -> Generator[None]:
         try:
             lock = os.open(f"{self.path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:

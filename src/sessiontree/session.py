@@ -1,0 +1,621 @@
+"""Sessions and branches: one tree kept in step with one store.
+
+`Session` has no leaf of its own: branches have. A `Branch` is a named handle that whoever
+works holds; two agents on one session hold two branches. Everything is written before it is
+true in memory, and every write names its parent, so nothing that is still running can end up
+on the wrong branch because somebody moved.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TypeAlias
+
+import msgspec
+from msgspec import UNSET, Struct, UnsetType
+
+from sessiontree.compare import Comparison, Diff
+from sessiontree.compare import compare as compare_branches
+from sessiontree.compare import diff as diff_places
+from sessiontree.core.context import Context, Explanation, build_context, context_of, explain, fold_system, state_of
+from sessiontree.core.entries import (
+    Body,
+    BranchPoint,
+    BranchSummary,
+    Compaction,
+    Custom,
+    Entry,
+    EntryId,
+    Header,
+    Label,
+    Message,
+    Problem,
+    SessionInfo,
+)
+from sessiontree.core.heads import Heads
+from sessiontree.core.messages import complete, role
+from sessiontree.core.places import check_branch_name, resolve
+from sessiontree.core.plan import NavigatePlan, plan_move, plan_navigate
+from sessiontree.core.problems import find_problems
+from sessiontree.core.times import iso
+from sessiontree.core.tree import Tree
+from sessiontree.errors import BranchMoved, Conflict, InvalidOperation, NotFound, ReadOnly
+from sessiontree.format.codec import write_entry, write_header
+from sessiontree.format.jsonl import Reader
+from sessiontree.store.base import Cursor, Store
+from sessiontree.store.jsonl import JsonlStore
+
+RECORD_EVERY = 256
+"""A head record stands among every so many lines."""
+
+Place: TypeAlias = str | Entry | None
+"""A place by name, an entry, or `None`, which is before everything."""
+
+
+class BranchInfo(Struct, frozen=True, kw_only=True):
+    """A branch as listings show it."""
+
+    name: str
+    head: EntryId | None
+    entry_count: int
+    """How many entries its path has."""
+    created_at: str
+    description: str | None
+    archived: bool
+    current: bool
+
+
+class Session:
+    def __init__(
+        self,
+        store: Store,
+        *,
+        read_only: str | None = None,
+        now: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        new_id: Callable[[], EntryId] = lambda: os.urandom(8).hex(),
+    ) -> None:
+        self._store = store
+        self._now = now
+        self._new_id = new_id
+        self._read_only = read_only
+        self._mutex = threading.RLock()
+        self._wrote = False
+        self._closed = False
+        self._load()
+
+    @classmethod
+    def create(
+        cls,
+        store: Store,
+        *,
+        id: str,
+        cwd: str = "",
+        name: str | None = None,
+        now: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        new_id: Callable[[], EntryId] = lambda: os.urandom(8).hex(),
+    ) -> Session:
+        """A new session in `store`, on disk from the start."""
+        stamp = iso(now())
+        lines = [write_header(id=id, timestamp=stamp, cwd=cwd)]
+        label = clean_name(name)
+        if label is not None:
+            named = write_entry(SessionInfo(label), id=new_id(), parent=None, timestamp=stamp, branch="main")
+            lines.append(named.raw)
+        store.create(lines)
+        return cls(store, now=now, new_id=new_id)
+
+    def _load(self) -> None:
+        self._reader = Reader(self._store.where)
+        self.tree = Tree()
+        self.heads = Heads()
+        chunk = self._store.read()
+        self._take(self._reader.feed(chunk.data))
+        self._cursor: Cursor = chunk.cursor
+        self._unfinished = chunk.unfinished
+        self.header: Header = self._reader.header
+        if self._reader.is_newer:
+            self._read_only = f"it was written as version {self.header.version}, which is newer than this program"
+
+    def _take(self, entries: Sequence[Entry]) -> None:
+        for entry in entries:
+            self.tree.add(entry)
+        self.heads.replay(entries, self.tree)
+
+    # What it is
+
+    @property
+    def id(self) -> str:
+        return self.header.id
+
+    @property
+    def file(self) -> Path | None:
+        """The session's file; `None` when it is in memory."""
+        return self._store.path if isinstance(self._store, JsonlStore) else None
+
+    @property
+    def where(self) -> str:
+        """How messages name the session's place."""
+        return self._store.where
+
+    @property
+    def cwd(self) -> str:
+        return self.header.cwd
+
+    @property
+    def forked_from(self) -> EntryId | None:
+        """The entry of the parent session that this one was forked at."""
+        return self.header.forked_from
+
+    @property
+    def name(self) -> str | None:
+        return self.tree.name if self.tree.named else (self._reader.title or None)
+
+    @property
+    def read_only(self) -> str | None:
+        """Why nothing can be written; `None` when it can."""
+        return self._read_only
+
+    @property
+    def dialect(self) -> str | None:
+        """The older dialect that the file is in: it is rewritten before the first append."""
+        return self._reader.dialect if self._reader.needs_rewrite else None
+
+    @property
+    def needs_migration(self) -> bool:
+        return self._reader.needs_rewrite
+
+    @property
+    def problems(self) -> list[Problem]:
+        """Everything wrong with the session or worth knowing; nothing is hidden or repaired."""
+        found = [*self._reader.problems, *find_problems(self.tree, self.heads)]
+        if self._unfinished:
+            message = f"the last line is unfinished ({len(self._unfinished)} bytes): cut by a crash, or being written"
+            line = self._reader.number + 1
+            found.append(
+                Problem(
+                    kind="torn_tail", severity="fault", message=message, line=line, offset=self._reader.offset(line)
+                )
+            )
+        return [
+            msgspec.structs.replace(problem, offset=self._reader.offset(problem.line))
+            if problem.line and problem.offset is None
+            else problem
+            for problem in found
+        ]
+
+    def lines(self) -> list[bytes]:
+        """The lines of the whole session, as version 3 has them, the header first."""
+        return self._reader.all_lines()
+
+    def entry_lines(self) -> list[bytes]:
+        """The lines behind the header."""
+        return self._reader.lines
+
+    # Places and branches
+
+    def place(self, place: Place) -> EntryId | None:
+        """The entry that `place` names: see `docs/places.md`. Raises `NotFound` or `Ambiguous`."""
+        if place is None:
+            return None
+        if isinstance(place, Entry):
+            return self.tree[place.id].id
+        return resolve(place, self.tree, self.heads)
+
+    @property
+    def head(self) -> Branch:
+        """The current branch."""
+        return Branch(self, self.heads.current)
+
+    def branch(self, name: str) -> Branch:
+        """The branch called `name`. Raises `NotFound`."""
+        self._check_branch(name)
+        return Branch(self, name)
+
+    @property
+    def branches(self) -> list[BranchInfo]:
+        """All branches, in the order they were made."""
+        return [self._info(name) for name in self.heads.heads]
+
+    def _info(self, name: str) -> BranchInfo:
+        head = self.heads.heads[name]
+        info = self.heads.info.get(name)
+        return BranchInfo(
+            name=name,
+            head=head,
+            entry_count=sum(1 for _ in self.tree.up(head)) if head in self.tree else 0,
+            created_at=info.created if info else self.header.timestamp,
+            description=info.description if info else None,
+            archived=name in self.heads.archived,
+            current=name == self.heads.current,
+        )
+
+    def _check_branch(self, name: str) -> None:
+        if name not in self.heads.heads:
+            raise NotFound("branch", name, f"there are {', '.join(self.heads.heads)}")
+
+    # Writing
+
+    def append(self, body: Body, *, parent: Place | UnsetType = UNSET, branch: str | UnsetType | None = UNSET) -> Entry:
+        """Write one entry and return it.
+
+        It goes to the head of `branch`, the current one by default, or under an explicit `parent`, and
+        advances the branch. With `branch=None` and a parent it is a late result, which moves nobody.
+        Raises `BranchMoved` if another writer has moved the branch, with nothing written.
+        """
+        return self.extend([body], parent=parent, branch=branch)[0]
+
+    def extend(
+        self, bodies: Iterable[Body], *, parent: Place | UnsetType = UNSET, branch: str | UnsetType | None = UNSET
+    ) -> list[Entry]:
+        """Write entries as a chain, all or none: `append` for several."""
+        bodies = list(bodies)
+        with self._mutex:
+            self._prepare()
+            on = self.heads.current if branch is UNSET else branch
+            if on is None and parent is UNSET:
+                raise InvalidOperation("an entry without a branch needs a parent")
+            if on is not None:
+                self._check_branch(on)
+            under = UNSET if parent is UNSET else self.place(parent)
+            expected = None if on is None else self.heads.heads[on]
+
+            def build() -> list[Entry]:
+                self._check_unmoved(on, expected)
+                return self._chain(bodies, expected if isinstance(under, UnsetType) else under, on)
+
+            return [entry for entry in self._commit(build) if not entry.is_head_record]
+
+    def _check_unmoved(self, branch: str | None, expected: EntryId | None) -> None:
+        if branch is not None:
+            self._check_branch(branch)
+            if self.heads.heads[branch] != expected:
+                raise BranchMoved(branch, expected, self.heads.heads[branch])
+
+    def _chain(self, bodies: Sequence[Body], parent: EntryId | None, branch: str | None) -> list[Entry]:
+        """New entries, each under the one before, with head records among them so that none is far."""
+        entries: list[Entry] = []
+        heads = dict(self.heads.heads)
+        since_record = self.heads.lines_since_record
+        current = self.heads.current
+        rooted = self.tree.real_count > 0
+        first = above = self._under(parent)
+        chain: list[Entry] = []
+        for body in bodies:
+            id = self._new_id()
+            filled = self._filled(body, id, lambda: [*self.tree.path(first), *chain])
+            entry = self._stamp(filled, id, above, branch, current)
+            entries.append(entry)
+            since_record += 1
+            if entry.is_annotation:
+                above = above if rooted else entry.id
+            else:
+                above = entry.id
+                chain.append(entry)
+                rooted = True
+                if branch is not None:
+                    heads[branch] = entry.id
+            if since_record >= RECORD_EVERY - 1:
+                record = self.heads.record(heads=dict(heads))
+                beneath = heads[current] if heads[current] is not None or rooted else above
+                entries.append(self._stamp(record, self._new_id(), beneath, current, current))
+                since_record = 0
+                if not rooted:
+                    above = entries[-1].id
+        return entries
+
+    def _under(self, leaf: EntryId | None) -> EntryId | None:
+        """The parent of what is written at `leaf`: annotations before the first real entry form its chain."""
+        return self.tree.last_annotation if leaf is None and not self.tree.real_count else leaf
+
+    def _stamp(self, body: Body, id: EntryId, parent: EntryId | None, branch: str | None, current: str) -> Entry:
+        return write_entry(
+            body,
+            id=id,
+            parent=parent,
+            timestamp=iso(self._now()),
+            branch=branch,
+            current=current if branch is not None and branch != current else None,
+        )
+
+    def _filled(self, body: Body, id: EntryId, path: Callable[[], list[Entry]]) -> Body:
+        """`body` with what peers expect to find in it; `path` is the way to where it will stand."""
+        match body:
+            case Message(message):
+                provider, model = "unknown", "unknown"
+                if role(message) == "assistant" and ("provider" not in message or "model" not in message):
+                    state = state_of(path())
+                    provider, model = state.provider or provider, state.model or model
+                return Message(complete(message, now=self._now(), provider=provider, model=model))
+            case Compaction():
+                context = context_of(path())
+                system = body.system_message or fold_system(context.messages)
+                if system is not None:
+                    system = {**system, "timestamp": system.get("timestamp", self._now())}
+                state = body.state if body.state is not None else context.state.to_wire()
+                return msgspec.structs.replace(
+                    body, first_kept=body.first_kept or id, system_message=system, state=state
+                )
+            case BranchSummary(abandoned_leaf=None):
+                return msgspec.structs.replace(body, abandoned_leaf="root")
+            case _:
+                return body
+
+    def _commit(self, build: Callable[[], list[Entry]]) -> list[Entry]:
+        """Write what `build` makes of the state of things; when others wrote first, take that in and build anew."""
+        while True:
+            entries = build()
+            try:
+                cursor = self._store.append([entry.raw for entry in entries], after=self._cursor)
+            except Conflict:
+                before = self._cursor
+                self.refresh()
+                if self._cursor == before:
+                    raise
+                continue
+            data = b"".join(entry.raw + b"\n" for entry in entries)
+            self._take(self._reader.feed(data))
+            self._cursor, self._wrote, self._unfinished = cursor, True, b""
+            return [self.tree[entry.id] for entry in entries]
+
+    def _prepare(self) -> None:
+        """Make sure that something can be appended: an older file is rewritten first."""
+        if self._closed:
+            raise InvalidOperation(f"{self.where} is closed")
+        if self._read_only is not None:
+            raise ReadOnly(self.where, self._read_only)
+        if self._reader.needs_rewrite:
+            self.migrate()
+
+    def migrate(self) -> bool:
+        """Rewrite a file of an older version, at once and with a backup. Says whether there was anything to do."""
+        with self._mutex:
+            if not self._reader.needs_rewrite:
+                return False
+            if self._read_only is not None:
+                raise ReadOnly(self.where, self._read_only)
+            self._store.replace(self.lines(), after=self._cursor)
+            self._load()
+            return True
+
+    def refresh(self) -> list[Entry]:
+        """Take in what other writers have appended, and return it."""
+        with self._mutex:
+            chunk = self._store.read(self._cursor)
+            entries = self._reader.feed(chunk.data)
+            self._take(entries)
+            self._cursor, self._unfinished = chunk.cursor, chunk.unfinished
+            return entries
+
+    def close(self) -> None:
+        """Let go of the file. If the last line is not at the current place, a head record says where that is."""
+        with self._mutex:
+            if self._closed:
+                return
+            try:
+                if self._wrote and not self.heads.ends_here(self.tree):
+                    self._commit(lambda: [self._record_entry(self.heads.record())])
+            finally:
+                self._closed = True
+                self._store.close()
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _record_entry(self, record: Custom) -> Entry:
+        current: str = record.data["current"]
+        return self._stamp(record, self._new_id(), self._under(record.data["heads"][current]), current, current)
+
+    # Labels and names
+
+    def label(self, place: Place, text: str | None) -> Entry:
+        """Put a label on a place; `None` or nothing but blanks takes it away."""
+        target = self.place(place)
+        if target is None:
+            raise InvalidOperation("the place before everything cannot have a label")
+        return self.append(Label(target=target, text=(text or "").strip() or None))
+
+    def rename(self, name: str | None) -> Entry:
+        """Name the session; `None` takes the name away."""
+        return self.append(SessionInfo(clean_name(name) or ""))
+
+    # Branches and moves
+
+    def create_branch(
+        self, name: str, *, at: Place = "HEAD", description: str | None = None, current: bool = True
+    ) -> Branch:
+        """A new branch at a place. It becomes current, unless `current=False`; the old one stays where it was."""
+        check_branch_name(name)
+        with self._mutex:
+            self._prepare()
+            start = self.place(at)
+
+            def build() -> list[Entry]:
+                if name in self.heads.heads:
+                    raise InvalidOperation(f"there is a branch {name!r} already")
+                body = BranchPoint(name=name, description=description)
+                now_current = name if current else self.heads.current
+                return [self._stamp(body, self._new_id(), self._under(start), name, now_current)]
+
+            self._commit(build)
+            return Branch(self, name)
+
+    def switch(self, place: Place) -> Branch:
+        """Make another branch current. A place that is no branch's head: the current branch moves there."""
+        with self._mutex:
+            if isinstance(place, str) and place in self.heads.heads:
+                name = place
+            else:
+                target = self.tree.real(self.place(place))
+                there = [branch for branch, head in self.heads.heads.items() if head == target]
+                if self.heads.current not in there and len(there) != 1:
+                    if there:
+                        raise InvalidOperation(f"several branches are there: {', '.join(there)}")
+                    self._move(plan_move(self.tree, self._known_leaf(), target))
+                    return self.head
+                name = self.heads.current if self.heads.current in there else there[0]
+            if name != self.heads.current:
+                self._write_heads(
+                    lambda: self.heads.record(moved=True, current=name, archived=self.heads.archived - {name}), name
+                )
+            return self.head
+
+    def plan_navigate(self, place: Place, *, start: Place = "HEAD") -> NavigatePlan:
+        """What `navigate` would do, from the current place or another one."""
+        old = self._known_leaf() if start == "HEAD" else self.place(start)
+        return plan_navigate(self.tree, old, self.place(place))
+
+    def navigate(self, place: Place) -> NavigatePlan:
+        """Move the current branch's head by the rules of selection, durably, and return what was done.
+
+        Choosing a user's or a custom message goes to its parent, and `editor_text` has its text.
+        """
+        with self._mutex:
+            plan = plan_navigate(self.tree, self._known_leaf(), self.place(place))
+            if plan.moves:
+                self._move(plan)
+            return plan
+
+    def undo(self) -> NavigatePlan:
+        """Take back the last move that was not taken back yet. Nothing is lost by it."""
+        with self._mutex:
+            move = self.heads.undoable
+            if move is None:
+                raise InvalidOperation("there is no move to undo")
+            if move.branch not in self.heads.heads:
+                raise NotFound("branch", move.branch)
+            back = self.heads.heads[move.branch] if move.switched else move.leaf
+            plan = plan_move(self.tree, self._known_leaf(), back)
+
+            def record() -> Custom:
+                heads = {**self.heads.heads, move.branch: plan.new_leaf}
+                return self.heads.record(undo=True, current=move.branch, heads=heads)
+
+            self._write_heads(record, move.branch)
+            return plan
+
+    def rename_branch(self, name: str, new: str) -> Branch:
+        check_branch_name(new)
+        with self._mutex:
+            self._check_branch(name)
+            if new in self.heads.heads:
+                raise InvalidOperation(f"there is a branch {new!r} already")
+
+            def record() -> Custom:
+                def called(old: str) -> str:
+                    return new if old == name else old
+
+                return self.heads.record(
+                    current=called(self.heads.current),
+                    heads={called(branch): head for branch, head in self.heads.heads.items()},
+                    archived={called(branch) for branch in self.heads.archived},
+                    renamed=(name, new),
+                )
+
+            self._write_heads(record, name)
+            return Branch(self, new)
+
+    def archive_branch(self, name: str, *, archived: bool = True) -> None:
+        """Hide a branch from listings, or show it again. Nothing is removed."""
+        with self._mutex:
+            self._check_branch(name)
+            if archived and name == self.heads.current:
+                raise InvalidOperation(f"branch {name!r} is the current one: switch to another first")
+            if archived != (name in self.heads.archived):
+                self._write_heads(lambda: self.heads.record(archived=self.heads.archived ^ {name}), name)
+
+    def _known_leaf(self) -> EntryId | None:
+        """The current leaf, or `None` where damage took it away, so that one can go elsewhere."""
+        leaf = self.heads.leaf
+        return leaf if leaf in self.tree else None
+
+    def _move(self, plan: NavigatePlan) -> None:
+        current = self.heads.current
+        self._write_heads(
+            lambda: self.heads.record(moved=True, heads={**self.heads.heads, current: plan.new_leaf}), current
+        )
+
+    def _write_heads(self, record: Callable[[], Custom], branch: str) -> None:
+        """Write a head record, unless another writer has moved `branch` in the meantime."""
+        self._prepare()
+        expected, current = self.heads.heads[branch], self.heads.current
+
+        def build() -> list[Entry]:
+            self._check_unmoved(branch, expected)
+            if self.heads.current != current:
+                raise BranchMoved(current, current, self.heads.current)
+            return [self._record_entry(record())]
+
+        self._commit(build)
+
+
+class Branch:
+    """A named place in a session that moves as entries are appended. All handles of one name share its head."""
+
+    def __init__(self, session: Session, name: str) -> None:
+        self.session = session
+        self.name = name
+
+    def __repr__(self) -> str:
+        return f"<Branch {self.name} of {self.session.id}>"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Branch) and (other.session, other.name) == (self.session, self.name)
+
+    def __hash__(self) -> int:
+        return hash((id(self.session), self.name))
+
+    @property
+    def leaf(self) -> EntryId | None:
+        """The branch's head; `None` is before everything."""
+        self.session.branch(self.name)
+        return self.session.heads.heads[self.name]
+
+    @property
+    def info(self) -> BranchInfo:
+        return next(info for info in self.session.branches if info.name == self.name)
+
+    def append(self, body: Body) -> Entry:
+        """Write an entry at the head and move on to it."""
+        return self.session.append(body, branch=self.name)
+
+    def extend(self, bodies: Iterable[Body]) -> list[Entry]:
+        """Write entries as a chain, all or none."""
+        return self.session.extend(bodies, branch=self.name)
+
+    def path(self) -> list[Entry]:
+        """Entries from the root to the head."""
+        return self.session.tree.path(self.leaf)
+
+    def context(self) -> Context:
+        """What the model sees from here."""
+        return build_context(self.session.tree, self.leaf)
+
+    def explain(self) -> Explanation:
+        """For every entry on the path, whether it reaches the model and why not."""
+        return explain(self.session.tree, self.leaf)
+
+
+def clean_name(name: str | None) -> str | None:
+    """A session's name on one line; `None` when nothing is left."""
+    return " ".join((name or "").split("\n")).replace("\r", " ").strip() or None
+
+
+def compare(session: Session, branches: Sequence[str], metric: str = "cost") -> Comparison:
+    """What branches cost and did after they parted, and which one is ahead, if the figures tell."""
+    return compare_branches(session.tree, [(name, session.branch(name).leaf) for name in branches], metric)
+
+
+def diff(session: Session, a: Place, b: Place) -> Diff:
+    """Two places, from where their paths part."""
+    return diff_places(session.tree, (_named(a), session.place(a)), (_named(b), session.place(b)))
+
+
+def _named(place: Place) -> str:
+    return "root" if place is None else place.id if isinstance(place, Entry) else place
