@@ -27,10 +27,12 @@ from sessiontree.core.entries import (
     BranchPoint,
     BranchSummary,
     Compaction,
+    ContextEdit,
     Custom,
     Entry,
     EntryId,
     Header,
+    JsonObject,
     Label,
     Message,
     Problem,
@@ -54,6 +56,10 @@ RECORD_EVERY = 256
 
 Place: TypeAlias = str | Entry | None
 """A place by name, an entry, or `None`, which is before everything."""
+
+
+Item: TypeAlias = tuple[Body, JsonObject | None]
+"""A body to write, and further fields of its line."""
 
 
 class BranchInfo(Struct, frozen=True, kw_only=True):
@@ -239,20 +245,30 @@ class Session:
 
     # Writing
 
-    def append(self, body: Body, *, parent: Place | UnsetType = UNSET, branch: str | UnsetType | None = UNSET) -> Entry:
+    def append(
+        self,
+        body: Body,
+        *,
+        parent: Place | UnsetType = UNSET,
+        branch: str | UnsetType | None = UNSET,
+        extra: JsonObject | None = None,
+    ) -> Entry:
         """Write one entry and return it.
 
         It goes to the head of `branch`, the current one by default, or under an explicit `parent`, and
         advances the branch. With `branch=None` and a parent it is a late result, which moves nobody.
+        `extra` has further fields of the line, in wire form.
         Raises `BranchMoved` if another writer has moved the branch, with nothing written.
         """
-        return self.extend([body], parent=parent, branch=branch)[0]
+        return self._write([(body, extra)], parent, branch)[0]
 
     def extend(
         self, bodies: Iterable[Body], *, parent: Place | UnsetType = UNSET, branch: str | UnsetType | None = UNSET
     ) -> list[Entry]:
         """Write entries as a chain, all or none: `append` for several."""
-        bodies = list(bodies)
+        return self._write([(body, None) for body in bodies], parent, branch)
+
+    def _write(self, items: Sequence[Item], parent: Place | UnsetType, branch: str | UnsetType | None) -> list[Entry]:
         with self._mutex:
             self._prepare()
             on = self.heads.current if branch is UNSET else branch
@@ -265,7 +281,7 @@ class Session:
 
             def build() -> list[Entry]:
                 self._check_unmoved(on, expected)
-                return self._chain(bodies, expected if isinstance(under, UnsetType) else under, on)
+                return self._chain(items, expected if isinstance(under, UnsetType) else under, on)
 
             return [entry for entry in self._commit(build) if not entry.is_head_record]
 
@@ -275,7 +291,7 @@ class Session:
             if self.heads.heads[branch] != expected:
                 raise BranchMoved(branch, expected, self.heads.heads[branch])
 
-    def _chain(self, bodies: Sequence[Body], parent: EntryId | None, branch: str | None) -> list[Entry]:
+    def _chain(self, items: Sequence[Item], parent: EntryId | None, branch: str | None) -> list[Entry]:
         """New entries, each under the one before, with head records among them so that none is far."""
         entries: list[Entry] = []
         heads = dict(self.heads.heads)
@@ -284,10 +300,10 @@ class Session:
         rooted = self.tree.real_count > 0
         first = above = self._under(parent)
         chain: list[Entry] = []
-        for body in bodies:
+        for body, extra in items:
             id = self._new_id()
             filled = self._filled(body, id, lambda: [*self.tree.path(first), *chain])
-            entry = self._stamp(filled, id, above, branch, current)
+            entry = self._stamp(filled, id, above, branch, current, extra)
             entries.append(entry)
             since_record += 1
             if entry.is_annotation:
@@ -311,7 +327,15 @@ class Session:
         """The parent of what is written at `leaf`: annotations before the first real entry form its chain."""
         return self.tree.last_annotation if leaf is None and not self.tree.real_count else leaf
 
-    def _stamp(self, body: Body, id: EntryId, parent: EntryId | None, branch: str | None, current: str) -> Entry:
+    def _stamp(
+        self,
+        body: Body,
+        id: EntryId,
+        parent: EntryId | None,
+        branch: str | None,
+        current: str,
+        extra: JsonObject | None = None,
+    ) -> Entry:
         return write_entry(
             body,
             id=id,
@@ -319,6 +343,7 @@ class Session:
             timestamp=iso(self._now()),
             branch=branch,
             current=current if branch is not None and branch != current else None,
+            extra=extra,
         )
 
     def _filled(self, body: Body, id: EntryId, path: Callable[[], list[Entry]]) -> Body:
@@ -330,8 +355,18 @@ class Session:
                     state = state_of(path())
                     provider, model = state.provider or provider, state.model or model
                 return Message(complete(message, now=self._now(), provider=provider, model=model))
-            case Compaction():
+            case Label(target=target) | ContextEdit(target=target):
+                if target not in self.tree:
+                    raise NotFound("entry", target)
+                return body
+            case BranchPoint():
+                raise InvalidOperation("branches are made by create_branch")
+            case Custom(custom_type="sessiontree.head"):
+                raise InvalidOperation("head records are written by moving, switching and closing")
+            case Compaction(first_kept=anchor):
                 context = context_of(path())
+                if anchor is not None and all(entry.id != anchor for entry in path()):
+                    raise InvalidOperation(f"a compaction cannot keep from {anchor!r}, which is not on its path")
                 system = body.system_message or fold_system(context.messages)
                 if system is not None:
                     system = {**system, "timestamp": system.get("timestamp", self._now())}

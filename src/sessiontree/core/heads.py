@@ -152,7 +152,11 @@ class Heads:
         self.archived = {name for name in self._heads if name in archived} if isinstance(archived, list) else set()
         self._line_branch = self.current
         self.lines_since_record = 0
-        if "from" in data:
+        if data.get("reset") is True:
+            self.moves.clear()
+            self._undoable.clear()
+            self.info = {name: info for name, info in self.info.items() if name in self._heads}
+        elif "from" in data:
             move = Move(was.branch, was.leaf, was.branch != self.current)
             self.moves.append(move)
             if data.get("undo") is True:

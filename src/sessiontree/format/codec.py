@@ -240,6 +240,13 @@ def body_from_wire(wire: JsonObject) -> Body:
     return body(**{name: field.read(wire.get(field.wire)) for name, field in fields.items()})
 
 
+def unknown_fields(wire: JsonObject) -> JsonObject:
+    """The fields of an object in wire form that its body does not hold."""
+    type = _text(wire.get("type"))
+    known = {field.wire for field in WIRE[type][1].values()} if type in WIRE else set(wire)
+    return {key: value for key, value in wire.items() if key not in known and key not in HEAD_KEYS}
+
+
 def type_of(body: Body) -> str:
     """The wire type of a body."""
     return body.type if isinstance(body, e.Opaque) else _TYPES[type(body)]

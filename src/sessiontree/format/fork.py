@@ -38,7 +38,9 @@ def path_fork_lines(plan: ForkPlan, *, name: str | None, now: str, new_id: Calla
     if name is not None:
         last = annotate(SessionInfo(name), now, last)
     if plan.entries:
-        heads = Custom(custom_type="sessiontree.head", data={"current": MAIN, "heads": {MAIN: plan.leaf}})
+        heads = Custom(
+            custom_type="sessiontree.head", data={"current": MAIN, "heads": {MAIN: plan.leaf}, "reset": True}
+        )
         annotate(heads, now, plan.leaf if plan.leaf is not None else last)
     return lines
 
