@@ -20,7 +20,7 @@ from typing import Any
 
 from msgspec import UNSET, Struct
 
-from sessiontree.core.entries import BranchPoint, Custom, Entry, EntryId, JsonObject
+from sessiontree.core.entries import HEAD_RECORD, BranchPoint, Custom, Entry, EntryId, JsonObject
 from sessiontree.core.messages import is_object
 from sessiontree.core.tree import Tree
 
@@ -205,4 +205,4 @@ class Heads:
             data["from"] = {"branch": self.current, "leaf": self.leaf}
         if undo:
             data["undo"] = True
-        return Custom(custom_type="sessiontree.head", data=data)
+        return Custom(custom_type=HEAD_RECORD, data=data)

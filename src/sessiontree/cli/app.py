@@ -1,0 +1,155 @@
+"""The `sessiontree` command: its group, what commands share, and how errors are told.
+
+Commands live in `read` and `write`; each opens a session, calls the library, and prints.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from sessiontree import catalog
+from sessiontree._version import __version__
+from sessiontree.cli.output import safe
+from sessiontree.core.places import PREFIX
+from sessiontree.errors import SessionTreeError
+from sessiontree.session import Session
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+EPILOG = """\
+SESSION is a path, an id or its beginning, a name, or @ for the most recent one here.
+PLACE is HEAD, root, HEAD@{n}, a branch, a label, or an entry id or its first 8 characters;
+each may be followed by ~n.
+
+\b
+Example:
+  sessiontree new --name auth
+  sessiontree append @ --role user "How do I optimise this?"
+  sessiontree tree @
+"""
+
+
+@click.group(
+    epilog=EPILOG,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    invoke_without_command=True,
+)
+@click.version_option(__version__, prog_name="sessiontree", message="%(prog)s %(version)s")
+@click.option(
+    "--color/--no-color", default=None, help="Colours: by default only on a terminal, and never with NO_COLOR."
+)
+@click.pass_context
+def app(ctx: click.Context, color: bool | None) -> None:
+    """Conversations of LLM agents, kept as trees: branch, go back, compare, and lose nothing."""
+    ctx.color = False if color is None and os.environ.get("NO_COLOR") else color
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
+
+
+def run(arguments: list[str]) -> int:
+    """Run the command and return its exit code. Errors are one clear sentence, never a traceback."""
+    from sessiontree.cli import demo, read, write
+
+    del demo, read, write  # imported for the commands they register
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
+    try:
+        code = app.main(arguments, prog_name="sessiontree", standalone_mode=False)
+        return code if isinstance(code, int) else 0
+    except click.ClickException as error:
+        if isinstance(error, click.UsageError):
+            error.show()
+            return 2
+        return _fail(error.format_message())
+    except SessionTreeError as error:
+        return _fail(str(error))
+    except (click.Abort, KeyboardInterrupt):
+        return _fail("stopped", 130)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except OSError as error:
+        return _fail(f"{error.filename or 'input or output'}: {error.strerror or error}")
+    except Exception as error:
+        if os.environ.get("SESSIONTREE_DEBUG"):
+            raise
+        return _fail(f"internal error, {type(error).__name__}: {error} (SESSIONTREE_DEBUG=1 shows where)")
+
+
+def _fail(message: str, code: int = 1) -> int:
+    click.echo(f"sessiontree: {safe(message)}", err=True)
+    return code
+
+
+# What commands share
+
+
+def opened(session: str, *, read_only: bool = False) -> Session:
+    return catalog.open(session, read_only=read_only)
+
+
+def short(id: str | None) -> str:
+    """An entry id as people are shown it."""
+    return "root" if id is None else safe(id[:PREFIX] if len(id) == 16 else id)
+
+
+def session_argument(function: F) -> F:
+    return click.argument("session", metavar="SESSION", shell_complete=_complete_session)(function)
+
+
+def place_argument(name: str, **options: Any) -> Callable[[F], F]:
+    return click.argument(name, shell_complete=_complete_place, **options)
+
+
+def place_option(*names: str, **options: Any) -> Callable[[F], F]:
+    return click.option(*names, metavar="PLACE", shell_complete=_complete_place, **options)
+
+
+def branch_argument(name: str, **options: Any) -> Callable[[F], F]:
+    return click.argument(name, shell_complete=_complete_branch, **options)
+
+
+def json_option(function: F) -> F:
+    return click.option("--json", "as_json", is_flag=True, help="Print compact JSON, for programs.")(function)
+
+
+def _complete_session(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    ids = [file.name.removesuffix(catalog.SUFFIX).rpartition("_")[2] for file in catalog.session_files()]
+    return [item for item in [catalog.RECENT, *ids] if item.startswith(incomplete)]
+
+
+def _complete_place(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    session = _session_of(ctx)
+    if session is None:
+        return []
+    names = ["HEAD", "root", *session.heads.heads, *session.tree.labels.values()]
+    return [name for name in names if name.startswith(incomplete)]
+
+
+def _complete_branch(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    session = _session_of(ctx)
+    return [] if session is None else [name for name in session.heads.heads if name.startswith(incomplete)]
+
+
+def _session_of(ctx: click.Context) -> Session | None:
+    try:
+        return opened(ctx.params.get("session") or catalog.RECENT, read_only=True)
+    except (SessionTreeError, OSError):
+        return None
+
+
+@app.command(epilog='\b\nExample:\n  eval "$(sessiontree completion bash)"')
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print the completion script for a shell."""
+    from click.shell_completion import get_completion_class
+
+    complete = get_completion_class(shell)
+    assert complete is not None
+    click.echo(complete(app, {}, "sessiontree", "_SESSIONTREE_COMPLETE").source())

@@ -1,0 +1,71 @@
+"""Output: what commands print, made safe. Session files are untrusted input to the terminal too.
+
+Text from files cannot emit control sequences: such characters are shown as escapes. JSON is one
+compact line with control characters escaped.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import click
+
+# C0 and C1 controls, DEL, marks that turn the direction of writing, line and paragraph separators, lone surrogates.
+_UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
+_UNSAFE_IN_LINES = re.compile(_UNSAFE.pattern.replace("\x00-\x1f", "\x00-\x08\x0b-\x1f"))
+_UNSAFE_IN_JSON = re.compile(_UNSAFE.pattern.replace("\x00-\x1f", ""))
+
+
+def _escaped(match: re.Match[str]) -> str:
+    code = ord(match[0])
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
+
+
+def _escaped_json(match: re.Match[str]) -> str:
+    return f"\\u{ord(match[0]):04x}"
+
+
+def safe(text: str) -> str:
+    """`text` on one line, unable to control a terminal."""
+    return _UNSAFE.sub(_escaped, text)
+
+
+def safe_lines(text: str) -> str:
+    """`text` with its lines and tabs, unable to control a terminal."""
+    return _UNSAFE_IN_LINES.sub(_escaped, text)
+
+
+def echo_json(value: Any) -> None:
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    click.echo(_UNSAFE_IN_JSON.sub(_escaped_json, text))
+
+
+def echo_raw(raw: bytes) -> None:
+    """A line of a session as it is, but for characters that a terminal would obey."""
+    click.echo(_UNSAFE_IN_JSON.sub(_escaped_json, raw.decode("utf-8", "replace").strip()))
+
+
+def echo(*parts: str) -> None:
+    click.echo(" ".join(part for part in parts if part))
+
+
+def dim(text: str) -> str:
+    return click.style(text, dim=True)
+
+
+def strong(text: str) -> str:
+    return click.style(text, bold=True)
+
+
+def colored(text: str, color: str) -> str:
+    return click.style(text, fg=color)
+
+
+def table(rows: list[list[str]]) -> None:
+    """Columns that line up; the first row is the heading."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    for index, row in enumerate(rows):
+        line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        click.echo(strong(line) if index == 0 else line)

@@ -1,0 +1,386 @@
+"""Commands that only read: tree, log, show, context, branches, compare, diff, doctor."""
+
+from __future__ import annotations
+
+import click
+
+from sessiontree.cli.app import (
+    app,
+    branch_argument,
+    json_option,
+    opened,
+    place_argument,
+    place_option,
+    session_argument,
+    short,
+)
+from sessiontree.cli.output import colored, dim, echo, echo_json, echo_raw, safe, safe_lines, strong, table
+from sessiontree.core.context import Explanation, build_context, explain
+from sessiontree.core.entries import Entry, JsonObject, Problem
+from sessiontree.core.messages import role, string, text, tool_calls
+from sessiontree.core.outline import FILTERS, calls_by_id, outline, plain_text, role_of, row_text, short_count
+from sessiontree.core.tokens import estimate
+from sessiontree.session import Session
+
+
+@app.command()
+@session_argument
+@click.option("--filter", type=click.Choice(FILTERS), help="Which entries to show; --json shows all by default.")
+@json_option
+def tree(session: str, filter: str | None, as_json: bool) -> None:
+    """Draw the tree of a session.
+
+    Chains stay flat; what is indented is where branches part. The active path has bullets.
+    """
+    opened_session = opened(session, read_only=True)
+    if as_json:
+        echo_json(_tree_json(opened_session, filter or "all"))
+    else:
+        _draw(opened_session, filter or "default")
+
+
+def _tree_json(session: Session, filter: str) -> JsonObject:
+    tree, leaf = session.tree, _leaf(session)
+    shown = {row.entry.id for row in outline(tree, leaf, filter)}
+    return {
+        "session": session.id,
+        "name": session.name,
+        "branch": session.heads.current,
+        "leaf": session.heads.leaf,
+        "entries": [
+            {
+                "id": entry.id,
+                "parent": tree.parent(entry.id),
+                "type": entry.type,
+                "role": role_of(entry),
+                "label": tree.label(entry.id),
+                "timestamp": entry.timestamp,
+                "depth": depth,
+                "text": plain_text(entry),
+            }
+            for entry, depth in tree.walk(leaf)
+            if entry.id in shown
+        ],
+        "problems": [problem_to_wire(problem) for problem in session.problems],
+    }
+
+
+def _leaf(session: Session) -> str | None:
+    """The current leaf, unless damage took it away."""
+    return session.heads.leaf if session.heads.leaf in session.tree else None
+
+
+def _draw(session: Session, filter: str) -> None:
+    rows = outline(session.tree, _leaf(session), filter)
+    calls = calls_by_id(session.tree)
+    names = _branch_names(session)
+    echo(strong(safe(session.name or "unnamed")), dim(f"{session.id}, on branch {safe(session.heads.current)}"))
+    for row in rows:
+        label = session.tree.label(row.entry.id)
+        echo(
+            dim(row.prefix)
+            + (colored("• ", "green") if row.on_path else "")
+            + (colored(f"[{safe(label)}] ", "yellow") if label else "")
+            + safe(row_text(row.entry, calls)),
+            "".join(colored(f"({safe(name)})", "cyan") for name in names.get(row.entry.id, ())),
+            colored("← active", "green") if row.active else "",
+        )
+    if not rows:
+        echo(dim("(no entries)" if not len(session.tree) else f"(the filter {filter!r} hides all {len(session.tree)})"))
+    elif session.heads.leaf is None:
+        echo(dim("(the head is before everything)"))
+    _tell_problems(session.problems)
+
+
+def _branch_names(session: Session) -> dict[str, list[str]]:
+    names: dict[str, list[str]] = {}
+    for name, head in session.heads.heads.items():
+        if head is not None and name not in session.heads.archived:
+            names.setdefault(head, []).append(name)
+    return names
+
+
+def _tell_problems(problems: list[Problem]) -> None:
+    faults = [problem for problem in problems if problem.severity == "fault"]
+    if faults:
+        more = f", and {len(faults) - 1} more" if len(faults) > 1 else ""
+        click.echo(f"sessiontree: damaged: {safe(faults[0].message)}{more} (see `sessiontree doctor`)", err=True)
+
+
+@app.command()
+@session_argument
+@place_option("--at", default="HEAD", show_default=True, help="The place whose path to list.")
+@json_option
+def log(session: str, at: str, as_json: bool) -> None:
+    """List the entries from the root to a place."""
+    opened_session = opened(session, read_only=True)
+    path = opened_session.tree.path(opened_session.place(at))
+    names = _branch_names(opened_session)
+    calls = calls_by_id(opened_session.tree)
+    for entry in path:
+        if as_json:
+            echo_raw(entry.raw)
+            continue
+        label = opened_session.tree.label(entry.id)
+        echo(
+            dim(f"{short(entry.id)}  {safe(entry.timestamp[:19].replace('T', ' ')):19}"),
+            colored(f"[{safe(label)}]", "yellow") if label else "",
+            safe(row_text(entry, calls)),
+            "".join(colored(f"({safe(name)})", "cyan") for name in names.get(entry.id, ())),
+        )
+
+
+@app.command()
+@session_argument
+@place_argument("entry", metavar="ENTRY")
+@json_option
+def show(session: str, entry: str, as_json: bool) -> None:
+    """Show one entry in full."""
+    opened_session = opened(session, read_only=True)
+    id = opened_session.place(entry)
+    if id is None:
+        raise click.UsageError("there is no entry at the place before everything")
+    shown = opened_session.tree[id]
+    if as_json:
+        echo_raw(shown.raw)
+        return
+    label = opened_session.tree.label(id)
+    kind = shown.type + (f" ({role_of(shown)})" if role_of(shown) else "")
+    for name, value in (
+        ("entry", id),
+        ("parent", opened_session.tree.parent(id) or "root"),
+        ("kind", kind),
+        ("time", shown.timestamp),
+        ("branch", shown.branch if isinstance(shown.branch, str) else ""),
+        ("label", label or ""),
+    ):
+        if value:
+            echo(dim(f"{name:7}"), safe(value))
+    click.echo()
+    click.echo(safe_lines(_full_text(shown)))
+
+
+def _full_text(entry: Entry) -> str:
+    from sessiontree.format.codec import body_to_wire
+
+    wire = body_to_wire(entry.body)
+    message = wire.get("message")
+    if isinstance(message, dict):
+        return message_text(message)  # pyright: ignore[reportUnknownArgumentType]
+    import json
+
+    return string(wire.get("summary")) or text(wire.get("content")) or json.dumps(wire, ensure_ascii=False, indent=2)
+
+
+def message_text(message: JsonObject) -> str:
+    """A message in full, tool calls included."""
+    import json
+
+    parts = [text(message.get("content")) or string(message.get("summary"))]
+    if role(message) in ("bashExecution", "pythonExecution"):
+        parts = [f"$ {string(message.get('command')) or string(message.get('code'))}", string(message.get("output"))]
+    parts += [f"→ {call.name}({json.dumps(call.arguments, ensure_ascii=False)})" for call in tool_calls(message)]
+    if message.get("errorMessage"):
+        parts.append(f"error: {string(message.get('errorMessage'))}")
+    return "\n".join(part for part in parts if part)
+
+
+@app.command(epilog="\b\nExample:\n  sessiontree context @ --at HEAD~2 --explain")
+@session_argument
+@place_option("--at", "places", multiple=True, help="The place to look from, HEAD by default; may be given again.")
+@click.option("--llm", is_flag=True, help="Messages in the roles that a model takes, failed turns still among them.")
+@click.option("--request", is_flag=True, help="Exactly what a request carries: failed turns left out, calls answered.")
+@click.option("--explain", "explained", is_flag=True, help="For every entry of the path: does it reach the model?")
+@json_option
+def context(session: str, places: tuple[str, ...], llm: bool, request: bool, explained: bool, as_json: bool) -> None:
+    """Show what the model sees from a place."""
+    opened_session = opened(session, read_only=True)
+    leaves = [opened_session.place(place) for place in places or ("HEAD",)]
+    for leaf in leaves:
+        seen = build_context(opened_session.tree, leaf)
+        messages = seen.to_llm() if request else seen.converted() if llm else list(seen.messages)
+        explanation = explain(opened_session.tree, leaf) if explained else None
+        if as_json:
+            wire: JsonObject = {
+                "leaf": leaf,
+                "model": seen.model,
+                "thinkingLevel": seen.thinking_level,
+                "messages": messages,
+            }
+            if seen.state.mode is not None:
+                wire["mode"] = seen.state.mode
+            if seen.state.rules:
+                wire["rules"] = list(seen.state.rules)
+            if explanation is not None:
+                wire["explain"] = _explanation_json(explanation)
+                wire["tokens"] = explanation.tokens
+            echo_json(wire)
+            continue
+        model = seen.model
+        named = f"{model['provider']}/{model['modelId']}" if model else "no model"
+        echo(strong(f"context at {short(leaf)}"), dim(f"{safe(named)}, thinking {safe(seen.thinking_level)}"))
+        if explanation is not None:
+            _tell_explanation(explanation)
+            continue
+        for message in messages:
+            echo(colored(safe(role(message)), "cyan"), dim(f"~{estimate(message)} tokens"))
+            click.echo(safe_lines(message_text(message)))
+            click.echo()
+
+
+def _explanation_json(explanation: Explanation) -> list[JsonObject]:
+    return [
+        {
+            "id": item.entry.id,
+            "type": item.entry.type,
+            "role": role_of(item.entry),
+            "reaches": item.reaches,
+            "reason": item.reason,
+            "standsFor": item.stands_for,
+            "tokens": item.tokens,
+        }
+        for item in explanation.entries
+    ]
+
+
+def _tell_explanation(explanation: Explanation) -> None:
+    for item in explanation.entries:
+        reason = item.reason + (f" {short(item.stands_for)}" if item.stands_for else "")
+        line = (
+            f"{short(item.entry.id):16} {'✓' if item.reaches else '·'} {item.tokens or '':>7}  "
+            f"{safe(row_text(item.entry))[:60]:60}  {safe(reason)}"
+        )
+        echo(line if item.reaches else dim(line))
+    echo(strong(f"{explanation.tokens} tokens, estimated"))
+
+
+@app.command()
+@session_argument
+@click.option("--all", "show_all", is_flag=True, help="Archived branches too.")
+@json_option
+def branches(session: str, show_all: bool, as_json: bool) -> None:
+    """List the branches of a session."""
+    echo_branches(opened(session, read_only=True), as_json=as_json, show_all=show_all)
+
+
+def echo_branches(session: Session, *, as_json: bool, show_all: bool = True) -> None:
+    if as_json:
+        echo_json(
+            {
+                "current": session.heads.current,
+                "branches": [
+                    {
+                        "name": info.name,
+                        "head": info.head,
+                        "entryCount": info.entry_count,
+                        "createdAt": info.created_at,
+                        "description": info.description,
+                        "archived": info.archived,
+                    }
+                    for info in session.branches
+                ],
+            }
+        )
+        return
+    rows = [["", "branch", "head", "entries", "made", "description"]]
+    for info in session.branches:
+        if info.archived and not show_all:
+            continue
+        mark = "*" if info.current else "-" if info.archived else " "
+        rows.append(
+            [
+                mark,
+                safe(info.name),
+                short(info.head),
+                str(info.entry_count),
+                safe(info.created_at[:16].replace("T", " ")),
+                safe(info.description or ""),
+            ]
+        )
+    table(rows)
+
+
+@app.command()
+@session_argument
+@branch_argument("branches", nargs=-1, required=True, metavar="A B...")
+@click.option("--metric", default="cost", show_default=True, help="What decides: cost, tokens, entries or time.")
+@json_option
+def compare(session: str, branches: tuple[str, ...], metric: str, as_json: bool) -> None:
+    """Compare branches from where they part."""
+    from sessiontree.compare import comparison_to_wire
+    from sessiontree.session import compare as compare_in
+
+    result = compare_in(opened(session, read_only=True), branches, metric)
+    if as_json:
+        echo_json(comparison_to_wire(result))
+        return
+    echo(dim(f"from where they part, {short(result.common_ancestor)}"))
+    rows = [["branch", "entries", "messages", "tools", "errors", "tokens", "cost", "time", "models"]]
+    for stats in result.branches:
+        spent = [short_count(stats.tokens), f"${stats.cost:.4f}"] if stats.measured else ["-", "-"]
+        counts = [stats.entries, stats.messages, stats.tool_calls, stats.errors]
+        seconds = f"{stats.time / 1000:.1f}s"
+        rows.append([safe(stats.name), *map(str, counts), *spent, seconds, safe(", ".join(stats.models))])
+    table(rows)
+    for item in result.differences:
+        if item.metric == metric:
+            percent = "" if item.percent is None else f" ({item.percent:+.1f} %)"
+            echo(f"{safe(item.a)} → {safe(item.b)}: {item.metric} {item.diff:+g}{percent}")
+    if result.winner is None:
+        echo(strong("no winner:"), safe(result.reason))
+    else:
+        echo(strong(f"winner: {safe(result.winner)}"), dim(f"({result.reason})"))
+
+
+@app.command()
+@session_argument
+@place_argument("a", metavar="A")
+@place_argument("b", metavar="B")
+@json_option
+def diff(session: str, a: str, b: str, as_json: bool) -> None:
+    """Show how two places differ, from where their paths part."""
+    from sessiontree.compare import diff_to_wire
+    from sessiontree.session import diff as diff_in
+
+    opened_session = opened(session, read_only=True)
+    result = diff_in(opened_session, a, b)
+    if as_json:
+        echo_json(diff_to_wire(result))
+        return
+    calls = calls_by_id(opened_session.tree)
+    echo(dim(f"from where they part, {short(result.common_ancestor)}"))
+    for sign, color, entries, stats in zip("-+", ("red", "green"), result.entries, result.stats, strict=True):
+        echo(strong(f"{sign * 3} {safe(stats.name)}"), dim(f"{short_count(stats.tokens)} tokens, ${stats.cost:.4f}"))
+        for entry in entries:
+            echo(colored(f"{sign} {short(entry.id)} {safe(row_text(entry, calls))}", color))
+        if stats.files:
+            echo(dim(f"  files: {safe(', '.join(stats.files))}"))
+
+
+@app.command()
+@session_argument
+@json_option
+@click.pass_context
+def doctor(ctx: click.Context, session: str, as_json: bool) -> None:
+    """List what is wrong with a session; exit with 1 when there is a fault."""
+    problems = opened(session, read_only=True).problems
+    if as_json:
+        echo_json({"problems": [problem_to_wire(problem) for problem in problems]})
+    for problem in [] if as_json else problems:
+        color = "red" if problem.severity == "fault" else "yellow"
+        place = f"line {problem.line}" if problem.line else ""
+        echo(colored(problem.severity, color), dim(f"{problem.kind} {place}"), safe(problem.message))
+    if not problems and not as_json:
+        echo("nothing is wrong")
+    ctx.exit(1 if any(problem.severity == "fault" for problem in problems) else 0)
+
+
+def problem_to_wire(problem: Problem) -> JsonObject:
+    return {
+        "kind": problem.kind,
+        "severity": problem.severity,
+        "message": problem.message,
+        "entry": problem.entry,
+        "line": problem.line,
+        "offset": problem.offset,
+    }

@@ -1,0 +1,314 @@
+"""Commands that write: new, append, branch, switch, navigate, undo, label, name, fork, migrate."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import click
+
+from sessiontree import catalog
+from sessiontree.cli.app import (
+    app,
+    branch_argument,
+    json_option,
+    opened,
+    place_argument,
+    place_option,
+    session_argument,
+    short,
+)
+from sessiontree.cli.output import dim, echo, echo_json, safe, safe_lines
+from sessiontree.cli.read import echo_branches
+from sessiontree.core.context import context_of
+from sessiontree.core.entries import Body, CustomMessage, Entry, JsonObject, Message
+from sessiontree.core.messages import answered_call, assistant, string, tool_calls, tool_result, user
+from sessiontree.core.plan import NavigatePlan
+from sessiontree.format.codec import NotJson, body_from_wire, read_object, unknown_fields
+from sessiontree.session import Session
+
+file_option = click.option(
+    "-o", "--output", "file", type=click.Path(dir_okay=False), help="The file to make; by default one in the catalog."
+)
+ROLES = ("user", "assistant", "toolResult", "custom")
+
+
+@app.command(epilog="\b\nExample:\n  sessiontree new --name auth --cwd ~/project")
+@click.option("--name", help="A name to find it by.")
+@click.option(
+    "--cwd", default=".", type=click.Path(), help="The folder that the session is about; this one by default."
+)
+@click.option(
+    "-o", "--output", "file", type=click.Path(dir_okay=False), help="The file to make, instead of one in the catalog."
+)
+@json_option
+def new(name: str | None, cwd: str, file: str | None, as_json: bool) -> None:
+    """Make a new session."""
+    with catalog.create(name, cwd=cwd, file=file) as session:
+        if as_json:
+            echo_json({"session": session.id, "file": str(session.file)})
+        else:
+            echo(session.id, dim(safe(str(session.file))))
+
+
+@app.command(
+    epilog='\b\nExamples:\n  sessiontree append @ --role user "Try a cache"\n'
+    "  git diff | sessiontree append @ --role user -\n"
+    '  sessiontree append @ --entry \'{"type":"thinking_level_change","thinkingLevel":"high"}\''
+)
+@session_argument
+@click.argument("text", required=False)
+@click.option("--role", type=click.Choice(ROLES), help="Who speaks; the text is TEXT, or standard input for -.")
+@click.option("--message", metavar="JSON", help="A whole message, with its role and content.")
+@click.option("--entry", metavar="JSON", help="Any entry, with its type and fields.")
+@click.option("--branch", metavar="NAME", help="The branch to write on; the current one by default.")
+@place_option("--at", help="Write under this place instead of the branch's head; the branch moves there.")
+@click.option("--provider", help="The provider of an assistant's message.")
+@click.option("--model", help="The model of an assistant's message.")
+@click.option("--usage", metavar="JSON", help='What an assistant\'s message took: {"input":10,"output":5,"cost":0.01}.')
+@click.option("--call", metavar="ID", help="The tool call that a result answers; the last unanswered one by default.")
+@click.option("--error", is_flag=True, help="The tool failed.")
+@click.option("--custom-type", default="note", show_default=True, help="The kind of a custom message.")
+@json_option
+def append(
+    session: str,
+    text: str | None,
+    role: str | None,
+    message: str | None,
+    entry: str | None,
+    branch: str | None,
+    at: str | None,
+    as_json: bool,
+    **given: Any,
+) -> None:
+    """Append one entry to a branch."""
+    if sum(value is not None for value in (role, message, entry)) != 1:
+        raise click.UsageError("give one of --role, --message and --entry")
+    if (role is None) != (text is None):
+        raise click.UsageError("TEXT goes with --role")
+    with opened(session) as to:
+        where: dict[str, Any] = {} if at is None else {"parent": at}
+        if branch is not None:
+            where["branch"] = branch
+        extra: JsonObject = {}
+        if role is not None:
+            words = sys.stdin.read() if text == "-" else text or ""
+            body = _spoken(to, role, words, at or branch or "HEAD", given)
+        elif message is not None:
+            body = Message(_parsed(message, "--message"))
+            if not string(body.message.get("role")):
+                raise click.UsageError("--message needs a role")
+        else:
+            wire = _parsed(entry or "", "--entry")
+            if not string(wire.get("type")):
+                raise click.UsageError("--entry needs a type")
+            body, extra = body_from_wire(wire), unknown_fields(wire)
+        written = to.append(body, **where, extra=extra)
+        on = written.branch if isinstance(written.branch, str) else None
+        if as_json:
+            echo_json({"id": written.id, "parent": written.parent, "branch": on})
+        else:
+            echo(written.id, dim(f"under {short(written.parent)} on {safe(on or 'no branch')}"))
+
+
+def _parsed(text: str, option: str) -> JsonObject:
+    try:
+        return read_object((sys.stdin.read() if text == "-" else text).encode("utf-8", "surrogatepass"))
+    except NotJson as error:
+        raise click.UsageError(f"{option} is no JSON object: {error}") from None
+
+
+def _spoken(session: Session, role: str, text: str, place: str, given: dict[str, Any]) -> Body:
+    path = session.tree.path(session.place(place))
+    match role:
+        case "assistant":
+            state = context_of(path).state
+            return assistant(
+                text,
+                provider=given["provider"] or state.provider or "unknown",
+                model=given["model"] or state.model or "unknown",
+                usage=None if given["usage"] is None else _parsed(given["usage"], "--usage"),
+            )
+        case "toolResult":
+            call, name = _call_to_answer(path, given["call"])
+            return tool_result(call, name, text, error=given["error"])
+        case "custom":
+            return CustomMessage(custom_type=given["custom_type"], content=text)
+        case _:
+            return user(text)
+
+
+def _call_to_answer(path: list[Entry], wanted: str | None) -> tuple[str, str]:
+    """The call with the id `wanted`, or the last one on the path that has no result."""
+    messages = [entry.body.message for entry in path if isinstance(entry.body, Message)]
+    answered = {answered_call(message) for message in messages}
+    calls = [call for message in messages for call in tool_calls(message)]
+    fitting = [call for call in calls if (call.id not in answered if wanted is None else call.id == wanted)]
+    if not fitting:
+        raise click.UsageError(
+            "no tool call waits for a result here" if wanted is None else f"no tool call {wanted!r} on this path"
+        )
+    return fitting[-1].id, fitting[-1].name
+
+
+@app.command(
+    epilog="\b\nExamples:\n  sessiontree branch @ try-cache --at HEAD~2\n  sessiontree branch @ try-cache --rename cache"
+)
+@session_argument
+@branch_argument("name")
+@place_option("--at", default="HEAD", show_default=True, help="Where the branch begins.")
+@click.option("--description", help="What the branch is for.")
+@click.option("--rename", metavar="NEW", help="Give an existing branch another name.")
+@click.option("--archive/--unarchive", default=None, help="Hide an existing branch from listings, or show it again.")
+@json_option
+def branch(
+    session: str, name: str, at: str, description: str | None, rename: str | None, archive: bool | None, as_json: bool
+) -> None:
+    """Make a branch and go on there; or rename or archive one."""
+    with opened(session) as changed:
+        if rename is not None:
+            changed.rename_branch(name, rename)
+        elif archive is not None:
+            changed.archive_branch(name, archived=archive)
+        else:
+            changed.create_branch(name, at=at, description=description)
+        echo_branches(changed, as_json=as_json)
+
+
+@app.command()
+@session_argument
+@place_argument("place", metavar="NAME|PLACE")
+@json_option
+def switch(session: str, place: str, as_json: bool) -> None:
+    """Make another branch current.
+
+    A place that is no branch's head: the current branch moves there, without the rules of selection.
+    """
+    with opened(session) as changed:
+        changed.switch(place)
+        echo_branches(changed, as_json=as_json)
+
+
+@app.command(epilog="\b\nExample:\n  sessiontree navigate @ HEAD~2 --dry-run")
+@session_argument
+@place_argument("place", metavar="PLACE")
+@click.option("--dry-run", is_flag=True, help="Only say what would happen.")
+@place_option("--from", "start", help="With --dry-run: as if the head were here.")
+@json_option
+def navigate(session: str, place: str, dry_run: bool, start: str | None, as_json: bool) -> None:
+    """Move the current branch to a place.
+
+    Choosing a user's message goes to its parent and gives back its text, to be said anew. Nothing
+    is lost: the old leaf stays in the tree, and `undo` goes back.
+    """
+    if start is not None and not dry_run:
+        raise click.UsageError("--from goes with --dry-run")
+    if dry_run:
+        plan = opened(session, read_only=True).plan_navigate(place, start=start or "HEAD")
+    else:
+        with opened(session) as changed:
+            plan = changed.navigate(place)
+    _tell_plan(plan, as_json=as_json)
+
+
+@app.command()
+@session_argument
+@json_option
+def undo(session: str, as_json: bool) -> None:
+    """Take back the last move; once more, the one before it."""
+    with opened(session) as changed:
+        plan = changed.undo()
+    _tell_plan(plan, as_json=as_json)
+
+
+def _tell_plan(plan: NavigatePlan, *, as_json: bool) -> None:
+    if as_json:
+        echo_json(
+            {
+                "oldLeaf": plan.old_leaf,
+                "newLeaf": plan.new_leaf,
+                "commonAncestor": plan.common_ancestor,
+                "abandoned": [entry.id for entry in plan.abandoned],
+                "editorText": plan.editor_text,
+            }
+        )
+        return
+    echo(f"{short(plan.old_leaf)} → {short(plan.new_leaf)}", dim(f"leaving {len(plan.abandoned)} entries behind"))
+    if plan.editor_text is not None:
+        click.echo(safe_lines(plan.editor_text))
+
+
+@app.command()
+@session_argument
+@place_argument("place", metavar="PLACE")
+@click.argument("text", required=False)
+@click.option("--clear", is_flag=True, help="Take the label away.")
+@json_option
+def label(session: str, place: str, text: str | None, clear: bool, as_json: bool) -> None:
+    """Put a label on a place, or show the one it has."""
+    if clear and text is not None:
+        raise click.UsageError("give a text or --clear")
+    with opened(session, read_only=text is None and not clear) as changed:
+        target = changed.place(place)
+        if text is not None or clear:
+            changed.label(target, text)
+        shown = None if target is None else changed.tree.label(target)
+    _tell("label", shown, as_json=as_json)
+
+
+@app.command()
+@session_argument
+@click.argument("text", required=False)
+@click.option("--clear", is_flag=True, help="Take the name away.")
+@json_option
+def name(session: str, text: str | None, clear: bool, as_json: bool) -> None:
+    """Name a session, or show its name."""
+    if clear and text is not None:
+        raise click.UsageError("give a text or --clear")
+    with opened(session, read_only=text is None and not clear) as changed:
+        if text is not None or clear:
+            changed.rename(text)
+        shown = changed.name
+    _tell("name", shown, as_json=as_json)
+
+
+def _tell(key: str, value: str | None, *, as_json: bool) -> None:
+    if as_json:
+        echo_json({key: value})
+    else:
+        echo(dim(f"(no {key})") if value is None else safe(value))
+
+
+@app.command(epilog="\b\nExample:\n  sessiontree fork @ --at checkpoint-1 -o other.jsonl")
+@session_argument
+@place_option("--at", default="HEAD", show_default=True, help="The new session ends here.")
+@click.option("--whole", is_flag=True, help="Copy the whole tree instead of one path.")
+@click.option("--name", help="A name for the new session.")
+@click.option(
+    "-o", "--output", "file", type=click.Path(dir_okay=False), help="The file to make, instead of one in the catalog."
+)
+@json_option
+def fork(session: str, at: str, whole: bool, name: str | None, file: str | None, as_json: bool) -> None:
+    """Make a new session from a path of another. The source is not touched."""
+    source = opened(session, read_only=True)
+    with catalog.fork(source, at=at, whole=whole, name=name, file=file) as made:
+        if as_json:
+            echo_json({"session": made.id, "file": str(made.file), "forkedFrom": made.forked_from})
+        else:
+            echo(made.id, dim(safe(str(made.file))))
+
+
+@app.command()
+@session_argument
+@json_option
+def migrate(session: str, as_json: bool) -> None:
+    """Rewrite a file of an older version, keeping a backup beside it."""
+    with opened(session) as changed:
+        dialect, version = changed.dialect, changed.header.version
+        migrated = changed.migrate()
+        if as_json:
+            echo_json({"migrated": migrated, "from": version, "file": str(changed.file)})
+        elif migrated:
+            echo(f"migrated from version {version}", dim(f"({dialect or 'no entries'}); a backup is beside the file"))
+        else:
+            echo("nothing to migrate")
