@@ -8,49 +8,55 @@
 See `docs/` for a page on each noun.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
 from sessiontree._version import __version__
-from sessiontree.catalog import create, fork, memory, open, recent
-from sessiontree.compare import METRICS, BranchStats, Comparison, Diff, Difference
-from sessiontree.core.context import Context, Explained, Explanation, State, build_context, explain
-from sessiontree.core.entries import (
-    AgentAction,
-    Body,
-    BranchPoint,
-    BranchSummary,
-    Compaction,
-    ContextEdit,
-    Custom,
-    CustomMessage,
-    Entry,
-    EntryId,
-    Header,
-    Label,
-    Message,
-    ModeChange,
-    ModelChange,
-    Opaque,
-    Problem,
-    ResetBoundary,
-    RuleInjection,
-    SessionInfo,
-    ThinkingLevelChange,
-    Usage,
-)
-from sessiontree.core.messages import assistant, tool_call, tool_result, user
-from sessiontree.core.plan import NavigatePlan
-from sessiontree.core.tree import Tree
-from sessiontree.errors import (
-    Ambiguous,
-    BranchMoved,
-    Conflict,
-    FormatError,
-    InvalidOperation,
-    NotFound,
-    ReadOnly,
-    SessionTreeError,
-    StoreError,
-)
-from sessiontree.session import Branch, BranchInfo, Place, Session, compare, diff
+
+if TYPE_CHECKING:
+    from sessiontree.catalog import create, fork, memory, open, recent
+    from sessiontree.compare import METRICS, BranchStats, Comparison, Diff, Difference
+    from sessiontree.core.context import Context, Explained, Explanation, State, build_context, explain
+    from sessiontree.core.entries import (
+        AgentAction,
+        Body,
+        BranchPoint,
+        BranchSummary,
+        Compaction,
+        ContextEdit,
+        Custom,
+        CustomMessage,
+        Entry,
+        EntryId,
+        Header,
+        Label,
+        Message,
+        ModeChange,
+        ModelChange,
+        Opaque,
+        Problem,
+        ResetBoundary,
+        RuleInjection,
+        SessionInfo,
+        ThinkingLevelChange,
+        Usage,
+    )
+    from sessiontree.core.messages import assistant, tool_call, tool_result, user
+    from sessiontree.core.plan import NavigatePlan
+    from sessiontree.core.tree import Tree
+    from sessiontree.errors import (
+        Ambiguous,
+        BranchMoved,
+        Conflict,
+        FormatError,
+        InvalidOperation,
+        NotFound,
+        ReadOnly,
+        SessionTreeError,
+        StoreError,
+    )
+    from sessiontree.session import Branch, BranchInfo, Place, Session, compare, diff
 
 __all__ = [
     "METRICS",
@@ -114,3 +120,95 @@ __all__ = [
     "tool_result",
     "user",
 ]
+
+_MODULES = {
+    "sessiontree.catalog": (
+        "create",
+        "fork",
+        "memory",
+        "open",
+        "recent",
+    ),
+    "sessiontree.compare": (
+        "BranchStats",
+        "Comparison",
+        "Diff",
+        "Difference",
+        "METRICS",
+    ),
+    "sessiontree.core.context": (
+        "Context",
+        "Explained",
+        "Explanation",
+        "State",
+        "build_context",
+        "explain",
+    ),
+    "sessiontree.core.entries": (
+        "AgentAction",
+        "Body",
+        "BranchPoint",
+        "BranchSummary",
+        "Compaction",
+        "ContextEdit",
+        "Custom",
+        "CustomMessage",
+        "Entry",
+        "EntryId",
+        "Header",
+        "Label",
+        "Message",
+        "ModeChange",
+        "ModelChange",
+        "Opaque",
+        "Problem",
+        "ResetBoundary",
+        "RuleInjection",
+        "SessionInfo",
+        "ThinkingLevelChange",
+        "Usage",
+    ),
+    "sessiontree.core.messages": (
+        "assistant",
+        "tool_call",
+        "tool_result",
+        "user",
+    ),
+    "sessiontree.core.plan": ("NavigatePlan",),
+    "sessiontree.core.tree": ("Tree",),
+    "sessiontree.errors": (
+        "Ambiguous",
+        "BranchMoved",
+        "Conflict",
+        "FormatError",
+        "InvalidOperation",
+        "NotFound",
+        "ReadOnly",
+        "SessionTreeError",
+        "StoreError",
+    ),
+    "sessiontree.session": (
+        "Branch",
+        "BranchInfo",
+        "Place",
+        "Session",
+        "compare",
+        "diff",
+    ),
+}
+_HOME = {name: module for module, names in _MODULES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    """Import what is asked for, and no more: the command starts in a few milliseconds."""
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    value = getattr(import_module(_HOME[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

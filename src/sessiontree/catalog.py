@@ -6,11 +6,9 @@ They are found by path, by id or the beginning of one, by name, or as the most r
 
 from __future__ import annotations
 
-import hashlib
 import os
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 from sessiontree.core.plan import plan_fork
 from sessiontree.core.times import iso
@@ -26,20 +24,21 @@ RECENT = "@"
 """Stands for the most recent session of this folder."""
 
 
-def home() -> Path:
+def home() -> str:
     """Where sessiontree keeps its files."""
-    given = os.environ.get("SESSIONTREE_HOME")
-    return Path(given).expanduser() if given else Path.home() / ".sessiontree"
+    return os.path.expanduser(os.environ.get("SESSIONTREE_HOME") or "~/.sessiontree")
 
 
-def sessions_dir() -> Path:
-    return home() / "sessions"
+def sessions_dir() -> str:
+    return os.path.join(home(), "sessions")
 
 
 def folder_of(cwd: str) -> str:
     """The name of the folder for sessions of `cwd`."""
     flat = cwd.removeprefix("/").translate(str.maketrans({"/": "-", "\\": "-", ":": "-", "\0": "-"}))
     if len(flat.encode("utf-8", "surrogateescape")) > 200:
+        import hashlib
+
         flat = f"{flat[:60]}-{hashlib.sha256(os.fsencode(cwd)).hexdigest()[:16]}"
     return f"--{flat}--"
 
@@ -119,18 +118,18 @@ def fork(
     return forked
 
 
-def _new_file(id: str, cwd: str, dir: str | os.PathLike[str] | None, file: str | os.PathLike[str] | None) -> Path:
+def _new_file(id: str, cwd: str, dir: str | os.PathLike[str] | None, file: str | os.PathLike[str] | None) -> str:
     if file is not None:
-        return Path(file)
+        return os.fspath(file)
     stamp = iso(time.time_ns() // 1_000_000).replace(":", "-").replace(".", "-")
-    folder = sessions_dir() / folder_of(cwd) if dir is None else Path(dir)
-    return folder / f"{stamp}_{id}{SUFFIX}"
+    folder = os.path.join(sessions_dir(), folder_of(cwd)) if dir is None else os.fspath(dir)
+    return os.path.join(folder, f"{stamp}_{id}{SUFFIX}")
 
 
 # Finding
 
 
-def session_files() -> Iterator[Path]:
+def session_files() -> Iterator[str]:
     """Every session file under the home, the one written to last first."""
     try:
         folders = [entry.path for entry in os.scandir(sessions_dir()) if entry.is_dir()]
@@ -143,10 +142,10 @@ def session_files() -> Iterator[Path]:
         if entry.name.endswith(SUFFIX) and entry.is_file()
     ]
     for _, path in sorted(files, reverse=True):
-        yield Path(path)
+        yield path
 
 
-def find(session: str | os.PathLike[str]) -> Path:
+def find(session: str | os.PathLike[str]) -> str:
     """The file of a session. Raises `NotFound` or `Ambiguous`."""
     text = os.fspath(session)
     if text == RECENT:
@@ -157,46 +156,44 @@ def find(session: str | os.PathLike[str]) -> Path:
     if isinstance(session, os.PathLike) or text.endswith(SUFFIX) or os.sep in text or os.path.isfile(text):
         if not os.path.lexists(text):
             raise NotFound("session file", text)
-        return Path(text)
+        return text
     if not text:
         raise InvalidOperation("a session needs a path, an id or a name")
     files = list(session_files())
-    by_id = [file for file in files if _id_of(file).startswith(text)]
-    exact = [file for file in by_id if _id_of(file) == text]
+    by_id = [file for file in files if id_of(file).startswith(text)]
+    exact = [file for file in by_id if id_of(file) == text]
     matches = exact or by_id if len(text) >= 4 else []
     matches = matches or [file for file in files if _is_named(file, text)]
     if len(matches) > 1:
-        raise Ambiguous("session", text, [_id_of(file) for file in matches])
+        raise Ambiguous("session", text, [id_of(file) for file in matches])
     if not matches:
         raise NotFound("session", text, "a session is a path, an id, a name, or @ for the most recent here")
     return matches[0]
 
 
-def _id_of(file: Path) -> str:
+def id_of(file: str) -> str:
     """The session id in a file's name."""
-    return file.name.removesuffix(SUFFIX).rpartition("_")[2]
+    return os.path.basename(file).removesuffix(SUFFIX).rpartition("_")[2]
 
 
-def _is_named(file: Path, name: str) -> bool:
+def _is_named(file: str, name: str) -> bool:
     """Whether a session has this name; one bad file spoils nothing."""
     try:
-        if b"session_info" not in file.read_bytes():
-            return False
         return open(file, read_only=True).name == name
     except (OSError, SessionTreeError):
         return False
 
 
-def _recent_file(cwd: str) -> Path | None:
+def _recent_file(cwd: str) -> str | None:
     try:
         files = [
             (entry.stat().st_mtime_ns, entry.path)
-            for entry in os.scandir(sessions_dir() / folder_of(cwd))
+            for entry in os.scandir(os.path.join(sessions_dir(), folder_of(cwd)))
             if entry.name.endswith(SUFFIX) and entry.is_file()
         ]
     except FileNotFoundError:
         return None
-    return next((Path(path) for _, path in sorted(files, reverse=True) if _cwd_of(path) == cwd), None)
+    return next((path for _, path in sorted(files, reverse=True) if _cwd_of(path) == cwd), None)
 
 
 def _cwd_of(path: str) -> str | None:

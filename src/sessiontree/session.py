@@ -12,8 +12,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
@@ -50,6 +49,9 @@ from sessiontree.format.codec import write_entry, write_header
 from sessiontree.format.jsonl import Reader
 from sessiontree.store.base import Cursor, Store
 from sessiontree.store.jsonl import JsonlStore
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 RECORD_EVERY = 256
 """A head record stands among every so many lines."""
@@ -140,7 +142,9 @@ class Session:
     @property
     def file(self) -> Path | None:
         """The session's file; `None` when it is in memory."""
-        return self._store.path if isinstance(self._store, JsonlStore) else None
+        from pathlib import Path
+
+        return Path(self._store.path) if isinstance(self._store, JsonlStore) else None
 
     @property
     def where(self) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any, TypeVar
 
 import click
@@ -34,7 +35,33 @@ Example:
 """
 
 
+class Commands(click.Group):
+    """The commands, each imported when it is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(MODULES)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name in MODULES:
+            import_module(f"sessiontree.cli.{MODULES[cmd_name]}")
+        return super().get_command(ctx, cmd_name)
+
+
+MODULES = {
+    **dict.fromkeys(("new", "append"), "write"),
+    **dict.fromkeys(("tree", "log", "show", "context"), "read"),
+    "branches": "read",
+    **dict.fromkeys(("branch", "switch", "navigate", "undo", "label", "name", "fork"), "write"),
+    **dict.fromkeys(("compare", "diff"), "read"),
+    "migrate": "write",
+    "doctor": "read",
+    "demo": "demo",
+    "completion": "app",
+}
+
+
 @click.group(
+    cls=Commands,
     epilog=EPILOG,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     invoke_without_command=True,
@@ -53,9 +80,6 @@ def app(ctx: click.Context, color: bool | None) -> None:
 
 def run(arguments: list[str]) -> int:
     """Run the command and return its exit code. Errors are one clear sentence, never a traceback."""
-    from sessiontree.cli import demo, read, write
-
-    del demo, read, write  # imported for the commands they register
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
@@ -120,7 +144,7 @@ def json_option(function: F) -> F:
 
 
 def _complete_session(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    ids = [file.name.removesuffix(catalog.SUFFIX).rpartition("_")[2] for file in catalog.session_files()]
+    ids = [catalog.id_of(file) for file in catalog.session_files()]
     return [item for item in [catalog.RECENT, *ids] if item.startswith(incomplete)]
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
-import tempfile
 
 import click
 
@@ -45,6 +43,9 @@ doctor tour.jsonl
 @click.pass_context
 def demo(ctx: click.Context) -> None:
     """Play a short tour with a real session in a temporary place."""
+    import shlex
+    import tempfile
+
     directory = tempfile.mkdtemp(prefix="sessiontree-demo-")
     for line in TOUR.splitlines():
         if line.startswith("#"):

@@ -6,45 +6,49 @@ compact line with control characters escaped.
 
 from __future__ import annotations
 
-import json
 import re
 from typing import Any
 
 import click
 
 # C0 and C1 controls, DEL, marks that turn the direction of writing, line and paragraph separators, lone surrogates.
-_UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
-_UNSAFE_IN_LINES = re.compile(_UNSAFE.pattern.replace("\x00-\x1f", "\x00-\x08\x0b-\x1f"))
-_UNSAFE_IN_JSON = re.compile(_UNSAFE.pattern.replace("\x00-\x1f", ""))
+_UNSAFE = "\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff"
+_UNSAFE_IN_LINES = _UNSAFE.replace("\x00-\x1f", "\x00-\x08\x0b-\x1f")
+_UNSAFE_IN_JSON = _UNSAFE.replace("\x00-\x1f", "")
 
 
-def _escaped(match: re.Match[str]) -> str:
-    code = ord(match[0])
-    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
+def _escape(text: str, unsafe: str, *, json: bool = False) -> str:
+    """`text` with the characters of a class as escapes; nearly all text has none."""
+    if text.isprintable():
+        return text
 
+    def escaped(match: re.Match[str]) -> str:
+        code = ord(match[0])
+        return f"\\u{code:04x}" if json or code > 0xFF else f"\\x{code:02x}"
 
-def _escaped_json(match: re.Match[str]) -> str:
-    return f"\\u{ord(match[0]):04x}"
+    return re.sub(f"[{unsafe}]", escaped, text)
 
 
 def safe(text: str) -> str:
     """`text` on one line, unable to control a terminal."""
-    return _UNSAFE.sub(_escaped, text)
+    return _escape(text, _UNSAFE)
 
 
 def safe_lines(text: str) -> str:
     """`text` with its lines and tabs, unable to control a terminal."""
-    return _UNSAFE_IN_LINES.sub(_escaped, text)
+    return _escape(text, _UNSAFE_IN_LINES)
 
 
 def echo_json(value: Any) -> None:
+    import json
+
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-    click.echo(_UNSAFE_IN_JSON.sub(_escaped_json, text))
+    click.echo(_escape(text, _UNSAFE_IN_JSON, json=True))
 
 
 def echo_raw(raw: bytes) -> None:
     """A line of a session as it is, but for characters that a terminal would obey."""
-    click.echo(_UNSAFE_IN_JSON.sub(_escaped_json, raw.decode("utf-8", "replace").strip()))
+    click.echo(_escape(raw.decode("utf-8", "replace").strip(), _UNSAFE_IN_JSON, json=True))
 
 
 def echo(*parts: str) -> None:

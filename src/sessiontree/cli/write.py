@@ -152,7 +152,7 @@ def _call_to_answer(path: list[Entry], wanted: str | None) -> tuple[str, str]:
 
 
 @app.command(
-    epilog="\b\nExamples:\n  sessiontree branch @ try-cache --at HEAD~2\n  sessiontree branch @ try-cache --rename cache"
+    epilog="\b\nExamples:\n  sessiontree branch @ cache --at HEAD~2\n  sessiontree branch @ cache --rename memo"
 )
 @session_argument
 @branch_argument("name")

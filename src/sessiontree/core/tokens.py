@@ -6,8 +6,6 @@ message carries them, are better; this is for what has not been sent yet.
 
 from __future__ import annotations
 
-import json
-
 from sessiontree.core.entries import JsonObject
 from sessiontree.core.messages import blocks, is_object, role, string
 
@@ -55,4 +53,6 @@ def _content(content: object) -> int:
 
 
 def _json(value: object) -> int:
+    import json
+
     return len(json.dumps(value, ensure_ascii=False, separators=(",", ":")))

@@ -7,7 +7,6 @@ although it is JSON elsewhere (lone surrogates, odd bytes) goes through the stan
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -183,6 +182,8 @@ def read_object(raw: bytes) -> JsonObject:
         return _object_decoder.decode(raw)
     except (msgspec.MsgspecError, RecursionError):
         pass
+    import json
+
     try:
         value = json.loads(raw.decode("utf-8", "replace"), parse_constant=_refuse_constant)
     except RecursionError:
@@ -297,6 +298,8 @@ def write_object(wire: JsonObject) -> bytes:
     try:
         return msgspec.json.encode(wire)
     except (UnicodeEncodeError, OverflowError):
+        import json
+
         return json.dumps(wire, separators=(",", ":")).encode("ascii")
 
 

@@ -13,7 +13,6 @@ to old lines follow from the session's id and the line's number, so every read a
 from __future__ import annotations
 
 from collections.abc import Callable
-from hashlib import sha256
 from typing import Any, Protocol
 
 from sessiontree.core.entries import EntryId, JsonObject
@@ -187,4 +186,6 @@ def _blocks(content: Any) -> list[JsonObject]:
 
 
 def _made_id(session: str, number: int) -> EntryId:
+    from hashlib import sha256
+
     return sha256(f"{session}:{number}".encode("utf-8", "surrogatepass")).hexdigest()[:16]

@@ -14,7 +14,6 @@ import os
 import stat
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 
 from sessiontree.errors import Conflict, NotFound, StoreError
 from sessiontree.format.codec import NotJson, read_object
@@ -22,14 +21,14 @@ from sessiontree.store.base import Chunk, Cursor
 
 
 class JsonlStore:
-    def __init__(self, path: Path, *, fsync: bool = True) -> None:
-        self.path = path
-        self.where = str(path)
+    def __init__(self, path: str, *, fsync: bool = True) -> None:
+        self.path = self.where = path
+        self._folder = os.path.dirname(os.path.abspath(path))
         self._fsync = fsync
         self._fd: int | None = None
 
     def create(self, lines: Sequence[bytes]) -> Cursor:
-        make_private_directory(self.path.parent)
+        make_private_directory(self._folder)
         try:
             fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)
         except FileExistsError:
@@ -41,7 +40,7 @@ class JsonlStore:
             os.fchmod(fd, 0o600)
             self._write(fd, joined(lines), 0)
             if self._fsync:
-                sync_directory(self.path.parent)
+                sync_directory(self._folder)
         except BaseException:
             os.unlink(self.path)
             self.close()
@@ -100,11 +99,12 @@ class JsonlStore:
                 os.link(self.path, backup)
                 os.replace(temporary, self.path)
             except OSError as error:
-                temporary.unlink(missing_ok=True)
+                if os.path.exists(temporary):
+                    os.unlink(temporary)
                 raise StoreError(self.where, os.strerror(error.errno or 0)) from error
             finally:
                 os.close(new)
-            sync_directory(self.path.parent)
+            sync_directory(self._folder)
             self.close()
             return self._cursor(self._writable())
 
@@ -215,31 +215,33 @@ def write_all(fd: int, data: bytes) -> None:
         view = view[written:]
 
 
-def free_name(path: Path, suffix: str) -> Path:
+def free_name(path: str, suffix: str) -> str:
     """`path` with `suffix`, and a number where that is taken."""
     number = 0
     while True:
-        name = path.with_name(f"{path.name}{suffix}{f'-{number}' if number else ''}")
+        name = f"{path}{suffix}{f'-{number}' if number else ''}"
         if not os.path.lexists(name):
             return name
         number += 1
 
 
-def make_private_directory(path: Path) -> None:
+def make_private_directory(path: str) -> None:
     """Make `path` and what is missing above it, for this user alone."""
-    missing: list[Path] = []
-    while not path.exists():
+    missing: list[str] = []
+    while not os.path.exists(path):
         missing.append(path)
-        path = path.parent
+        path = os.path.dirname(path)
     for directory in reversed(missing):
         try:
-            directory.mkdir(mode=0o700, exist_ok=True)
+            os.mkdir(directory, 0o700)
+        except FileExistsError:
+            continue
         except OSError as error:
-            raise StoreError(str(directory), os.strerror(error.errno or 0)) from error
+            raise StoreError(directory, os.strerror(error.errno or 0)) from error
         os.chmod(directory, 0o700)
 
 
-def sync_directory(path: Path) -> None:
+def sync_directory(path: str) -> None:
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
