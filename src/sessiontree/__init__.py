@@ -16,7 +16,7 @@ from sessiontree._version import __version__
 
 if TYPE_CHECKING:
     from sessiontree.catalog import create, fork, memory, open, recent
-    from sessiontree.compare import METRICS, BranchStats, Comparison, Diff, Difference
+    from sessiontree.comparison import METRICS, BranchStats, Comparison, Diff, Difference
     from sessiontree.core.context import Context, Explained, Explanation, State, build_context, explain
     from sessiontree.core.entries import (
         AgentAction,
@@ -129,7 +129,7 @@ _MODULES = {
         "open",
         "recent",
     ),
-    "sessiontree.compare": (
+    "sessiontree.comparison": (
         "BranchStats",
         "Comparison",
         "Diff",

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, TypeAlias
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
-from sessiontree.compare import Comparison, Diff
-from sessiontree.compare import compare as compare_branches
-from sessiontree.compare import diff as diff_places
+from sessiontree.comparison import Comparison, Diff
+from sessiontree.comparison import compare as compare_branches
+from sessiontree.comparison import diff as diff_places
 from sessiontree.core.context import Context, Explanation, build_context, context_of, explain, fold_system, state_of
 from sessiontree.core.entries import (
     Body,

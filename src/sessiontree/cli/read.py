@@ -307,7 +307,7 @@ def echo_branches(session: Session, *, as_json: bool, show_all: bool = True) -> 
 @json_option
 def compare(session: str, branches: tuple[str, ...], metric: str, as_json: bool) -> None:
     """Compare branches from where they part."""
-    from sessiontree.compare import comparison_to_wire
+    from sessiontree.comparison import comparison_to_wire
     from sessiontree.session import compare as compare_in
 
     result = compare_in(opened(session, read_only=True), branches, metric)
@@ -339,7 +339,7 @@ def compare(session: str, branches: tuple[str, ...], metric: str, as_json: bool)
 @json_option
 def diff(session: str, a: str, b: str, as_json: bool) -> None:
     """Show how two places differ, from where their paths part."""
-    from sessiontree.compare import diff_to_wire
+    from sessiontree.comparison import diff_to_wire
     from sessiontree.session import diff as diff_in
 
     opened_session = opened(session, read_only=True)

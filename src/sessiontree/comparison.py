@@ -1,4 +1,4 @@
-"""Compare: what branches cost and did after they parted, and how two places differ.
+"""Comparison: what branches cost and did after they parted, and how two places differ.
 
 Pure: trees in, values out. Only what comes after the common ancestor of all branches counts.
 A winner is named only when the figures tell one; otherwise the reason is given.

@@ -1,0 +1,135 @@
+"""One suite for every store. A new back end joins by adding a line to `STORES`."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from sessiontree.errors import Conflict, NotFound, StoreError
+from sessiontree.store.base import Store
+from sessiontree.store.jsonl import JsonlStore
+from sessiontree.store.memory import MemoryStore
+
+Open = Callable[[], Store]
+
+
+def memory(folder: Path) -> Open:
+    store = MemoryStore()
+    return lambda: store
+
+
+def jsonl(folder: Path) -> Open:
+    return lambda: JsonlStore(str(folder / "deep" / "er" / "s.jsonl"))
+
+
+STORES = {"memory": memory, "jsonl": jsonl}
+
+
+@pytest.fixture(params=STORES)
+def handle(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
+    """Call it for a handle of the same session, as another writer would have."""
+    return STORES[request.param](tmp_path)
+
+
+def test_what_was_written_is_read_back(handle: Open) -> None:
+    store = handle()
+    cursor = store.create([b"header", b"one"])
+    cursor = store.append([b"two", b"three"], after=cursor)
+
+    chunk = handle().read()
+
+    assert chunk.data == b"header\none\ntwo\nthree\n"
+    assert chunk.cursor == cursor
+    assert chunk.unfinished == b""
+
+
+def test_reading_goes_on_where_it_stopped(handle: Open) -> None:
+    store = handle()
+    first = store.create([b"header"])
+    store.append([b"one"], after=first)
+
+    chunk = store.read(first)
+
+    assert chunk.data == b"one\n"
+    assert store.read(chunk.cursor).data == b""
+
+
+def test_a_session_that_does_not_exist_cannot_be_read(handle: Open) -> None:
+    with pytest.raises(NotFound):
+        handle().read()
+
+
+def test_a_session_cannot_be_made_twice(handle: Open) -> None:
+    handle().create([b"header"])
+
+    with pytest.raises(StoreError, match="exists already"):
+        handle().create([b"other"])
+
+    assert handle().read().data == b"header\n"
+
+
+def test_a_stale_writer_is_refused_and_nothing_is_written(handle: Open) -> None:
+    mine, theirs = handle(), handle()
+    start = mine.create([b"header"])
+    theirs.append([b"theirs"], after=start)
+
+    with pytest.raises(Conflict):
+        mine.append([b"mine"], after=start)
+
+    assert mine.read().data == b"header\ntheirs\n"
+
+
+def test_after_a_conflict_reading_on_and_trying_again_is_right(handle: Open) -> None:
+    mine, theirs = handle(), handle()
+    start = mine.create([b"header"])
+    theirs.append([b"theirs"], after=start)
+
+    chunk = mine.read(start)
+    mine.append([b"mine"], after=chunk.cursor)
+
+    assert chunk.data == b"theirs\n"
+    assert theirs.read().data == b"header\ntheirs\nmine\n"
+
+
+def test_a_rewrite_is_noticed_by_those_who_had_read_before(handle: Open) -> None:
+    mine, theirs = handle(), handle()
+    start = mine.create([b"old"])
+    theirs.replace([b"new", b"more"], after=start)
+
+    with pytest.raises(Conflict):
+        mine.append([b"mine"], after=start)
+    with pytest.raises(Conflict):
+        mine.read(start)
+
+    assert mine.read().data == b"new\nmore\n"
+
+
+def test_a_rewrite_by_a_stale_writer_is_refused(handle: Open) -> None:
+    mine, theirs = handle(), handle()
+    start = mine.create([b"old"])
+    theirs.append([b"theirs"], after=start)
+
+    with pytest.raises(Conflict):
+        mine.replace([b"new"], after=start)
+
+    assert mine.read().data == b"old\ntheirs\n"
+
+
+def test_after_a_rewrite_the_writer_goes_on(handle: Open) -> None:
+    store = handle()
+    cursor = store.replace([b"new"], after=store.create([b"old"]))
+
+    store.append([b"more"], after=cursor)
+
+    assert handle().read().data == b"new\nmore\n"
+
+
+def test_closing_twice_is_fine_and_writing_goes_on_by_opening_again(handle: Open) -> None:
+    store = handle()
+    cursor = store.create([b"header"])
+    store.close()
+    store.close()
+
+    store.append([b"one"], after=cursor)
+
+    assert store.read().data == b"header\none\n"
