@@ -189,8 +189,8 @@ def _difference(metric: str, a: BranchStats, b: BranchStats) -> Difference:
 def _winner(stats: Sequence[BranchStats], metric: str) -> tuple[str | None, str]:
     missing = [item.name for item in stats if not (item.measured if metric in ("cost", "tokens") else item.entries)]
     if missing:
-        what = f"no recorded {metric}" if metric in ("cost", "tokens") else "no entries of its own"
-        return None, f"not enough data: {', '.join(missing)} has {what}"
+        what = f"no recorded {metric}" if metric in ("cost", "tokens") else "no entries after the branches part"
+        return None, f"not enough data: {', '.join(missing)} {'has' if len(missing) == 1 else 'have'} {what}"
     ordered = sorted(stats, key=lambda item: item.metric(metric))
     if ordered[0].metric(metric) == ordered[1].metric(metric):
         tied = [item.name for item in stats if item.metric(metric) == ordered[0].metric(metric)]

@@ -208,7 +208,7 @@ class Session:
     # Places and branches
 
     def place(self, place: Place) -> EntryId | None:
-        """The entry that `place` names: see `docs/places.md`. Raises `NotFound` or `Ambiguous`."""
+        """The entry that `place` names: see `docs/place.md`. Raises `NotFound` or `Ambiguous`."""
         if place is None:
             return None
         if isinstance(place, Entry):

@@ -104,7 +104,8 @@ def _tell_problems(problems: list[Problem]) -> None:
     faults = [problem for problem in problems if problem.severity == "fault"]
     if faults:
         more = f", and {len(faults) - 1} more" if len(faults) > 1 else ""
-        click.echo(f"sessiontree: damaged: {safe(faults[0].message)}{more} (see `sessiontree doctor`)", err=True)
+        place = f"line {faults[0].line}: " if faults[0].line else ""
+        click.echo(f"sessiontree: damaged: {place}{safe(faults[0].message)}{more} (see `sessiontree doctor`)", err=True)
 
 
 @app.command()

@@ -33,25 +33,21 @@ def user(content: str | list[JsonObject]) -> Message:
 def assistant(
     content: str | list[JsonObject],
     *,
-    model: str = "unknown",
-    provider: str = "unknown",
+    model: str | None = None,
+    provider: str | None = None,
     api: str = "unknown",
     usage: JsonObject | None = None,
-    stop_reason: str = "stop",
+    stop_reason: str | None = None,
     error: str | None = None,
 ) -> Message:
-    """What the model answers. `usage` may be partial: `{"input": 10, "output": 5, "cost": 0.01}` is enough."""
-    message: JsonObject = {
-        "role": "assistant",
-        "content": text_blocks(content),
-        "api": api,
-        "provider": provider,
-        "model": model,
-        "usage": full_usage(usage),
-        "stopReason": stop_reason,
-    }
-    if error is not None:
-        message["errorMessage"] = error
+    """What the model answers. `usage` may be partial: `{"input": 10, "output": 5, "cost": 0.01}` is enough.
+
+    `Session.append` fills in what is not given: the model that holds at the place, and why it stopped.
+    """
+    message: JsonObject = {"role": "assistant", "content": text_blocks(content), "api": api}
+    given = {"provider": provider, "model": model, "stopReason": stop_reason, "errorMessage": error}
+    message.update((key, value) for key, value in given.items() if value is not None)
+    message["usage"] = full_usage(usage)
     return Message(message)
 
 

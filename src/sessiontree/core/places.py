@@ -74,7 +74,7 @@ def _up(tree: Tree, start: EntryId | None, count: int, place: str) -> EntryId | 
     if count < 0:
         return start
     if count > len(above):
-        raise NotFound("place", place, f"only {len(above)} entries are above")
+        raise NotFound("place", place, f"{len(above)} up from there is before everything")
     return None if count == len(above) else above[count]
 
 

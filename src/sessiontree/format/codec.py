@@ -188,6 +188,8 @@ def read_object(raw: bytes) -> JsonObject:
         value = json.loads(raw.decode("utf-8", "replace"), parse_constant=_refuse_constant)
     except RecursionError:
         raise NotJson("nested too deeply") from None
+    except json.JSONDecodeError as error:
+        raise NotJson(f"{error.msg[:1].lower()}{error.msg[1:]} at character {error.pos + 1}") from None
     except ValueError as error:
         raise NotJson(str(error)) from None
     if not is_object(value):

@@ -94,7 +94,7 @@ class Reader:
                 raw = self._migrated(raw)
                 entries.append(read_entry(raw, self.number))
             except NotJson as error:
-                self._report("malformed_line", f"line {self.number} is no entry: {error}")
+                self._report("malformed_line", f"not an entry: {error}")
         self.lines.append(raw)
 
     def _take_header(self, raw: bytes) -> None:
@@ -103,7 +103,7 @@ class Reader:
         try:
             wire = read_object(raw)
         except NotJson as error:
-            self._report("malformed_line", f"line {self.number}, before the header, is unreadable: {error}")
+            self._report("malformed_line", f"unreadable, before the header: {error}")
             return
         if wire.get("type") == "title" and self._title is None:
             self._title = string(wire.get("title")).strip()
