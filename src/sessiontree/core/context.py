@@ -7,6 +7,7 @@ if not, what stands for it. One projection serves all three.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
@@ -98,12 +99,18 @@ class Context(Struct, frozen=True, kw_only=True):
 
     def to_llm(self) -> list[JsonObject]:
         """The messages that a request carries: every call answered, every answer called for, no failed turns."""
+        return [message for _, message in self.request()]
+
+    def request(self) -> list[tuple[EntryId, JsonObject]]:
+        """What `to_llm` gives, each message with the entry it comes from; made-up results come from the caller."""
+        calls = {call.id for message in self.messages for call in tool_calls(message)}
         failed = self.failed_calls()
+        converted = ((id, _sent(message, calls)) for id, message in zip(self.sources, self.messages, strict=True))
         return _paired(
             [
-                message
-                for message in self.converted()
-                if not stopped_abnormally(message) and answered_call(message) not in failed
+                (id, message)
+                for id, message in converted
+                if message is not None and not stopped_abnormally(message) and answered_call(message) not in failed
             ]
         )
 
@@ -132,21 +139,21 @@ def _sent(message: JsonObject, calls: set[str]) -> JsonObject | None:
     }
 
 
-def _paired(messages: list[JsonObject]) -> list[JsonObject]:
+def _paired(messages: list[tuple[EntryId, JsonObject]]) -> list[tuple[EntryId, JsonObject]]:
     """Put each turn's results right behind it, one for every call, and make up those that are missing."""
-    results: dict[str, list[JsonObject]] = {}
-    for message in messages:
+    results: dict[str, deque[tuple[EntryId, JsonObject]]] = {}
+    for id, message in messages:
         call = answered_call(message)
         if call is not None:
-            results.setdefault(call, []).append(message)
-    paired: list[JsonObject] = []
-    for message in messages:
+            results.setdefault(call, deque()).append((id, message))
+    paired: list[tuple[EntryId, JsonObject]] = []
+    for id, message in messages:
         if answered_call(message) is not None:
             continue
-        paired.append(message)
+        paired.append((id, message))
         for call in tool_calls(message):
             waiting = results.get(call.id)
-            paired.append(waiting.pop(0) if waiting else _no_result(call.id, call.name, message))
+            paired.append(waiting.popleft() if waiting else (id, _no_result(call.id, call.name, message)))
     return paired
 
 
@@ -377,7 +384,7 @@ def _edited(message: JsonObject, edit: ContextEdit | None) -> list[JsonObject]:
     content = edit.replacement.get("content")
     if isinstance(content, str) and role(message) in ("assistant", "toolResult"):
         content = text_blocks(content)
-    return [{**message, "content": content}]
+    return [_whole({**message, "content": content})]
 
 
 def explain(tree: Tree, leaf: EntryId | None) -> Explanation:
@@ -386,24 +393,24 @@ def explain(tree: Tree, leaf: EntryId | None) -> Explanation:
     context = context_of(path)
     projection = _Projection(path)
     selected = {entry.id for entry in projection.selected()}
+    made = dict(zip(context.sources, context.messages, strict=True))
+    sent: dict[EntryId, list[JsonObject]] = {}
+    for id, message in context.request():
+        sent.setdefault(id, []).append(message)
     calls = {call.id for message in context.messages for call in tool_calls(message)}
-    answered = {answered_call(message) for message in context.messages}
     failed = context.failed_calls()
     explained: list[Explained] = []
     for index, entry in enumerate(path):
-        if entry.id not in selected:
-            explained.append(_passed_over(projection, index))
-            continue
-        made = projection.messages(entry)
-        if not made:
-            edited = entry.id in projection.edits
-            reason = "left out by a context edit" if edited else _not_for_models(entry)
+        if entry.id in sent:
+            explained.append(_spoken(entry, made[entry.id], sent[entry.id], edited=entry.id in projection.edits))
+        elif entry.id in made:
+            reason = _held_back(made[entry.id], calls, failed)
             explained.append(Explained(entry=entry, reaches=False, reason=reason))
-            continue
-        if answered_call(made[-1]) in failed:
-            explained.append(Explained(entry=entry, reaches=False, reason="the turn that called for it failed"))
-            continue
-        explained.append(_spoken(entry, made, calls, answered, edited=entry.id in projection.edits))
+        elif entry.id in selected:
+            reason = "left out by a context edit" if entry.id in projection.edits else _not_for_models(entry)
+            explained.append(Explained(entry=entry, reaches=False, reason=reason))
+        else:
+            explained.append(_passed_over(projection, index))
     return Explanation(context=context, entries=tuple(explained))
 
 
@@ -440,27 +447,25 @@ def _not_for_models(entry: Entry) -> str:
     }.get(entry.type, f"entries of type {entry.type!r} are not sent")
 
 
-def _spoken(
-    entry: Entry, made: list[JsonObject], calls: set[str], answered: set[str | None], *, edited: bool
-) -> Explained:
-    message = made[-1]
-    sent = [converted for converted in (_sent(item, calls) for item in made) if converted is not None]
-    if not sent:
-        if answered_call(message):
-            reason = "its tool call is not in the context"
-        elif message.get("excludeFromContext") is True:
-            reason = "a shell run kept out of the context"
-        else:
-            reason = f"messages of role {role(message)!r} are not sent"
-        return Explained(entry=entry, reaches=False, reason=reason)
+def _held_back(message: JsonObject, calls: set[str], failed: set[str]) -> str:
+    """Why a message in the context is not in the request."""
+    call = answered_call(message)
+    if call is not None:
+        if call in failed:
+            return "the turn that called for it failed"
+        return "another result answers its tool call" if call in calls else "its tool call is not in the context"
     if stopped_abnormally(message):
-        return Explained(entry=entry, reaches=False, reason=f"the turn ended with {string(message.get('stopReason'))}")
-    tokens = sum(map(estimate, sent))
-    unanswered = [call for call in tool_calls(message) if call.id not in answered]
-    tokens += sum(estimate(_no_result(call.id, call.name, message)) for call in unanswered)
-    reason = f"as {role(sent[-1])}" if role(sent[-1]) != role(message) else "as it is"
-    if edited:
+        return f"the turn ended with {string(message.get('stopReason'))}"
+    if message.get("excludeFromContext") is True:
+        return "a shell run kept out of the context"
+    return f"messages of role {role(message)!r} are not sent"
+
+
+def _spoken(entry: Entry, message: JsonObject, sent: list[JsonObject], *, edited: bool) -> Explained:
+    said = [item for item in sent if answered_call(item) is None] or sent
+    reason = "as it is" if role(said[-1]) == role(message) else f"as {role(said[-1])}"
+    if edited and role(message) in EDITABLE:
         reason = "as edited"
-    if unanswered:
+    if len(said) < len(sent):
         reason += ", with a made-up result for a call that has none"
-    return Explained(entry=entry, reaches=True, reason=reason, tokens=tokens)
+    return Explained(entry=entry, reaches=True, reason=reason, tokens=sum(map(estimate, sent)))

@@ -93,7 +93,7 @@ class Heads:
             self._line_branch = None
 
     def _peer_line(self, entry: Entry, tree: Tree) -> None:
-        branch = self.current if self._line_branch is None else self._line_branch
+        branch = self._line_branch if self._line_branch in self._heads else self.current
         if entry.type == "branch_point" and isinstance(entry.body, BranchPoint):
             branch = entry.body.name
             self._begin(entry, branch)

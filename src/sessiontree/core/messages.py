@@ -167,7 +167,7 @@ def answered_call(message: JsonObject) -> str | None:
 
 
 def stopped_abnormally(message: JsonObject) -> bool:
-    return role(message) == "assistant" and message.get("stopReason") in ABNORMAL_STOPS
+    return role(message) == "assistant" and string(message.get("stopReason")) in ABNORMAL_STOPS
 
 
 def model_of(message: JsonObject) -> tuple[str, str] | None:

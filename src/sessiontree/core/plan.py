@@ -44,7 +44,7 @@ def plan_navigate(tree: Tree, old_leaf: EntryId | None, target: EntryId | None) 
         old_leaf=old_leaf,
         new_leaf=new_leaf,
         common_ancestor=tree.common_ancestor(old_leaf, target),
-        abandoned=summarized(tree.abandoned(old_leaf, target)),
+        abandoned=summarized(tree, tree.abandoned(old_leaf, target)),
         editor_text=editor_text,
     )
 
@@ -56,7 +56,7 @@ def plan_move(tree: Tree, old_leaf: EntryId | None, target: EntryId | None) -> N
         old_leaf=old_leaf,
         new_leaf=tree.real(target),
         common_ancestor=tree.common_ancestor(old_leaf, target),
-        abandoned=summarized(tree.abandoned(old_leaf, target)),
+        abandoned=summarized(tree, tree.abandoned(old_leaf, target)),
         editor_text=None,
     )
 
@@ -75,15 +75,18 @@ def editable_text(entry: Entry, *, own_leaf: bool = False) -> str | None:
             return None
 
 
-def summarized(abandoned: list[Entry]) -> tuple[Entry, ...]:
+def summarized(tree: Tree, abandoned: list[Entry]) -> tuple[Entry, ...]:
     """What stands for `abandoned` in a summary: from its last compaction on, only that and what it keeps."""
     for index in range(len(abandoned) - 1, -1, -1):
         body = abandoned[index].body
         if isinstance(body, Compaction):
-            kept = index
-            for earlier in range(index):
-                if abandoned[earlier].id == body.first_kept:
-                    kept = earlier
+            left = [entry.id for entry in abandoned[:index]]
+            if body.first_kept in left:
+                kept = left.index(body.first_kept)
+            elif any(entry.id == body.first_kept for entry in tree.up(tree.parent(abandoned[0].id))):
+                kept = 0
+            else:
+                kept = index
             return tuple(
                 entry
                 for place, entry in enumerate(abandoned)

@@ -7,7 +7,6 @@ although it is JSON elsewhere (lone surrogates, odd bytes) goes through the stan
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -16,7 +15,7 @@ from msgspec import UNSET, UnsetType
 
 from sessiontree.core import entries as e
 from sessiontree.core.entries import Body, Entry, EntryId, Header, JsonObject
-from sessiontree.core.messages import is_list, is_object
+from sessiontree.core.messages import is_list, is_object, number
 
 VERSION = 3
 """The version of pi's format that is read as it is and written."""
@@ -43,7 +42,7 @@ def _any(value: Any) -> Any:
 
 
 def _count(value: Any) -> int:
-    return int(value) if isinstance(value, int | float) and math.isfinite(value) else 0
+    return int(number(value))
 
 
 def _flag(value: Any) -> bool:
@@ -163,6 +162,9 @@ class LineHead(msgspec.Struct, gc=False):
 _head_decoder = msgspec.json.Decoder(LineHead)
 _object_decoder = msgspec.json.Decoder(dict[str, Any])
 
+REFUSALS = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+"""What msgspec raises on lines that may still be JSON."""
+
 
 class NotJson(ValueError):
     """A line that is no JSON object; the message says why."""
@@ -172,7 +174,7 @@ def read_head(raw: bytes) -> LineHead:
     """The head of a line. Raises `NotJson`."""
     try:
         return _head_decoder.decode(raw)
-    except (msgspec.MsgspecError, RecursionError):
+    except REFUSALS:
         return msgspec.convert(read_object(raw), LineHead)
 
 
@@ -180,12 +182,12 @@ def read_object(raw: bytes) -> JsonObject:
     """A line as a dict. Raises `NotJson`."""
     try:
         return _object_decoder.decode(raw)
-    except (msgspec.MsgspecError, RecursionError):
+    except REFUSALS:
         pass
     import json
 
     try:
-        value = json.loads(raw.decode("utf-8", "replace"), parse_constant=_refuse_constant)
+        value = json.loads(raw.decode("utf-8", "replace"), parse_int=_integer, parse_constant=_refuse_constant)
     except RecursionError:
         raise NotJson("nested too deeply") from None
     except json.JSONDecodeError as error:
@@ -195,6 +197,13 @@ def read_object(raw: bytes) -> JsonObject:
     if not is_object(value):
         raise NotJson("not a JSON object")
     return value
+
+
+def _integer(digits: str) -> int | float:
+    try:
+        return int(digits)
+    except ValueError:  # more digits than Python takes
+        return float(digits)
 
 
 def _refuse_constant(name: str) -> Any:
@@ -227,7 +236,11 @@ def read_entry(raw: bytes, line: int) -> Entry:
 
 def read_body(raw: bytes) -> Body:
     """What a line says."""
-    return body_from_wire(read_object(raw))
+    try:
+        return body_from_wire(read_object(raw))
+    except NotJson:
+        # Its head could be read, so it is JSON, but nested too deeply for what is left of the stack.
+        return e.Opaque(type="", fields={})
 
 
 def body_from_wire(wire: JsonObject) -> Body:

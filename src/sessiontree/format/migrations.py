@@ -100,7 +100,8 @@ class Linear:
         raw = set_value(raw, PARENT, _json(parent))
         raw = set_value(raw, ID, _json(id))
         self._ids.append(id)
-        self._last = id
+        if isinstance(wire.get("type"), str):
+            self._last = id  # other lines are no entries, so nothing can hang from them
         return raw
 
     def _at(self, index: Any) -> EntryId | None:

@@ -16,8 +16,9 @@ _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[{}\[\],:]', re.DOTALL)
 class Member(NamedTuple):
     """Where one member of an object stands in its text."""
 
+    name: str
     key: bytes
-    """The key's text, quotes included."""
+    """The name as it is spelled, quotes and escapes included."""
     start: int
     value: int
     end: int
@@ -37,12 +38,12 @@ def members(raw: bytes) -> list[Member]:
             case b"}" | b"]":
                 depth -= 1
                 if depth == 0 and key:
-                    found.append(Member(key, start, value, _trim(raw, value, token.start())))
+                    found.append(Member(_name(key), key, start, value, _trim(raw, value, token.start())))
                 continue
             case _ if depth != 1:
                 continue
             case b",":
-                found.append(Member(key, start, value, _trim(raw, value, token.start())))
+                found.append(Member(_name(key), key, start, value, _trim(raw, value, token.start())))
                 key = b""
             case b":":
                 value = _skip(raw, token.end())
@@ -51,6 +52,15 @@ def members(raw: bytes) -> list[Member]:
             case _:
                 pass
     return found
+
+
+def _name(key: bytes) -> str:
+    spelled = key.decode("utf-8", "replace")
+    if "\\" not in spelled:
+        return spelled[1:-1]
+    import json
+
+    return json.loads(spelled)
 
 
 def _skip(raw: bytes, at: int) -> int:
@@ -67,8 +77,7 @@ def _trim(raw: bytes, start: int, end: int) -> int:
 
 def value_of(raw: bytes, key: str) -> bytes | None:
     """The text of a member's value: the last one counts, as in every reader."""
-    quoted = b'"%s"' % key.encode()
-    return next((raw[m.value : m.end] for m in reversed(members(raw)) if m.key == quoted), None)
+    return next((raw[m.value : m.end] for m in reversed(members(raw)) if m.name == key), None)
 
 
 def set_value(raw: bytes, key: str, value: bytes) -> bytes:
@@ -76,7 +85,7 @@ def set_value(raw: bytes, key: str, value: bytes) -> bytes:
     quoted = b'"%s"' % key.encode()
     spans = members(raw)
     for member in reversed(spans):
-        if member.key == quoted:
+        if member.name == key:
             return raw[: member.value] + value + raw[member.end :]
     if spans:
         at = spans[0].end
@@ -87,19 +96,17 @@ def set_value(raw: bytes, key: str, value: bytes) -> bytes:
 
 def rename_key(raw: bytes, old: str, new: str) -> bytes:
     """`raw` with every member `old` called `new`."""
-    quoted = b'"%s"' % old.encode()
     for member in reversed(members(raw)):
-        if member.key == quoted:
-            raw = raw[: member.start] + b'"%s"' % new.encode() + raw[member.start + len(quoted) :]
+        if member.name == old:
+            raw = raw[: member.start] + b'"%s"' % new.encode() + raw[member.start + len(member.key) :]
     return raw
 
 
 def drop_key(raw: bytes, key: str) -> bytes:
     """`raw` without any member `key`."""
-    quoted = b'"%s"' % key.encode()
     spans = members(raw)
     for index in range(len(spans) - 1, -1, -1):
-        if spans[index].key == quoted:
+        if spans[index].name == key:
             if index + 1 < len(spans):
                 raw = raw[: spans[index].start] + raw[spans[index + 1].start :]
             elif index > 0:
