@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import settings
 
 settings.register_profile("default", deadline=None, max_examples=60, print_blob=True)
 settings.register_profile("torture", deadline=None, max_examples=3000, print_blob=True)
-settings.load_profile("default")
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 
 @pytest.fixture(autouse=True)

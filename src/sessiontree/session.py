@@ -36,6 +36,7 @@ from sessiontree.core.entries import (
     Message,
     Problem,
     SessionInfo,
+    is_annotation,
 )
 from sessiontree.core.heads import Heads
 from sessiontree.core.messages import complete, role
@@ -45,7 +46,7 @@ from sessiontree.core.problems import find_problems
 from sessiontree.core.times import iso
 from sessiontree.core.tree import Tree
 from sessiontree.errors import BranchMoved, Conflict, InvalidOperation, NotFound, ReadOnly
-from sessiontree.format.codec import write_entry, write_header
+from sessiontree.format.codec import type_of, write_entry, write_header
 from sessiontree.format.jsonl import Reader
 from sessiontree.store.base import Cursor, Store
 from sessiontree.store.jsonl import JsonlStore
@@ -282,18 +283,20 @@ class Session:
                 self._check_branch(on)
             under = UNSET if parent is UNSET else self.place(parent)
             expected = None if on is None else self.heads.heads[on]
+            moves = any(not is_annotation(type_of(body), getattr(body, "custom_type", None)) for body, _ in items)
 
             def build() -> list[Entry]:
-                self._check_unmoved(on, expected)
-                return self._chain(items, expected if isinstance(under, UnsetType) else under, on)
+                if on is not None and moves:
+                    self._check_unmoved(on, expected)
+                head = None if on is None else self.branch(on).leaf
+                return self._chain(items, head if isinstance(under, UnsetType) else under, on)
 
             return [entry for entry in self._commit(build) if not entry.is_head_record]
 
-    def _check_unmoved(self, branch: str | None, expected: EntryId | None) -> None:
-        if branch is not None:
-            self._check_branch(branch)
-            if self.heads.heads[branch] != expected:
-                raise BranchMoved(branch, expected, self.heads.heads[branch])
+    def _check_unmoved(self, branch: str, expected: EntryId | None) -> None:
+        self._check_branch(branch)
+        if self.heads.heads[branch] != expected:
+            raise BranchMoved(branch, expected, self.heads.heads[branch])
 
     def _chain(self, items: Sequence[Item], parent: EntryId | None, branch: str | None) -> list[Entry]:
         """New entries, each under the one before, with head records among them so that none is far."""

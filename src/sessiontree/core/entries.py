@@ -244,12 +244,14 @@ class Entry:
     @property
     def is_annotation(self) -> bool:
         """Whether it says something about the session and never moves a head."""
-        if self.type == "custom":
-            return self.custom_type in ANNOTATING_CUSTOM_TYPES
-        return self.type in ANNOTATION_TYPES
+        return is_annotation(self.type, self.custom_type)
 
     def __repr__(self) -> str:
         return f"<Entry {self.id} {self.type} under {self.parent}>"
+
+
+def is_annotation(type: str, custom_type: str | None) -> bool:
+    return custom_type in ANNOTATING_CUSTOM_TYPES if type == "custom" else type in ANNOTATION_TYPES
 
 
 ANNOTATION_TYPES = frozenset({"label", "session_info", "usage", "title_change", "model_usage", "credential_pin"})

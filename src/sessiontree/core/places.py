@@ -69,7 +69,7 @@ def _exact(place: str, tree: Tree, heads: Heads) -> EntryId | None:
 
 def _up(tree: Tree, start: EntryId | None, count: int, place: str) -> EntryId | None:
     above = [entry.id for entry in tree.up(start) if not entry.is_annotation]
-    if above and above[0] != start:
+    if start is not None and start not in above[:1]:
         count -= 1
     if count < 0:
         return start

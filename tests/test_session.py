@@ -1,0 +1,745 @@
+"""Sessions and branches: appending, branching, moving, reopening, and more than one writer."""
+
+import itertools
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+
+import sessiontree as st
+from sessiontree.session import RECORD_EVERY, Session
+from sessiontree.store.jsonl import JsonlStore
+from sessiontree.store.memory import MemoryStore
+from tests.simulation import Simulation
+
+steps = some.lists(some.tuples(some.integers(0, 99), some.integers(0, 99), some.integers(0, 99)), max_size=40)
+
+
+@pytest.fixture
+def session() -> Session:
+    return st.memory(name="auth", cwd="/project")
+
+
+def talk(session: Session, *texts: str) -> list[str]:
+    """User and assistant in turns; the ids."""
+    speakers = itertools.cycle([st.user, st.assistant])
+    return [session.append(speak(text)).id for speak, text in zip(speakers, texts, strict=False)]
+
+
+def texts(branch: st.Branch) -> list[str]:
+    return [st.core.messages.text(message["content"]) for message in branch.context().messages]
+
+
+def reopened(session: Session) -> Session:
+    return Session(session._store)
+
+
+# Histories
+
+
+@given(steps)
+def test_replaying_the_file_equals_the_live_session(history) -> None:
+    simulation = Simulation()
+    for step in history:
+        simulation.step(*step)
+        simulation.check()
+
+
+@given(steps)
+def test_replay_is_right_with_peers_in_between(history) -> None:
+    simulation = Simulation(peers=True)
+    for step in history:
+        simulation.step(*step)
+        simulation.check()
+
+
+@given(steps, some.integers(2, 4))
+def test_replay_is_right_with_several_writers_and_peers(history, writers) -> None:
+    simulation = Simulation(writers=writers, peers=True)
+    for step in history:
+        simulation.step(*step)
+    simulation.check()
+
+
+def test_replay_is_right_on_files_too(tmp_path: Path) -> None:
+    simulation = Simulation(writers=3, peers=True, store=lambda: JsonlStore(str(tmp_path / "s.jsonl")))
+    for number in range(300):
+        simulation.step(number * 7919 % 101, number * 104729 % 97, number * 1299709 % 89)
+    simulation.check()
+
+
+# Appending
+
+
+def test_what_is_appended_is_on_disk_at_once(tmp_path: Path) -> None:
+    session = st.create(file=tmp_path / "s.jsonl", cwd="/project")
+
+    entry = session.head.append(st.user("hello"))
+
+    assert session.file is not None
+    assert session.file.read_bytes().splitlines()[-1] == entry.raw
+    assert st.open(tmp_path / "s.jsonl").head.leaf == entry.id
+
+
+def test_entries_form_a_chain_on_the_current_branch(session: Session) -> None:
+    first, second, third = talk(session, "one", "two", "three")
+
+    assert [entry.id for entry in session.head.path()][-3:] == [first, second, third]
+    assert session.tree.parent(third) == second
+    assert texts(session.head) == ["one", "two", "three"]
+
+
+def test_a_batch_is_a_chain_written_as_one(session: Session) -> None:
+    entries = session.extend([st.user("a"), st.assistant("b"), st.ModelChange(provider="p", model="m")])
+
+    assert [entry.parent for entry in entries[1:]] == [entries[0].id, entries[1].id]
+    assert session.head.leaf == entries[-1].id
+
+
+def test_annotations_before_the_first_entry_are_its_ancestors(session: Session) -> None:
+    session.rename("another name")
+    [first] = talk(session, "hello")
+
+    assert [entry.type for entry in session.tree.path(first)] == ["session_info", "session_info", "message"]
+    assert len(session.tree.roots()) == 1
+
+
+def test_annotations_hang_at_the_leaf_and_move_nobody(session: Session) -> None:
+    [leaf] = talk(session, "hello")
+
+    label = session.label("HEAD", "here")
+    usage = session.append(st.Usage(kind="cache_warm"))
+
+    assert {label.parent, usage.parent} == {leaf}
+    assert session.head.leaf == leaf
+
+
+def test_every_kind_of_entry_goes_through_append(session: Session) -> None:
+    [first] = talk(session, "hello")
+    bodies = [
+        st.ModelChange(provider="openai", model="gpt"),
+        st.ThinkingLevelChange("high"),
+        st.Custom(custom_type="todo", data={"items": []}),
+        st.CustomMessage(custom_type="note", content="remember"),
+        st.BranchSummary(summary="tried", abandoned_leaf=first),
+        st.ContextEdit(target=first, replacement={"content": "hi"}),
+        st.AgentAction(action="spawn", agent="a1", data={"n": 1}),
+        st.ModeChange(mode="plan"),
+        st.RuleInjection(("be brief",)),
+        st.ResetBoundary(),
+        st.Opaque(type="later_type", fields={"x": 1.0}),
+        st.Usage(kind="cache_warm", usage={"input": 1}),
+        st.SessionInfo("named"),
+        st.Label(target=first, text="start"),
+    ]
+
+    written = [session.append(body) for body in bodies]
+
+    assert [entry.body for entry in written] == bodies
+    assert [reopened(session).tree[entry.id].body for entry in written] == bodies
+
+
+def test_a_compaction_says_what_holds_there_and_keeps_nothing_by_default(session: Session) -> None:
+    session.extend([st.ModelChange(provider="p", model="m"), st.ThinkingLevelChange("low"), st.ModeChange(mode="plan")])
+    session.append(st.RuleInjection(("r",)))
+
+    entry = session.append(st.Compaction(summary="all of it", tokens_before=10))
+
+    assert isinstance(entry.body, st.Compaction)
+    assert entry.body.first_kept == entry.id
+    assert entry.body.state == {
+        "model": {"provider": "p", "modelId": "m"},
+        "thinkingLevel": "low",
+        "mode": "plan",
+        "rules": ["r"],
+    }
+
+
+def test_a_compaction_in_a_batch_knows_the_entries_before_it_in_the_batch(session: Session) -> None:
+    *_, compaction = session.extend([st.ModelChange(provider="p", model="m"), st.Compaction(summary="s")])
+
+    assert isinstance(compaction.body, st.Compaction)
+    assert compaction.body.state is not None
+    assert compaction.body.state["model"] == {"provider": "p", "modelId": "m"}
+
+
+def test_a_compaction_carries_the_system_messages_it_takes_away(session: Session) -> None:
+    session.append(st.Message({"role": "system", "content": "be kind", "sections": {"a": "1", "b": None}}))
+    session.append(st.Message({"role": "system", "content": "be brief"}))
+
+    entry = session.append(st.Compaction(summary="s"))
+
+    assert isinstance(entry.body, st.Compaction)
+    assert entry.body.system_message is not None
+    assert entry.body.system_message["content"] == "be kind\n\nbe brief"
+    assert entry.body.system_message["sections"] == {"a": "1"}
+    assert [message["role"] for message in session.head.context().messages] == ["system", "compactionSummary"]
+
+
+@pytest.mark.parametrize(
+    ("body", "error"),
+    [
+        (st.Label(target="nope", text="x"), st.NotFound),
+        (st.ContextEdit(target="nope"), st.NotFound),
+        (st.Compaction(summary="s", first_kept="nope"), st.InvalidOperation),
+        (st.BranchPoint(name="b"), st.InvalidOperation),
+        (st.Custom(custom_type="sessiontree.head", data={}), st.InvalidOperation),
+    ],
+)
+def test_entries_that_make_no_sense_are_refused_and_nothing_is_written(session, body, error) -> None:
+    before = session.lines()
+
+    with pytest.raises(error):
+        session.append(body)
+
+    assert session.lines() == before == reopened(session).lines()
+
+
+def test_a_summary_without_a_branch_that_was_left_says_root(session: Session) -> None:
+    entry = session.append(st.BranchSummary(summary="s"))
+
+    assert isinstance(entry.body, st.BranchSummary)
+    assert entry.body.abandoned_leaf == "root"
+
+
+def test_an_assistants_message_is_completed_as_peers_expect_it(session: Session) -> None:
+    session.append(st.ModelChange(provider="openai", model="gpt"))
+
+    entry = session.append(st.Message({"role": "assistant", "content": "hi"}))
+
+    assert isinstance(entry.body, st.Message)
+    message = entry.body.message
+    assert message["content"] == [{"type": "text", "text": "hi"}]
+    assert (message["provider"], message["model"], message["stopReason"]) == ("openai", "gpt", "stop")
+    assert message["usage"]["totalTokens"] == 0
+    assert message["usage"]["cost"]["total"] == 0
+    assert isinstance(message["timestamp"], int)
+
+
+def test_a_late_result_moves_nobody(session: Session) -> None:
+    call, _ = talk(session, "one", "two")
+    session.create_branch("other")
+
+    late = session.append(st.tool_result("c1", "bash", "done"), parent=call, branch=None)
+
+    assert late.parent == call
+    assert session.head.name == "other"
+    assert late.id not in session.heads.heads.values()
+    assert reopened(session).heads.heads == session.heads.heads
+    with pytest.raises(st.InvalidOperation, match="needs a parent"):
+        session.append(st.user("x"), branch=None)
+
+
+def test_fields_of_a_line_can_be_added(session: Session) -> None:
+    entry = session.append(st.user("copy"), extra={"copiedFrom": "abc"})
+
+    assert b'"copiedFrom":"abc"' in entry.raw
+    assert entry.id in session.tree
+
+
+def test_text_that_utf8_cannot_hold_is_written_and_read_back(session: Session) -> None:
+    entry = session.append(st.user("half a \ud83d pair"))
+
+    assert reopened(session).tree[entry.id].body == entry.body
+    assert b"\\ud83d" in entry.raw
+
+
+# Branches
+
+
+def test_the_branching_example_survives_reopening(tmp_path: Path) -> None:
+    session = st.create(name="auth", cwd="/project", file=tmp_path / "s.jsonl")
+    talk(session, "How do I optimize this?", "I have several approaches...")
+    stayed = session.head.leaf
+    session.create_branch("approach-a", description="Using algorithm optimization")
+    session.head.append(st.assistant("Approach A: Use memoization", usage={"input": 100, "output": 50, "cost": 0.05}))
+    session.switch("main")
+    session.create_branch("approach-b", description="Using data structure changes")
+    session.head.append(st.assistant("Approach B: Use a Map", usage={"input": 60, "output": 30, "cost": 0.03}))
+    session.close()
+
+    for shown in (session, st.open(tmp_path / "s.jsonl")):
+        a, b = shown.branch("approach-a").path(), shown.branch("approach-b").path()
+        assert a[-2].parent == b[-2].parent == stayed
+        assert [entry.type for entry in a[-2:]] == ["branch_point", "message"]
+        assert shown.branch("main").leaf == stayed
+        assert shown.head.name == "approach-b"
+        comparison = st.compare(shown, ["approach-a", "approach-b"])
+        assert [stats.cost for stats in comparison.branches] == [0.05, 0.03]
+        assert [stats.entries for stats in comparison.branches] == [2, 2]
+        assert comparison.winner == "approach-b"
+        assert [(d.metric, d.diff, d.percent) for d in comparison.differences][:1] == [("cost", -0.02, -40.0)]
+
+
+def test_a_branch_knows_when_and_why_it_was_made(session: Session) -> None:
+    talk(session, "one")
+
+    branch = session.create_branch("b", description="try")
+
+    assert branch.info.description == "try"
+    assert branch.info.created_at == session.tree[branch.leaf or ""].timestamp
+    assert branch.info.entry_count == len(branch.path())
+    assert session.branch("main").info.created_at == session.header.timestamp
+
+
+def test_an_agents_branch_does_not_move_the_person(session: Session) -> None:
+    talk(session, "one")
+    agent = session.create_branch("agent", current=False)
+
+    agent.append(st.assistant("working"))
+
+    assert session.head.name == "main"
+    assert reopened(session).head.name == "main"
+    assert reopened(session).branch("agent").leaf == agent.leaf
+
+
+def test_a_branch_can_be_made_at_any_place(session: Session) -> None:
+    first, *_ = talk(session, "one", "two", "three")
+
+    branch = session.create_branch("old", at=first)
+    other = session.create_branch("start", at=None)
+
+    assert session.tree.parent(branch.leaf or "") == first
+    assert session.tree.parent(other.leaf or "") is None
+
+
+@pytest.mark.parametrize("name", ["main", "", "HEAD", "root", "HEAD@{1}", "a\nb", "x~1", " b", "n" * 201])
+def test_names_that_are_taken_or_could_not_be_told_apart_are_refused(session: Session, name: str) -> None:
+    with pytest.raises(st.InvalidOperation):
+        session.create_branch(name)
+
+
+def test_an_unknown_branch_is_an_error_that_lists_the_branches(session: Session) -> None:
+    with pytest.raises(st.NotFound, match="main"):
+        session.branch("nope")
+    with pytest.raises(st.NotFound):
+        session.append(st.user("x"), branch="nope")
+    with pytest.raises(st.NotFound):
+        st.compare(session, ["main", "nope"])
+
+
+def test_a_branch_can_be_renamed_and_keeps_its_history(session: Session) -> None:
+    talk(session, "one")
+    leaf = session.create_branch("b", description="try").leaf
+
+    renamed = session.rename_branch("b", "c")
+
+    for shown in (session, reopened(session)):
+        assert list(shown.heads.heads) == ["main", "c"]
+        assert shown.head.name == "c"
+        assert shown.branch("c").leaf == leaf
+        assert shown.branch("c").info.description == "try"
+    assert renamed.name == "c"
+    with pytest.raises(st.InvalidOperation):
+        session.rename_branch("c", "main")
+
+
+def test_an_archived_branch_is_hidden_kept_and_comes_back(session: Session) -> None:
+    talk(session, "one")
+    session.create_branch("b")
+    session.switch("main")
+
+    session.archive_branch("b")
+
+    assert [info.archived for info in reopened(session).branches] == [False, True]
+    with pytest.raises(st.InvalidOperation, match="current"):
+        session.archive_branch("main")
+    session.switch("b")
+    assert [info.archived for info in reopened(session).branches] == [False, False]
+
+
+def test_handles_of_one_name_share_the_head(session: Session) -> None:
+    one, two = session.branch("main"), session.branch("main")
+
+    entry = one.append(st.user("hi"))
+
+    assert two.leaf == entry.id
+    assert one == two
+    assert len({one, two}) == 1
+
+
+# Moving
+
+
+def test_navigating_is_still_true_after_reopening(session: Session) -> None:
+    _, answer, *_ = talk(session, "one", "two", "three", "four")
+
+    session.navigate(answer)
+
+    assert reopened(session).head.leaf == answer
+    assert texts(reopened(session).head) == ["one", "two"]
+
+
+def test_choosing_a_users_message_gives_its_text_back(session: Session) -> None:
+    _, answer, question, _ = talk(session, "one", "two", "three", "four")
+
+    plan = session.navigate(question)
+
+    assert plan.editor_text == "three"
+    assert session.head.leaf == answer
+
+
+def test_choosing_the_first_message_goes_before_everything(session: Session) -> None:
+    first, *_ = talk(session, "one", "two")
+
+    plan = session.navigate(first)
+    again = session.append(st.user("afresh"))
+
+    assert (plan.new_leaf, plan.editor_text) == (None, "one")
+    assert session.tree.parent(again.id) is None
+    assert texts(session.head) == ["afresh"]
+
+
+def test_choosing_the_current_leaf_does_nothing_unless_it_is_a_users_message(session: Session) -> None:
+    _, answer = talk(session, "one", "two")
+    lines = session.lines()
+    assert session.navigate("HEAD").moves is False
+    assert session.lines() == lines
+
+    question = session.append(st.user("three"))
+    plan = session.navigate("HEAD")
+
+    assert plan.editor_text == "three"
+    assert session.head.leaf == answer
+    assert question.id in session.tree
+
+
+def test_a_plan_changes_nothing(session: Session) -> None:
+    first, answer, _ = talk(session, "one", "two", "three")
+    lines = session.lines()
+
+    plan = session.plan_navigate(answer)
+    other = session.plan_navigate(first, start=answer)
+
+    assert [entry.id for entry in plan.abandoned] == [session.head.leaf]
+    assert (other.old_leaf, other.new_leaf, other.editor_text) == (answer, None, "one")
+    assert session.lines() == lines
+
+
+def test_undo_goes_back_one_move_and_again_one_further(session: Session) -> None:
+    one, two, three, four = talk(session, "one", "two", "three", "four")
+    session.navigate(two)
+    session.append(st.user("another way"))
+    session.switch(one)
+
+    session.undo()
+    assert session.head.leaf not in (one, two, three, four)
+    session.undo()
+    assert session.head.leaf == four
+    assert reopened(session).head.leaf == four
+    with pytest.raises(st.InvalidOperation, match="no move"):
+        session.undo()
+
+
+def test_undoing_a_switch_leaves_the_branch_where_an_agent_brought_it(session: Session) -> None:
+    talk(session, "one")
+    session.create_branch("b")
+    session.switch("main")
+    grown = session.append(st.user("meanwhile"), branch="b")
+
+    session.undo()
+
+    assert session.head.name == "b"
+    assert session.head.leaf == grown.id
+
+
+def test_head_at_n_is_where_the_pointer_was(session: Session) -> None:
+    one, two, _, four = talk(session, "one", "two", "three", "four")
+    session.navigate(two)
+    session.switch(one)
+
+    assert [session.place(f"HEAD@{{{n}}}") for n in range(3)] == [one, two, four]
+    with pytest.raises(st.NotFound):
+        session.place("HEAD@{3}")
+
+
+def test_switching_to_the_head_of_another_branch_switches_to_that_branch(session: Session) -> None:
+    talk(session, "one")
+    branch = session.create_branch("b")
+    session.switch("main")
+
+    session.switch(branch.leaf)
+
+    assert session.head.name == "b"
+
+
+def test_switching_to_a_place_where_several_branches_are_is_refused(session: Session) -> None:
+    talk(session, "one", "two", "three")
+    for name in ("a", "b"):
+        session.create_branch(name, at="main")
+        session.navigate("HEAD~2")
+    session.switch("main")
+
+    with pytest.raises(st.InvalidOperation, match="a, b"):
+        session.switch(session.branch("a").leaf)
+    with pytest.raises(st.NotFound):
+        session.switch("nowhere")
+
+    assert session.head.name == "main"
+
+
+# Head records
+
+
+def test_a_head_record_is_never_far(session: Session) -> None:
+    session.extend([st.user(str(number)) for number in range(700)])
+    for number in range(300):
+        session.append(st.user(str(number)))
+
+    records = [index for index, entry in enumerate(session.tree.entries) if entry.is_head_record]
+
+    assert max(b - a for a, b in itertools.pairwise([-1, *records, len(session.tree.entries)])) <= RECORD_EVERY
+    assert reopened(session).heads.heads == session.heads.heads
+    assert len(session.head.path()) == 1001
+
+
+def test_head_records_in_a_batch_of_annotations_keep_one_root() -> None:
+    session = st.memory()
+    session.extend([st.Usage(kind=str(number)) for number in range(300)])
+    session.append(st.user("first"))
+
+    assert len(session.tree.roots()) == 1
+
+
+def test_closing_says_where_the_current_place_is_when_the_last_line_is_elsewhere(tmp_path: Path) -> None:
+    session = st.create(file=tmp_path / "s.jsonl", cwd="/project")
+    [leaf] = talk(session, "one")
+    session.create_branch("agent", current=False).append(st.assistant("working"))
+    lines = len(session.lines())
+
+    session.close()
+
+    last = st.open(tmp_path / "s.jsonl").tree.entries[-1]
+    assert last.is_head_record
+    assert last.parent == leaf
+    assert len(st.open(tmp_path / "s.jsonl").lines()) == lines + 1
+
+
+def test_closing_writes_nothing_when_there_is_nothing_to_say(tmp_path: Path) -> None:
+    with st.create(file=tmp_path / "s.jsonl", cwd="/project") as session:
+        talk(session, "one")
+        before = session.lines()
+    with st.open(tmp_path / "s.jsonl") as opened:
+        opened.close()
+
+    assert st.open(tmp_path / "s.jsonl").lines() == before
+    with pytest.raises(st.InvalidOperation, match="closed"):
+        session.append(st.user("late"))
+
+
+# More than one writer
+
+
+def two_writers() -> tuple[Session, Session]:
+    session = st.memory()
+    talk(session, "one", "two")
+    return session, reopened(session)
+
+
+def test_appends_elsewhere_do_not_disturb() -> None:
+    mine, theirs = two_writers()
+    theirs.create_branch("agent", current=False).append(st.assistant("working"))
+
+    entry = mine.head.append(st.user("three"))
+
+    assert mine.head.leaf == entry.id
+    assert "agent" in mine.heads.heads
+    theirs.refresh()
+    assert theirs.head.leaf == entry.id
+
+
+def test_a_branch_that_was_moved_refuses_the_append_and_says_where_it_is_now() -> None:
+    mine, theirs = two_writers()
+    known = mine.head.leaf
+    moved = theirs.head.append(st.user("theirs"))
+
+    with pytest.raises(st.BranchMoved) as caught:
+        mine.head.append(st.user("mine"))
+
+    assert (caught.value.branch, caught.value.expected, caught.value.head) == ("main", known, moved.id)
+    assert mine.lines() == theirs.lines()
+
+
+def test_after_branch_moved_one_can_go_on_as_a_new_branch() -> None:
+    mine, theirs = two_writers()
+    theirs.head.append(st.user("theirs"))
+    try:
+        mine.head.append(st.user("mine"))
+    except st.BranchMoved as moved:
+        branch = mine.create_branch("mine", at=moved.expected)
+
+    branch.append(st.user("mine"))
+
+    assert texts(branch) == ["one", "two", "mine"]
+    assert texts(mine.branch("main")) == ["one", "two", "theirs"]
+
+
+def test_a_move_by_somebody_else_is_not_overruled() -> None:
+    mine, theirs = two_writers()
+    theirs.navigate("HEAD~1")
+
+    with pytest.raises(st.BranchMoved):
+        mine.navigate("root")
+
+    assert mine.head.leaf == theirs.head.leaf
+
+
+def test_a_head_record_never_drags_back_what_others_appended_meanwhile() -> None:
+    mine, theirs = two_writers()
+    agent = mine.create_branch("agent", current=False)
+    theirs.refresh()
+    grown = theirs.append(st.assistant("more"), branch="agent")
+
+    mine.navigate("HEAD~1")
+
+    assert agent.leaf == grown.id
+
+
+# Older files, newer files, damage
+
+
+LINEAR = b"""{"type":"session","id":"old","timestamp":"2025-01-01T00:00:00.000Z","cwd":"/p"}
+{"type":"message","timestamp":"2025-01-01T00:00:01.000Z","message":{"role":"user","content":"one"}}
+{"type":"message","timestamp":"2025-01-01T00:00:02.000Z","message":{"role":"assistant","content":[],"x":1.0}}
+"""
+
+
+def test_reading_an_old_file_changes_nothing_and_the_first_append_rewrites_it_with_a_backup(tmp_path: Path) -> None:
+    path = tmp_path / "old.jsonl"
+    path.write_bytes(LINEAR)
+    session = st.open(path)
+    leaf = session.head.leaf
+    assert session.needs_migration
+    assert path.read_bytes() == LINEAR
+
+    session.append(st.user("more"))
+
+    assert path.with_name("old.jsonl.bak").read_bytes() == LINEAR
+    again = st.open(path)
+    assert (again.header.version, again.needs_migration) == (3, False)
+    assert again.tree.parent(again.head.leaf or "") == leaf
+    assert b'"x":1.0' in path.read_bytes()
+
+
+def test_migrating_says_whether_there_was_anything_to_do(tmp_path: Path) -> None:
+    path = tmp_path / "old.jsonl"
+    path.write_bytes(LINEAR)
+    session = st.open(path)
+
+    assert (session.dialect, session.migrate(), session.migrate(), session.dialect) == ("linear", True, False, None)
+
+
+def test_a_newer_version_opens_read_only(tmp_path: Path) -> None:
+    path = tmp_path / "new.jsonl"
+    path.write_bytes(b'{"type":"session","version":4,"id":"n"}\n{"type":"message","id":"a","parentId":null}\n')
+    session = st.open(path)
+
+    assert session.head.leaf == "a"
+    assert [problem.kind for problem in session.problems] == ["newer_version"]
+    for write in (
+        lambda: session.append(st.user("x")),
+        lambda: session.create_branch("b"),
+        lambda: session.navigate("root"),
+    ):
+        with pytest.raises(st.ReadOnly, match="version 4"):
+            write()
+
+
+def test_a_session_opened_for_reading_cannot_be_written_or_migrated(tmp_path: Path) -> None:
+    path = tmp_path / "old.jsonl"
+    path.write_bytes(LINEAR)
+    session = st.open(path, read_only=True)
+
+    with pytest.raises(st.ReadOnly):
+        session.append(st.user("x"))
+    with pytest.raises(st.ReadOnly):
+        session.migrate()
+
+    assert path.read_bytes() == LINEAR
+
+
+def test_a_torn_last_line_is_a_problem_that_is_told_and_mended_by_the_next_append(tmp_path: Path) -> None:
+    path = tmp_path / "s.jsonl"
+    with st.create(file=path, cwd="/p") as session:
+        talk(session, "one")
+    whole = path.read_bytes()
+    path.write_bytes(whole + b'{"type":"mess')
+    session = st.open(path)
+    assert [(problem.kind, problem.line, problem.offset) for problem in session.problems] == [
+        ("torn_tail", 3, len(whole))
+    ]
+
+    session.append(st.user("two"))
+
+    assert session.problems == []
+    assert path.with_name(f"s.jsonl.torn-{len(whole)}").read_bytes() == b'{"type":"mess'
+
+
+def test_a_head_that_damage_took_away_is_reported_and_one_can_go_elsewhere() -> None:
+    session = st.memory()
+    [one] = talk(session, "one")
+    session._store.append(
+        [
+            b'{"type":"custom","id":"r","parentId":null,"customType":"sessiontree.head","data":{"heads":{"main":"gone"}}}'
+        ],
+        after=session._cursor,
+    )
+    session.refresh()
+    assert [problem.kind for problem in session.problems] == ["missing_head"]
+    with pytest.raises(st.NotFound):
+        session.head.path()
+    assert session.branches[0].entry_count == 0
+
+    session.navigate(one)
+    session.switch(one)
+
+    assert session.problems == []
+
+
+def test_what_is_no_session_is_an_error_and_never_written_over(tmp_path: Path) -> None:
+    for content in (b"", b"hello\n", b'{"type":"message","id":"a","parentId":null}\n'):
+        path = tmp_path / "x.jsonl"
+        path.write_bytes(content)
+        with pytest.raises(st.FormatError):
+            st.open(path)
+        assert path.read_bytes() == content
+
+
+def test_names_are_one_line_and_can_be_taken_away(session: Session) -> None:
+    session.rename("  two\r\nlines ")
+    assert session.name == "two  lines"
+
+    session.rename(None)
+
+    assert session.name is None
+    assert reopened(session).name is None
+
+
+def test_a_label_is_set_changed_and_cleared(session: Session) -> None:
+    [one] = talk(session, "one")
+
+    session.label("HEAD", "a")
+    session.label("a", " b ")
+    assert session.tree.labels == {one: "b"}
+    session.label(one, "  ")
+
+    assert session.tree.labels == {}
+    with pytest.raises(st.InvalidOperation):
+        session.label("root", "x")
+
+
+def test_a_branch_explains_its_context(session: Session) -> None:
+    talk(session, "one", "two")
+
+    explanation = session.head.explain()
+
+    assert [item.reaches for item in explanation.entries] == [False, True, True]
+    assert explanation.tokens == session.head.context().tokens()
+    assert session.place(session.tree.entries[-1]) == session.head.leaf
+
+
+def test_the_store_can_be_memory() -> None:
+    session = Session.create(MemoryStore("here"), id="x", cwd="/p")
+
+    assert (session.file, session.where, session.cwd, session.forked_from) == (None, "here", "/p", None)
