@@ -15,6 +15,12 @@ from sessiontree.core.entries import Entry, EntryId, Label, SessionInfo
 from sessiontree.core.times import milliseconds
 from sessiontree.errors import NotFound
 
+BLANKS = (
+    "\t\n\v\f\r \u00a0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a"
+    "\u2028\u2029\u202f\u205f\u3000\ufeff"
+)
+"""What peers take off both ends of a name. `str.strip` differs: it also takes control characters."""
+
 
 class Tree:
     def __init__(self, entries: Iterable[Entry] = ()) -> None:
@@ -58,7 +64,7 @@ class Tree:
                 self._labels.pop(entry.body.target, None)
         elif entry.type == "session_info" and isinstance(entry.body, SessionInfo):
             self.named = True
-            self._name = (entry.body.name or "").strip() or None
+            self._name = (entry.body.name or "").strip(BLANKS) or None
 
     def _link(self) -> None:
         """Settle where entries hang that named no earlier entry as their parent."""
