@@ -159,6 +159,7 @@ class LineHead(msgspec.Struct, gc=False):
     custom_type: Any = msgspec.field(name="customType", default=None)
 
 
+_HEAD_FIELDS = tuple((field.name, field.encode_name) for field in msgspec.structs.fields(LineHead))
 _head_decoder = msgspec.json.Decoder(LineHead)
 _object_decoder = msgspec.json.Decoder(dict[str, Any])
 
@@ -175,7 +176,8 @@ def read_head(raw: bytes) -> LineHead:
     try:
         return _head_decoder.decode(raw)
     except REFUSALS:
-        return msgspec.convert(read_object(raw), LineHead)
+        wire = read_object(raw)
+        return LineHead(**{name: wire[key] for name, key in _HEAD_FIELDS if key in wire})
 
 
 def read_object(raw: bytes) -> JsonObject:

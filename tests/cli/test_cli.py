@@ -1,0 +1,592 @@
+"""The command line as people and programs use it: through its arguments, output and exit codes."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import sessiontree as st
+from sessiontree.cli.app import MODULES, run
+from sessiontree.cli.output import safe, safe_lines
+
+Run = Callable[..., str]
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "here"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    return folder
+
+
+@pytest.fixture
+def cli(capsys: pytest.CaptureFixture[str], here: Path) -> Run:
+    """Run a command that must succeed, and give what it printed."""
+
+    def command(*arguments: str, code: int = 0) -> str:
+        assert run(list(arguments)) == code
+        return capsys.readouterr().out
+
+    return command
+
+
+@pytest.fixture
+def fails(capsys: pytest.CaptureFixture[str], here: Path) -> Run:
+    """Run a command that must fail, and give its one sentence."""
+
+    def command(*arguments: str, code: int = 1) -> str:
+        assert run(list(arguments)) == code
+        captured = capsys.readouterr()
+        assert captured.out == ""
+        assert "Traceback" not in captured.err
+        if code == 1:
+            assert captured.err.startswith("sessiontree: ")
+            assert captured.err.count("\n") == 1
+        return captured.err
+
+    return command
+
+
+@pytest.fixture
+def data(cli: Run) -> Callable[..., Any]:
+    """Run a command with --json, and give the object it printed."""
+
+    def command(*arguments: str, code: int = 0) -> Any:
+        out = cli(*arguments, "--json", code=code)
+        assert out.count("\n") == 1
+        return json.loads(out)
+
+    return command
+
+
+@pytest.fixture
+def talk(data) -> list[str]:
+    """A session in this folder with a question, an answer, another question and answer; their ids."""
+    data("new", "--name", "auth")
+    return [
+        data("append", "@", "--role", role, text)["id"]
+        for role, text in [("user", "one"), ("assistant", "two"), ("user", "three"), ("assistant", "four")]
+    ]
+
+
+# Making and appending
+
+
+def test_new_makes_a_session_file(data, here: Path) -> None:
+    made = data("new", "--name", "auth", "--cwd", "/p")
+    as_file = data("new", "-o", "mine.jsonl")
+
+    assert set(made) == {"session", "file"}
+    assert (st.open(made["file"]).id, st.open("auth").cwd) == (made["session"], "/p")
+    assert Path(as_file["file"]).name == "mine.jsonl"
+    assert st.open("mine.jsonl").cwd == str(here)
+
+
+def test_append_says_what_was_written_and_where(data) -> None:
+    data("new")
+    first = data("append", "@", "--role", "user", "one")
+    second = data(
+        "append", "@", "--role", "assistant", "two", "--provider", "p", "--model", "m", "--usage", '{"cost":1}'
+    )
+
+    assert first["parent"] is None
+    assert second == {"id": second["id"], "parent": first["id"], "branch": "main"}
+    message = data("context", "@")["messages"][1]
+    assert (message["provider"], message["model"], message["stopReason"]) == ("p", "m", "stop")
+    assert message["usage"]["cost"]["total"] == 1
+    assert message["usage"]["totalTokens"] == 0
+
+
+def test_append_takes_text_from_standard_input(data, monkeypatch) -> None:
+    import io
+
+    data("new")
+    monkeypatch.setattr("sys.stdin", io.StringIO("from a pipe\n"))
+    data("append", "@", "--role", "user", "-")
+
+    assert data("context", "@")["messages"][0]["content"] == "from a pipe\n"
+
+
+def test_append_takes_whole_messages_and_any_entry(data) -> None:
+    data("new")
+    call = {"role": "assistant", "content": [{"type": "toolCall", "id": "c1", "name": "read", "arguments": {}}]}
+    data("append", "@", "--message", json.dumps(call))
+    result = data("append", "@", "--role", "toolResult", "done", "--error")
+    note = data("append", "@", "--role", "custom", "remember", "--custom-type", "todo")
+    other = data("append", "@", "--entry", '{"type":"later_type","deep":{"x":1.0},"id":"ignored"}')
+    level = data("append", "@", "--entry", '{"type":"thinking_level_change","thinkingLevel":"high","why":"hard"}')
+
+    session = st.open("@")
+    assert data("context", "@")["thinkingLevel"] == "high"
+    assert session.tree[result["id"]].body.message["toolCallId"] == "c1"
+    assert session.tree[result["id"]].body.message["isError"] is True
+    assert session.tree[note["id"]].body.custom_type == "todo"
+    assert session.tree[other["id"]].body == st.Opaque(type="later_type", fields={"deep": {"x": 1.0}})
+    assert b'"why":"hard"' in session.tree[level["id"]].raw
+
+
+def test_append_on_another_branch_does_not_move_the_person(data, talk) -> None:
+    data("branch", "@", "b", "--at", talk[0])
+    data("switch", "@", "main")
+
+    written = data("append", "@", "--role", "user", "elsewhere", "--branch", "b")
+
+    assert written["branch"] == "b"
+    assert data("branches", "@")["current"] == "main"
+    assert data("tree", "@")["leaf"] == talk[-1]
+
+
+def test_append_at_a_place_moves_the_branch_there(data, talk) -> None:
+    written = data("append", "@", "--role", "user", "instead", "--at", talk[1])
+
+    assert written["parent"] == talk[1]
+    assert data("tree", "@")["leaf"] == written["id"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("append", "@"),
+        ("append", "@", "--role", "user"),
+        ("append", "@", "text"),
+        ("append", "@", "--role", "user", "x", "--message", "{}"),
+        ("append", "@", "--role", "nobody", "x"),
+        ("append", "@", "--message", "no json"),
+        ("append", "@", "--message", "{}"),
+        ("append", "@", "--entry", "[]"),
+        ("append", "@", "--entry", "{}"),
+        ("append", "@", "--role", "toolResult", "x"),
+        ("append", "@", "--role", "toolResult", "x", "--call", "nope"),
+        ("navigate", "@", "root", "--from", "HEAD"),
+        ("label", "@", "HEAD", "x", "--clear"),
+        ("name", "@", "x", "--clear"),
+        ("show", "@", "root"),
+        ("tree",),
+        ("tree", "@", "--filter", "nonsense"),
+        ("nonsense",),
+        ("completion", "tcsh"),
+    ],
+)
+def test_wrong_usage_is_told_with_exit_code_2(talk, fails, arguments) -> None:
+    before = st.open("@").lines()
+
+    assert "Error: " in fails(*arguments, code=2)
+
+    assert st.open("@").lines() == before
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("tree", "nope"),
+        ("log", "@", "--at", "nope"),
+        ("switch", "@", "nope"),
+        ("undo", "@"),
+        ("compare", "@", "main", "nope"),
+        ("compare", "@", "main"),
+        ("branch", "@", "main"),
+        ("branch", "@", "nope", "--rename", "x"),
+        ("append", "@", "--role", "user", "x", "--branch", "nope"),
+        ("append", "@", "--entry", '{"type":"label","targetId":"nope","label":"x"}'),
+        ("label", "@", "nope", "x"),
+        ("fork", "@", "--at", "nope"),
+        ("fork", "@", "-o", "taken.jsonl"),
+        ("new", "-o", "taken.jsonl"),
+        ("new", "-o", "taken.jsonl/below.jsonl"),
+        ("tree", "taken.jsonl"),
+        ("tree", "."),
+        ("tree", "/dev/null/x.jsonl"),
+    ],
+)
+def test_an_error_is_one_clear_sentence_with_exit_code_1(talk, fails, here, arguments) -> None:
+    (here / "taken.jsonl").write_text("not a session")
+    before = st.open("@").lines()
+
+    assert len(fails(*arguments)) > 20
+
+    assert (here / "taken.jsonl").read_text() == "not a session"
+    assert st.open("@").lines() == before
+
+
+# Reading
+
+
+def test_tree_as_json_has_every_entry_in_drawing_order(data, talk) -> None:
+    data("label", "@", talk[1], "here")
+    data("navigate", "@", "here")
+    data("append", "@", "--role", "user", "another way")
+
+    tree = data("tree", "@")
+
+    assert set(tree) == {"session", "name", "branch", "leaf", "entries", "problems"}
+    assert (tree["name"], tree["branch"], tree["problems"]) == ("auth", "main", [])
+    messages = [(row["depth"], row["role"], row["text"]) for row in tree["entries"] if row["type"] == "message"]
+    assert messages == [
+        (1, "user", "one"),
+        (2, "assistant", "two"),
+        (3, "user", "another way"),
+        (3, "user", "three"),
+        (4, "assistant", "four"),
+    ]
+    [labeled] = [row for row in tree["entries"] if row["label"]]
+    assert (labeled["id"], labeled["label"], labeled["parent"]) == (talk[1], "here", talk[0])
+    assert [row["text"] for row in data("tree", "@", "--filter", "user-only")["entries"]] == [
+        "one",
+        "another way",
+        "three",
+    ]
+
+
+def test_tree_is_drawn_flat_and_indented_only_where_branches_part(cli, data, talk) -> None:
+    data("navigate", "@", talk[1])
+    data("append", "@", "--role", "user", "another way")
+    data("label", "@", talk[1], "here")
+
+    lines = cli("tree", "@").splitlines()[1:]
+
+    assert lines == [
+        "• user: one",
+        "• [here] assistant: two",
+        "├─ • user: another way (main) ← active",
+        "└─ user: three",
+        "      assistant: four",
+    ]
+
+
+def test_tree_of_nothing_says_so(cli, data) -> None:
+    data("new")
+    assert "(no entries)" in cli("tree", "@")
+
+    data("append", "@", "--role", "user", "one")
+    assert "hides all" in cli("tree", "@", "--filter", "labeled-only")
+    data("navigate", "@", "root")
+
+    assert "before everything" in cli("tree", "@")
+
+
+def test_log_lists_the_path_raw_as_json_and_with_labels_and_branches_as_text(cli, data, talk) -> None:
+    data("label", "@", talk[1], "here")
+    data("branch", "@", "b", "--at", talk[1])
+
+    raw = cli("log", "@", "--at", "main", "--json").splitlines()
+    text = cli("log", "@", "--at", "main")
+
+    entries = st.open("@").branch("main").path()
+    assert [line.encode() for line in raw] == [entry.raw for entry in entries]
+    assert "[here] assistant: two" in text
+    assert "assistant: four (main)" in text
+
+
+def test_show_gives_one_entry_in_full(cli, data, talk) -> None:
+    calls = [{"type": "text", "text": "a\nb"}, {"type": "toolCall", "id": "c", "name": "bash", "arguments": {"x": 1}}]
+    data("append", "@", "--message", json.dumps({"role": "assistant", "content": calls, "errorMessage": "odd"}))
+    data("label", "@", "HEAD", "here")
+    text = cli("show", "@", "HEAD")
+
+    assert data("show", "@", talk[0])["id"] == talk[0]
+    for part in ('a\nb\n→ bash({"x": 1})\nerror: odd', "label   here", "kind    message (assistant)"):
+        assert part in text
+    for body in ({"type": "branch_summary", "summary": "went well"}, {"type": "custom", "customType": "todo"}):
+        data("append", "@", "--entry", json.dumps(body))
+        assert (body.get("summary") or '"customType": "todo"') in cli("show", "@", "HEAD")
+    data("append", "@", "--message", '{"role":"bashExecution","command":"ls","output":"a.py"}')
+    assert "$ ls\na.py" in cli("show", "@", "HEAD")
+
+
+def test_context_gives_a_line_for_every_place(cli, data, talk) -> None:
+    lines = [json.loads(line) for line in cli("context", "@", "--at", talk[1], "--at", "root", "--json").splitlines()]
+
+    assert [line["leaf"] for line in lines] == [talk[1], None]
+    assert set(lines[0]) == {"leaf", "model", "thinkingLevel", "messages"}
+    assert [len(line["messages"]) for line in lines] == [2, 0]
+    assert lines[1]["model"] is None
+
+
+def test_context_tells_mode_and_rules_where_they_were_recorded(data, talk) -> None:
+    data("append", "@", "--entry", '{"type":"mode_change","mode":"plan"}')
+    data("append", "@", "--entry", '{"type":"ttsr_injection","injectedRules":["r"]}')
+
+    context = data("context", "@")
+
+    assert (context["mode"], context["rules"]) == ("plan", ["r"])
+
+
+def test_context_for_a_request_answers_every_call_and_leaves_failed_turns_out(data) -> None:
+    data("new")
+    call = {"role": "assistant", "content": [{"type": "toolCall", "id": "c1", "name": "read", "arguments": {}}]}
+    data("append", "@", "--message", json.dumps(call))
+    data("append", "@", "--message", '{"role":"assistant","content":"half","stopReason":"aborted"}')
+
+    converted, request = data("context", "@", "--llm")["messages"], data("context", "@", "--request")["messages"]
+
+    assert [message["role"] for message in converted] == ["assistant", "assistant"]
+    assert [(message["role"], message.get("isError")) for message in request] == [
+        ("assistant", None),
+        ("toolResult", True),
+    ]
+
+
+def test_explain_tells_for_every_entry_whether_it_reaches_the_model(cli, data, talk) -> None:
+    data("append", "@", "--entry", json.dumps({"type": "compaction", "summary": "all", "firstKeptEntryId": talk[2]}))
+
+    explained = data("context", "@", "--explain")
+    text = cli("context", "@", "--explain")
+
+    told = {item["id"]: (item["reaches"], item["standsFor"]) for item in explained["explain"]}
+    assert told[talk[0]] == (False, st.open("@").head.leaf)
+    assert told[talk[3]] == (True, None)
+    assert explained["tokens"] == sum(item["tokens"] for item in explained["explain"]) > 0
+    assert "summarized by a compaction" in text
+    assert "one" in cli("context", "@", "--at", talk[0])
+
+
+# Branches and moves
+
+
+def test_branches_are_made_renamed_archived_and_listed(cli, data, talk) -> None:
+    data("branch", "@", "b", "--at", talk[1], "--description", "try")
+    data("branch", "@", "b", "--rename", "c")
+    data("switch", "@", "main")
+    listed = data("branch", "@", "c", "--archive")
+
+    assert listed["current"] == "main"
+    [main, archived] = listed["branches"]
+    assert (main["name"], main["head"], main["entryCount"]) == ("main", talk[-1], 5)
+    assert set(archived) == {"name", "head", "entryCount", "createdAt", "description", "archived"}
+    assert (archived["name"], archived["description"], archived["archived"]) == ("c", "try", True)
+    assert "c" not in cli("branches", "@").split()
+    assert "c" in cli("branches", "@", "--all").split()
+    assert data("branch", "@", "c", "--unarchive")["branches"][1]["archived"] is False
+
+
+def test_navigate_tells_what_it_did_and_undo_takes_it_back(cli, data, talk) -> None:
+    plan = {
+        "oldLeaf": talk[3],
+        "newLeaf": talk[1],
+        "commonAncestor": talk[2],
+        "abandoned": [talk[3]],
+        "editorText": "three",
+    }
+    assert data("navigate", "@", talk[2], "--dry-run") == plan
+    assert data("tree", "@")["leaf"] == talk[3]
+
+    assert data("navigate", "@", talk[2]) == plan
+    assert data("tree", "@")["leaf"] == talk[1]
+    assert data("undo", "@")["newLeaf"] == talk[3]
+    assert "three" in cli("navigate", "@", talk[2])
+    assert data("navigate", "@", talk[0], "--dry-run", "--from", talk[1])["oldLeaf"] == talk[1]
+
+
+def test_switch_goes_to_a_branch_or_moves_the_current_one_without_selection_rules(data, talk) -> None:
+    data("switch", "@", talk[2])
+
+    assert data("tree", "@")["leaf"] == talk[2]
+    assert data("switch", "@", "HEAD@{1}")["branches"][0]["head"] == talk[3]
+
+
+def test_labels_and_names_are_shown_set_and_cleared(cli, data, talk) -> None:
+    assert data("label", "@", "HEAD") == {"label": None}
+    assert data("label", "@", "HEAD", "here") == {"label": "here"}
+    assert cli("label", "@", "here").strip() == "here"
+    assert data("label", "@", "here", "--clear") == {"label": None}
+    assert data("name", "@") == {"name": "auth"}
+    assert data("name", "@", "other") == {"name": "other"}
+    assert data("name", "other", "--clear") == {"name": None}
+    assert cli("name", "@").strip() == "(no name)"
+
+
+def test_fork_makes_a_session_of_its_own(data, talk) -> None:
+    path = data("fork", "@", "--at", talk[1], "--name", "copy", "-o", "copy.jsonl")
+    whole = data("fork", "@", "--whole")
+
+    assert path["forkedFrom"] == talk[1]
+    assert [entry.id for entry in st.open("copy.jsonl").head.path()][-2:] == talk[:2]
+    assert len(st.open(whole["session"]).tree) == 5
+
+
+def test_compare_and_diff_as_text_and_json(cli, data, talk) -> None:
+    for name, cost in (("a", 0.05), ("b", 0.03)):
+        data("branch", "@", name, "--at", talk[1])
+        data("append", "@", "--role", "assistant", name, "--usage", json.dumps({"input": 10, "cost": cost}))
+
+    comparison = data("compare", "@", "a", "b")
+    difference = data("diff", "@", "a", "main")
+
+    assert comparison["winner"] == "b"
+    assert [branch["totalCost"] for branch in comparison["branches"]] == [0.05, 0.03]
+    assert "winner: b" in cli("compare", "@", "a", "b")
+    assert "no winner" in cli("compare", "@", "a", "main")
+    assert difference["commonAncestor"] == talk[1]
+    assert difference["b"]["entries"] == talk[2:]
+    assert f"+ {talk[3][:8]} assistant: four" in cli("diff", "@", "a", "main")
+
+
+def test_migrate_rewrites_an_old_file_and_says_so(cli, data, here: Path) -> None:
+    old = b'{"type":"session","id":"old","cwd":"/p"}\n{"type":"message","message":{"role":"user","content":"x"}}\n'
+    (here / "old.jsonl").write_bytes(old)
+
+    assert len(data("log", "old.jsonl")["message"]) == 2
+    assert (here / "old.jsonl").read_bytes() == old
+    assert data("migrate", "old.jsonl")["migrated"] is True
+    assert (here / "old.jsonl.bak").read_bytes() == old
+    assert cli("migrate", "old.jsonl").startswith("nothing")
+
+
+def test_doctor_lists_problems_and_its_exit_code_tells_faults(cli, data, talk, here: Path) -> None:
+    assert cli("doctor", "@").strip() == "nothing is wrong"
+    header = '{"type":"session","version":3,"id":"x","cwd":"/p"}\n'
+    call = (
+        '{"type":"message","id":"a","parentId":null,"message":{"role":"assistant","content":[{"type":"toolCall"}]}}\n'
+    )
+    (here / "note.jsonl").write_text(header + call)
+    (here / "bad.jsonl").write_text(header + "garbage\n" + call.replace("null", '"gone"'))
+
+    assert [problem["kind"] for problem in data("doctor", "note.jsonl")["problems"]] == ["unanswered_call"]
+    problems = data("doctor", "bad.jsonl", code=1)["problems"]
+    assert [(problem["kind"], problem["line"], problem["offset"]) for problem in problems[:2]] == [
+        ("malformed_line", 2, len(header)),
+        ("orphan", 3, len(header) + 8),
+    ]
+    assert "orphan" in cli("doctor", "bad.jsonl", code=1)
+
+
+def test_damage_is_told_beside_the_drawing(here: Path, capsys) -> None:
+    (here / "bad.jsonl").write_text('{"type":"session","version":3,"id":"x"}\ngarbage\nmore\n')
+
+    assert run(["tree", "bad.jsonl"]) == 0
+
+    assert "damaged: line 2: not an entry" in capsys.readouterr().err
+
+
+# Safety, help, colours, completion
+
+HOSTILE = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202edesrever\u2028\x7f\r\n\ud800"
+
+
+def test_text_from_files_cannot_control_the_terminal(cli, data, talk, here: Path) -> None:
+    session = st.open("@")
+    entry = session.append(st.Message({"role": HOSTILE, "content": HOSTILE, "command": HOSTILE}))
+    session.append(st.Opaque(type=HOSTILE, fields={HOSTILE: HOSTILE}))
+    session.append(st.assistant([st.tool_call(HOSTILE, HOSTILE, {"path": HOSTILE})], model=HOSTILE, provider=HOSTILE))
+    session.append(st.CustomMessage(custom_type=HOSTILE, content=HOSTILE))
+    session.append(st.ThinkingLevelChange(HOSTILE))
+    session.label(entry, HOSTILE)
+    session.rename(HOSTILE)
+    session._store.append(
+        [b'{"type":"x","id":"a\x7f\xc2\x9b","parentId":null,"timestamp":"\\u001b","branch":"b\xc2\x9b"}'],
+        after=session._cursor,
+    )
+
+    for command in ("tree", "log", "context", "branches", "doctor"):
+        for options in ([], ["--json"], *([["--explain"]] if command == "context" else [])):
+            out = cli(command, "@", *options)
+            assert not set(out) & {"\x1b", "\x07", "\x9b", "\u202e", "\u2028", "\x7f", "\r", "\ud800"}
+    for place in ("HEAD", "HEAD@{1}", entry.id):
+        shown = cli("show", "@", place) + cli("show", "@", place, "--json")
+        assert not set(shown) & {"\x1b", "\x07", "\x9b", "\u202e", "\u2028", "\x7f", "\r"}
+
+
+def test_errors_cannot_control_the_terminal_either(fails) -> None:
+    assert "\x1b" not in fails("tree", "\x1b[2J")
+
+
+def test_control_characters_are_shown_as_escapes() -> None:
+    assert safe("a\x1b[2J\u202eb\n") == "a\\x1b[2J\\u202eb\\x0a"
+    assert safe_lines("a\tb\nc\x1b") == "a\tb\nc\\x1b"
+    assert safe("plain") == "plain"
+
+
+def test_alone_it_prints_help_and_every_command_has_help(cli) -> None:
+    assert "Commands:" in cli()
+    for name in MODULES:
+        assert "Usage: sessiontree " in cli(name, "--help")
+
+
+def test_colours_are_used_when_asked_for_and_never_with_no_color(cli, talk, monkeypatch) -> None:
+    assert "\x1b[" not in cli("tree", "@")
+    assert "\x1b[" in cli("--color", "tree", "@")
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "\x1b[" not in cli("tree", "@")
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_scripts_are_printed(cli, shell: str) -> None:
+    assert "_SESSIONTREE_COMPLETE" in cli("completion", shell)
+
+
+def complete(*words: str) -> list[str]:
+    environment = {**os.environ, "_SESSIONTREE_COMPLETE": "bash_complete", "COMP_WORDS": " ".join(words)}
+    environment["COMP_CWORD"] = str(len(words) - 1)
+    command = [sys.executable, "-c", "from sessiontree.cli import main; main()"]
+    out = subprocess.run(command, env=environment, capture_output=True, text=True, check=False).stdout
+    return [line.partition(",")[2] for line in out.splitlines() if line]
+
+
+def test_completion_knows_commands_sessions_branches_and_labels(data, talk) -> None:
+    data("label", "@", "HEAD", "here")
+    data("branch", "@", "try", "--at", talk[0])
+    session = st.open("@").id
+
+    assert complete("sessiontree", "bran") == ["branches", "branch"]
+    assert complete("sessiontree", "tree", session[:6]) == [session]
+    assert complete("sessiontree", "navigate", "@", "he") == ["here"]
+    assert complete("sessiontree", "compare", "@", "t") == ["try"]
+    assert complete("sessiontree", "navigate", "nope", "h") == []
+
+
+def test_the_tour_plays_without_a_terminal(cli) -> None:
+    out = cli("demo")
+
+    for told in ("winner: dict", "← active", "nothing is wrong", "The files are in"):
+        assert told in out
+
+
+# As a real process
+
+
+def process(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", "from sessiontree.cli import main; main()", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, **options)
+
+
+def test_the_version_is_printed_without_loading_anything() -> None:
+    assert process("--version").stdout == f"sessiontree {st.__version__}\n"
+
+
+def test_a_closed_pipe_is_no_traceback(data, talk) -> None:
+    script = f"{sys.executable} -c 'from sessiontree.cli import main; main()' tree @ | true"
+    result = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
+
+    assert result.stderr == ""
+
+
+def test_an_ascii_terminal_is_no_traceback(data, talk) -> None:
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii", "LC_ALL": "C"}
+    result = process("tree", "@", env=environment)
+
+    assert result.returncode == 0
+    assert "user: one" in result.stdout
+
+
+def test_an_unexpected_fault_is_one_sentence(monkeypatch, fails, talk) -> None:
+    monkeypatch.setattr("sessiontree.cli.read.outline", lambda *_: 1 / 0)
+
+    assert "internal error, ZeroDivisionError" in fails("tree", "@")
+    monkeypatch.setenv("SESSIONTREE_DEBUG", "1")
+    with pytest.raises(ZeroDivisionError):
+        run(["tree", "@"])
+
+
+def test_being_interrupted_is_told_by_the_exit_code(monkeypatch, fails, talk) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("sessiontree.cli.read.outline", interrupt)
+
+    assert "stopped" in fails("tree", "@", code=130)

@@ -1,0 +1,196 @@
+"""Where sessions live, how they are found, and forks."""
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+import sessiontree as st
+from sessiontree import catalog
+
+
+def test_a_new_session_lives_under_the_home_in_a_folder_for_its_cwd(home: Path) -> None:
+    session = st.create(name="auth", cwd="/some/project")
+
+    assert session.file is not None
+    assert session.file.parent == home / ".sessiontree" / "sessions" / "--some-project--"
+    assert session.file.name.endswith(f"_{session.id}.jsonl")
+    assert (session.name, session.cwd) == ("auth", "/some/project")
+    for path in (session.file.parent, session.file.parent.parent, home / ".sessiontree"):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o700
+
+
+def test_the_home_is_in_the_users_home_unless_said_otherwise(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SESSIONTREE_HOME")
+    assert catalog.home() == str(home / ".sessiontree")
+
+    monkeypatch.setenv("SESSIONTREE_HOME", "~/elsewhere")
+    assert catalog.home() == str(home / "elsewhere")
+
+
+def test_a_folder_name_is_never_too_long_for_the_disk() -> None:
+    names = {catalog.folder_of("/" + "ü" * 150 + end) for end in ("a", "b")}
+
+    assert len(names) == 2
+    assert all(len(os.fsencode(name)) <= 255 for name in names)
+
+
+def test_a_session_is_found_by_path_id_prefix_and_name() -> None:
+    session = st.create(name="auth", cwd="/p")
+
+    for name in (session.file, str(session.file), session.id, session.id[:20], "auth"):
+        assert name is not None
+        assert st.open(name).id == session.id
+
+
+def test_an_ambiguous_name_is_an_error_that_lists_the_candidates() -> None:
+    ids = {st.create(name="twin", cwd="/p").id, st.create(name="twin", cwd="/q").id}
+
+    with pytest.raises(st.Ambiguous) as caught:
+        st.open("twin")
+    assert set(caught.value.candidates) == ids
+    with pytest.raises(st.Ambiguous):
+        st.open(min(ids)[:8])
+
+
+@pytest.mark.parametrize("name", ["nope", "no/such.jsonl", "missing.jsonl", "@", "../x"])
+def test_an_unknown_session_is_an_error_and_nothing_is_made(name: str, home: Path) -> None:
+    with pytest.raises(st.NotFound):
+        st.open(name)
+
+    assert not home.exists()
+
+
+def test_no_name_at_all_is_an_error() -> None:
+    with pytest.raises(st.InvalidOperation):
+        st.open("")
+
+
+def test_one_bad_file_spoils_no_search() -> None:
+    session = st.create(name="good", cwd="/p")
+    assert session.file is not None
+    (session.file.parent / "x_bad.jsonl").write_bytes(b"\0garbage session_info")
+
+    assert st.open("good").id == session.id
+
+
+def test_the_most_recent_session_is_the_one_written_to_last_in_this_folder(tmp_path, monkeypatch) -> None:
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    (tmp_path / "a-b").mkdir()
+    older, newer = st.create(cwd=tmp_path / "a" / "b"), st.create(cwd=tmp_path / "a" / "b")
+    other = st.create(cwd=tmp_path / "a-b")
+    for age, session in enumerate((newer, older, other)):
+        assert session.file is not None
+        os.utime(session.file, (1_000_000 - age, 1_000_000 - age))
+    assert other.file is not None
+    os.utime(other.file, (2_000_000, 2_000_000))
+
+    recent = st.recent(tmp_path / "a" / "b")
+    monkeypatch.chdir(tmp_path / "a" / "b")
+
+    assert recent is not None
+    assert recent.id == st.open("@").id == newer.id
+    assert st.recent(tmp_path) is None
+
+
+def test_a_session_can_be_made_in_a_folder_or_as_a_file(tmp_path: Path) -> None:
+    in_folder = st.create(dir=tmp_path / "mine")
+    as_file = st.create(file=tmp_path / "one.jsonl")
+
+    assert in_folder.file is not None
+    assert in_folder.file.parent == tmp_path / "mine"
+    assert as_file.file == tmp_path / "one.jsonl"
+    with pytest.raises(st.StoreError, match="exists"):
+        st.create(file=tmp_path / "one.jsonl")
+
+
+# Forks
+
+
+@pytest.fixture
+def source() -> st.Session:
+    session = st.create(name="auth", cwd="/p")
+    session.extend([st.user("one"), st.assistant("two")])
+    session.label("HEAD", "here")
+    session.create_branch("b")
+    session.extend([st.user("three"), st.assistant("four")])
+    return session
+
+
+def test_a_path_fork_is_a_session_of_its_own_with_the_same_context(source: st.Session) -> None:
+    before = source.lines()
+
+    fork = st.fork(source, at="b", name="copy")
+
+    assert fork.id != source.id
+    assert fork.head.context().messages == source.branch("b").context().messages
+    assert [info.name for info in fork.branches] == ["main"]
+    assert (fork.name, fork.cwd, fork.forked_from) == ("copy", "/p", source.branch("b").leaf)
+    assert fork.header.parent_session == str(source.file)
+    assert list(fork.tree.labels.values()) == ["here"]
+    assert "branch_point" not in {entry.type for entry in fork.tree}
+    assert fork.problems == []
+    assert source.lines() == before == st.open(source.id).lines()
+
+
+def test_a_fork_goes_on_without_its_source(source: st.Session) -> None:
+    fork = st.fork(source, at="here")
+
+    fork.append(st.user("another way"))
+
+    assert len(fork.head.context().messages) == 3
+    assert st.open(fork.id).head.leaf == fork.head.leaf
+    with pytest.raises(st.InvalidOperation, match="no move"):
+        fork.undo()
+
+
+def test_copied_lines_keep_their_bytes_but_for_a_parent_that_changed(source: st.Session) -> None:
+    fork = st.fork(source, at="b")
+
+    lines = set(source.lines())
+    changed = [entry for entry in fork.tree if entry.raw not in lines and not entry.is_annotation]
+
+    assert len(changed) == 1
+    original = source.tree[changed[0].id]
+    assert changed[0].raw == original.raw.replace(f'"{original.parent}"'.encode(), f'"{changed[0].parent}"'.encode())
+
+
+def test_a_whole_fork_has_every_line_and_every_branch(source: st.Session) -> None:
+    fork = st.fork(source, whole=True)
+    elsewhere = st.fork(source, whole=True, at="here", name="copy")
+
+    assert fork.lines()[1:] == source.lines()[1:]
+    assert [(b.name, b.head) for b in fork.branches] == [(b.name, b.head) for b in source.branches]
+    assert fork.head.leaf == source.head.leaf
+    assert (elsewhere.head.leaf, elsewhere.name) == (source.place("here"), "copy")
+
+
+def test_a_fork_before_everything_is_empty(source: st.Session) -> None:
+    fork = st.fork(source, at="root")
+
+    assert (len(fork.tree), fork.head.leaf, fork.forked_from) == (0, None, None)
+
+
+def test_a_session_in_memory_forks_into_memory() -> None:
+    session = st.memory(name="m")
+    session.append(st.user("one"))
+
+    fork = st.fork(session)
+
+    assert (fork.file, fork.header.parent_session) == (None, None)
+    assert fork.head.context().messages == session.head.context().messages
+
+
+def test_a_file_with_a_title_slot_keeps_its_name_in_a_whole_fork(tmp_path: Path) -> None:
+    path = tmp_path / "omp.jsonl"
+    path.write_bytes(
+        b'{"type":"title","v":1,"title":"their name","pad":"   "}\n{"type":"session","version":3,"id":"o","cwd":"/p"}\n'
+        b'{"type":"message","id":"a","parentId":null,"message":{"role":"user","content":"x"}}\n'
+    )
+    session = st.open(path)
+
+    fork = st.fork(session, whole=True)
+
+    assert session.name == fork.name == "their name"
+    assert fork.lines()[1:] == session.lines()[2:]
