@@ -18,7 +18,7 @@ from sessiontree.cli.output import colored, dim, echo, echo_json, echo_raw, safe
 from sessiontree.core.context import Explanation, build_context, explain
 from sessiontree.core.entries import Entry, JsonObject, Problem
 from sessiontree.core.messages import role, string, text, tool_calls
-from sessiontree.core.outline import FILTERS, calls_by_id, outline, plain_text, role_of, row_text, short_count
+from sessiontree.core.outline import FILTERS, calls_of_results, outline, plain_text, role_of, row_text, short_count
 from sessiontree.core.tokens import estimate
 from sessiontree.session import Session
 
@@ -72,7 +72,7 @@ def _leaf(session: Session) -> str | None:
 
 def _draw(session: Session, filter: str) -> None:
     rows = outline(session.tree, _leaf(session), filter)
-    calls = calls_by_id(session.tree)
+    calls = calls_of_results(session.tree)
     names = _branch_names(session)
     echo(strong(safe(session.name or "unnamed")), dim(f"{session.id}, on branch {safe(session.heads.current)}"))
     for row in rows:
@@ -117,7 +117,7 @@ def log(session: str, at: str, as_json: bool) -> None:
     opened_session = opened(session, read_only=True)
     path = opened_session.tree.path(opened_session.place(at))
     names = _branch_names(opened_session)
-    calls = calls_by_id(opened_session.tree)
+    calls = calls_of_results(opened_session.tree)
     for entry in path:
         if as_json:
             echo_raw(entry.raw)
@@ -348,7 +348,7 @@ def diff(session: str, a: str, b: str, as_json: bool) -> None:
     if as_json:
         echo_json(diff_to_wire(result))
         return
-    calls = calls_by_id(opened_session.tree)
+    calls = calls_of_results(opened_session.tree)
     echo(dim(f"from where they part, {short(result.common_ancestor)}"))
     for sign, color, entries, stats in zip("-+", ("red", "green"), result.entries, result.stats, strict=True):
         echo(strong(f"{sign * 3} {safe(stats.name)}"), dim(f"{short_count(stats.tokens)} tokens, ${stats.cost:.4f}"))

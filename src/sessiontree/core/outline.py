@@ -7,6 +7,7 @@ No colours and no widths here; texts are raw, so whoever shows them makes them s
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import islice
 from typing import Any
 
 from msgspec import Struct
@@ -29,7 +30,17 @@ from sessiontree.core.entries import (
     SessionInfo,
     ThinkingLevelChange,
 )
-from sessiontree.core.messages import ToolCall, is_object, number, role, stopped_abnormally, string, text, tool_calls
+from sessiontree.core.messages import (
+    ToolCall,
+    answered_call,
+    is_object,
+    number,
+    role,
+    stopped_abnormally,
+    string,
+    text,
+    tool_calls,
+)
 from sessiontree.core.tree import Tree
 
 FILTERS = ("default", "no-tools", "user-only", "labeled-only", "all")
@@ -156,22 +167,31 @@ def role_of(entry: Entry) -> str | None:
     return role(entry.body.message) if entry.type == "message" and isinstance(entry.body, Message) else None
 
 
-def calls_by_id(tree: Tree) -> dict[str, ToolCall]:
-    """Every tool call in the session, for the rows of results."""
-    return {
-        call.id: call
-        for entry in tree
-        if entry.type == "message" and isinstance(entry.body, Message)
-        for call in tool_calls(entry.body.message)
-    }
+def calls_of_results(tree: Tree) -> dict[EntryId, ToolCall]:
+    """The call that each tool result answers, by the result's id: branches may use one call id for different calls."""
+    makers: dict[str, dict[EntryId, ToolCall]] = {}
+    results: list[tuple[EntryId, str]] = []
+    for entry in tree:
+        if entry.type == "message" and isinstance(entry.body, Message):
+            for call in tool_calls(entry.body.message):
+                makers.setdefault(call.id, {})[entry.id] = call
+            answered = answered_call(entry.body.message)
+            if answered is not None:
+                results.append((entry.id, answered))
+    found: dict[EntryId, ToolCall] = {}
+    for result, id in results:
+        calls = makers.get(id, {})
+        above = (calls[entry.id] for entry in tree.up(result) if entry.id in calls)
+        found.update((result, call) for call in islice(above if len(calls) > 1 else calls.values(), 1))
+    return found
 
 
-def row_text(entry: Entry, calls: dict[str, ToolCall] | None = None) -> str:
-    """What one line says of `entry`, its role in front."""
+def row_text(entry: Entry, calls: dict[EntryId, ToolCall] | None = None) -> str:
+    """What one line says of `entry`, its role in front; a tool result says what was called."""
     body = entry.body
     match body:
         case Message(message):
-            return _message_row(message, calls or {})
+            return _message_row(message, (calls or {}).get(entry.id))
         case CustomMessage(custom_type=kind):
             return f"[{kind}]: {plain_text(entry)}"
         case BranchSummary(details=details):
@@ -183,7 +203,7 @@ def row_text(entry: Entry, calls: dict[str, ToolCall] | None = None) -> str:
             return f"[{plain_text(entry)}]"
 
 
-def _message_row(message: JsonObject, calls: dict[str, ToolCall]) -> str:
+def _message_row(message: JsonObject, call: ToolCall | None) -> str:
     words = one_line(text(message.get("content")))
     match role(message):
         case "assistant":
@@ -194,7 +214,6 @@ def _message_row(message: JsonObject, calls: dict[str, ToolCall]) -> str:
             made = ", ".join(_call_row(call) for call in tool_calls(message))
             return f"assistant: {made or '(no content)'}"
         case "toolResult":
-            call = calls.get(string(message.get("toolCallId")))
             return _call_row(call) if call else f"[{string(message.get('toolName')) or 'tool result'}]"
         case "bashExecution" | "pythonExecution":
             return f"[run: {one_line(string(message.get('command')) or string(message.get('code')))}]"
