@@ -1,0 +1,29 @@
+"""Ask what the model would see from a place, before going there.
+
+Run it with `python examples/explain.py`.
+"""
+
+import sessiontree as st
+
+session = st.memory()
+session.append(st.user("Read the whole log and tell me what failed."))
+before = session.append(st.assistant("It failed in the parser. " * 40))
+kept = session.append(st.user("Then fix the parser."))
+session.append(st.Compaction(summary="The parser fails on empty lines.", first_kept=kept.id, tokens_before=12_000))
+session.label(kept, "fix")
+session.append(st.assistant("Fixed."))
+
+
+def show(place: st.Place) -> st.Explanation:
+    explanation = st.explain(session.tree, session.place(place))
+    for item in explanation.entries:
+        mark = "✓" if item.reaches else "·"
+        print(f"{mark} {item.tokens:4}  {item.entry.type:12} {item.reason}")
+    print(f"  {explanation.tokens:4}  tokens, estimated\n")
+    return explanation
+
+
+now, earlier = show("HEAD"), show(before)
+assert [item.reaches for item in now.entries] == [False, False, True, True, True]
+assert all(item.reaches for item in earlier.entries)
+assert now.tokens < earlier.tokens
