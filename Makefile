@@ -26,8 +26,8 @@ demo: $(VENV)/.installed  ## Play a short real tour
 test: lint types coverage  ## Style, types, and all tests with the coverage gate
 
 lint: $(VENV)/.installed
-	$(BIN)/ruff check src tests
-	$(BIN)/ruff format --check src tests
+	$(BIN)/ruff check src tests examples
+	$(BIN)/ruff format --check src tests examples
 
 types: $(VENV)/.installed
 	$(BIN)/pyright
