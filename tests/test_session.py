@@ -743,3 +743,16 @@ def test_the_store_can_be_memory() -> None:
     session = Session.create(MemoryStore("here"), id="x", cwd="/p")
 
     assert (session.file, session.where, session.cwd, session.forked_from) == (None, "here", "/p", None)
+
+
+def test_a_peers_line_after_a_late_result_goes_to_the_current_branch() -> None:
+    session = st.memory()
+    [one] = talk(session, "one")
+    session.create_branch("agent", current=False)
+    session.append(st.tool_result("c", "bash", "late"), parent=one, branch=None)
+    session._store.append([b'{"type":"message","id":"p","parentId":"%s"}' % one.encode()], after=session._cursor)
+
+    session.refresh()
+
+    assert (session.head.name, session.head.leaf) == ("main", "p")
+    assert session.branch("agent").leaf != "p"

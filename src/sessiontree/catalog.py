@@ -16,7 +16,7 @@ from sessiontree.errors import Ambiguous, InvalidOperation, NotFound, SessionTre
 from sessiontree.format.codec import NotJson, read_header, read_object, write_header
 from sessiontree.format.fork import path_fork_lines
 from sessiontree.session import Place, Session, clean_name
-from sessiontree.store.jsonl import JsonlStore
+from sessiontree.store.jsonl import Durability, JsonlStore
 from sessiontree.store.memory import MemoryStore
 
 SUFFIX = ".jsonl"
@@ -55,11 +55,13 @@ def create(
     cwd: str | os.PathLike[str] = ".",
     dir: str | os.PathLike[str] | None = None,
     file: str | os.PathLike[str] | None = None,
+    durability: Durability = "fsync",
 ) -> Session:
     """A new session for the folder `cwd`, in its place under the home, in `dir`, or as `file`."""
     where = os.path.abspath(cwd)
     id = new_session_id()
-    return Session.create(JsonlStore(_new_file(id, where, dir, file)), id=id, cwd=where, name=name)
+    store = JsonlStore(_new_file(id, where, dir, file), durability=durability)
+    return Session.create(store, id=id, cwd=where, name=name)
 
 
 def memory(name: str | None = None, *, cwd: str = "") -> Session:
@@ -67,9 +69,10 @@ def memory(name: str | None = None, *, cwd: str = "") -> Session:
     return Session.create(MemoryStore(), id=new_session_id(), cwd=cwd, name=name)
 
 
-def open(session: str | os.PathLike[str], *, read_only: bool = False) -> Session:
+def open(session: str | os.PathLike[str], *, read_only: bool = False, durability: Durability = "fsync") -> Session:
     """Open a session by path, id, the beginning of an id, or name. Reading changes nothing."""
-    return Session(JsonlStore(find(session)), read_only="it was opened for reading" if read_only else None)
+    store = JsonlStore(find(session), durability=durability)
+    return Session(store, read_only="it was opened for reading" if read_only else None)
 
 
 def recent(cwd: str | os.PathLike[str] = ".") -> Session | None:

@@ -16,6 +16,9 @@ from sessiontree.errors import FormatError
 from sessiontree.format.codec import VERSION, NotJson, read_entry, read_header, read_object
 from sessiontree.format.migrations import Dialect, current_header, dialect_of
 
+LINE_LIMIT = 64 << 20
+"""The longest line that is written, and that is looked into."""
+
 
 class Reader:
     def __init__(self, where: str = "session") -> None:
@@ -89,7 +92,9 @@ class Reader:
             if self._header is None:
                 self.preamble.append(raw)
             return
-        if raw.strip():
+        if len(raw) > LINE_LIMIT:
+            self._report("long_line", f"{len(raw)} bytes, over the limit of {LINE_LIMIT}: not looked into")
+        elif raw.strip():
             try:
                 raw = self._migrated(raw)
                 entries.append(read_entry(raw, self.number))

@@ -1,9 +1,17 @@
 """A store in a file of JSON lines: append-only, safe against crashes, shared by many processes.
 
-Writers take turns by `flock` on `<file>.lock`. On return of `append` the lines are on disk. A
-write that fails is rolled back to the last whole line. An unfinished last line, which a crash
-leaves, is moved to a `.torn-…` file beside the session before anything is appended; it is never
-deleted and never joined with the next line. Files are 0600, directories 0700, whatever the umask.
+Writers take turns by `flock` on `<file>.lock`, a short time each. When `append` returns, the lines
+are where the durability says:
+
+    fsync   on the disk: they survive a power cut (the default)
+    flush   with the operating system: they survive the death of this process; synced on close
+    none    with the operating system, and never synced
+
+A write that fails is rolled back to the last whole line. After a failed sync nobody knows what the
+disk holds, so the writer refuses to go on until it is opened anew. An unfinished last line, which a
+crash leaves, is moved to a `.torn-…` file beside the session before anything is appended; it is
+never deleted and never joined with the next line. A rewrite makes a new file, keeps the old one as a
+backup, and puts the new one in its place at once. Files are 0600, directories 0700, whatever the umask.
 """
 
 from __future__ import annotations
@@ -14,45 +22,52 @@ import os
 import stat
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
+from typing import Literal, TypeAlias
 
 from sessiontree.errors import Conflict, NotFound, StoreError
 from sessiontree.format.codec import NotJson, read_object
+from sessiontree.format.jsonl import LINE_LIMIT
 from sessiontree.store.base import Chunk, Cursor
+
+Durability: TypeAlias = Literal["fsync", "flush", "none"]
+
+READ, WRITE = os.O_RDONLY, os.O_RDWR | os.O_APPEND
+NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL
 
 
 class JsonlStore:
-    def __init__(self, path: str, *, fsync: bool = True) -> None:
+    def __init__(self, path: str, *, durability: Durability = "fsync") -> None:
         self.path = self.where = path
+        self.durability: Durability = durability
         self._folder = os.path.dirname(os.path.abspath(path))
-        self._fsync = fsync
         self._fd: int | None = None
+        self._poisoned: str | None = None
+        self._unsynced = False
 
     def create(self, lines: Sequence[bytes]) -> Cursor:
+        data = self._joined(lines)
         make_private_directory(self._folder)
-        try:
-            fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        except FileExistsError:
-            raise StoreError(self.where, "the file exists already") from None
-        except OSError as error:
-            raise StoreError(self.where, os.strerror(error.errno or 0)) from error
-        self._fd = fd
-        try:
-            os.fchmod(fd, 0o600)
-            self._write(fd, joined(lines), 0)
-            if self._fsync:
+        with self._locked():
+            if os.path.lexists(self.path):
+                raise StoreError(self.where, "the file exists already")
+            # Written under another name first, so that nobody ever sees a session without a header.
+            temporary = self._written_beside(".new", data, sync=self.durability == "fsync")
+            try:
+                os.link(temporary, self.path)
+            except FileExistsError:
+                raise StoreError(self.where, "the file exists already") from None
+            except OSError as error:
+                raise self._failed(error) from error
+            finally:
+                os.unlink(temporary)
+            if self.durability == "fsync":
                 sync_directory(self._folder)
-        except BaseException:
-            os.unlink(self.path)
-            self.close()
-            raise
-        return self._cursor(fd)
+            return self._cursor(self._writable())
 
     def read(self, after: Cursor | None = None) -> Chunk:
-        fd = self._open(os.O_RDONLY)
+        fd = self._open(READ)
         try:
             status = os.fstat(fd)
-            if not stat.S_ISREG(status.st_mode):
-                raise StoreError(self.where, "not a regular file")
             start = 0
             if after is not None:
                 identity, start = after.value
@@ -62,7 +77,7 @@ class JsonlStore:
                     raise Conflict(self.where, "the file was truncated by another program")
             data = read_all(fd, start, status.st_size - start)
         except OSError as error:
-            raise StoreError(self.where, os.strerror(error.errno or 0)) from error
+            raise self._failed(error) from error
         finally:
             os.close(fd)
         end = len(data)
@@ -72,73 +87,132 @@ class JsonlStore:
         return Chunk(data[:end], Cursor(((status.st_dev, status.st_ino), start + end)), data[end:])
 
     def append(self, lines: Sequence[bytes], *, after: Cursor) -> Cursor:
+        data = self._joined(lines)
         with self._locked():
-            fd = self._writable()
-            self._mend_tail(fd, after)
-            if self._cursor(fd) != after:
-                raise Conflict(self.where, "others wrote first")
+            fd = self._at(after)
             start = after.value[1]
-            data = joined(lines)
             if start and os.pread(fd, 1, start - 1) != b"\n":
                 data = b"\n" + data
             self._write(fd, data, start)
-            return self._cursor(fd)
+            return Cursor((after.value[0], start + len(data)))
 
     def replace(self, lines: Sequence[bytes], *, after: Cursor) -> Cursor:
+        data = self._joined(lines)
         with self._locked():
-            fd = self._writable()
-            self._mend_tail(fd, after)
-            if self._cursor(fd) != after:
-                raise Conflict(self.where, "others wrote first")
-            backup = free_name(self.path, ".bak")
-            temporary = free_name(self.path, ".tmp")
-            new = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            self._at(after)
+            temporary = self._written_beside(".tmp", data, sync=True)
             try:
-                write_all(new, joined(lines))
-                os.fsync(new)
-                os.link(self.path, backup)
-                os.replace(temporary, self.path)
+                backup = self._linked(".bak")
+                sync_directory(self._folder)
+                try:
+                    os.replace(temporary, self.path)
+                except OSError:
+                    os.unlink(backup)
+                    raise
             except OSError as error:
-                if os.path.exists(temporary):
-                    os.unlink(temporary)
-                raise StoreError(self.where, os.strerror(error.errno or 0)) from error
-            finally:
-                os.close(new)
-            sync_directory(self._folder)
+                os.unlink(temporary)
+                raise self._failed(error) from error
             self.close()
+            sync_directory(self._folder)
             return self._cursor(self._writable())
 
     def close(self) -> None:
         if self._fd is not None:
-            os.close(self._fd)
-            self._fd = None
+            fd, self._fd = self._fd, None
+            try:
+                if self._unsynced and self.durability == "flush":
+                    os.fsync(fd)
+            except OSError as error:
+                raise self._failed(error) from error
+            finally:
+                self._unsynced = False
+                os.close(fd)
+
+    # Opening
 
     def _open(self, flags: int) -> int:
         try:
-            return os.open(self.path, flags | os.O_CLOEXEC | os.O_NONBLOCK)
+            fd = os.open(self.path, flags | os.O_CLOEXEC | os.O_NONBLOCK)
         except (FileNotFoundError, NotADirectoryError):
             raise NotFound("session file", self.where) from None
         except OSError as error:
-            raise StoreError(self.where, os.strerror(error.errno or 0)) from error
+            raise self._failed(error) from error
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            os.close(fd)
+            raise StoreError(self.where, "not a regular file")
+        return fd
 
     def _writable(self) -> int:
         """The open file; noticed if another one stands in its place."""
+        if self._poisoned is not None:
+            raise StoreError(self.where, f"{self._poisoned}: open it anew before writing")
         if self._fd is None:
-            self._fd = self._open(os.O_RDWR | os.O_APPEND)
+            self._fd = self._open(WRITE)
         try:
             there = os.stat(self.path)
         except OSError:
             raise Conflict(self.where, "the file was deleted by another program") from None
-        here = os.fstat(self._fd)
-        if (there.st_dev, there.st_ino) != (here.st_dev, here.st_ino):
+        if (there.st_dev, there.st_ino) != self._cursor(self._fd).value[0]:
             self.close()
             raise Conflict(self.where, "the file was replaced by another program")
         return self._fd
+
+    def _at(self, after: Cursor) -> int:
+        """The open file, if it ends at `after`."""
+        fd = self._writable()
+        self._mend_tail(fd, after)
+        if self._cursor(fd) != after:
+            raise Conflict(self.where, "others wrote first")
+        return fd
 
     @staticmethod
     def _cursor(fd: int) -> Cursor:
         status = os.fstat(fd)
         return Cursor(((status.st_dev, status.st_ino), status.st_size))
+
+    @contextmanager
+    def _locked(self) -> Generator[None]:
+        try:
+            lock = os.open(f"{self.path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        except OSError as error:
+            raise StoreError(f"{self.path}.lock", os.strerror(error.errno or 0)) from error
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(lock)
+
+    # Writing
+
+    def _joined(self, lines: Sequence[bytes]) -> bytes:
+        for line in lines:
+            if b"\n" in line:
+                raise StoreError(self.where, "a line cannot hold a newline")
+            if len(line) > LINE_LIMIT:
+                raise StoreError(self.where, f"a line of {len(line)} bytes is over the limit of {LINE_LIMIT}")
+        return b"\n".join([*lines, b""])
+
+    def _write(self, fd: int, data: bytes, start: int) -> None:
+        try:
+            write_all(fd, data)
+        except OSError as error:
+            self._roll_back(fd, start)
+            raise self._failed(error) from error
+        if self.durability != "fsync":
+            self._unsynced = True
+            return
+        try:
+            os.fdatasync(fd)
+        except OSError as error:
+            self._poisoned = f"what is on the disk is not known since a sync failed ({os.strerror(error.errno or 0)})"
+            self._roll_back(fd, start)
+            raise self._failed(error) from error
+
+    def _roll_back(self, fd: int, start: int) -> None:
+        try:
+            os.ftruncate(fd, start)
+        except OSError as error:
+            self._poisoned = f"a failed write could not be taken back ({os.strerror(error.errno or 0)})"
 
     def _mend_tail(self, fd: int, after: Cursor) -> None:
         """Move an unfinished last line out of the way, to a file of its own."""
@@ -149,40 +223,60 @@ class JsonlStore:
         tail = read_all(fd, start, size - start)
         if b"\n" in tail or is_whole_line(tail):
             return
-        torn = free_name(self.path, f".torn-{start}")
-        copy = os.open(torn, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        self._written_beside(f".torn-{start}", tail, sync=True)
         try:
-            write_all(copy, tail)
-            os.fsync(copy)
-        finally:
-            os.close(copy)
-        os.ftruncate(fd, start)
+            sync_directory(self._folder)
+            os.ftruncate(fd, start)
+        except OSError as error:
+            raise self._failed(error) from error
 
-    def _write(self, fd: int, data: bytes, start: int) -> None:
+    def _written_beside(self, suffix: str, data: bytes, *, sync: bool) -> str:
+        """A new file beside the session, whole or not at all; its name."""
+        path, fd = self._created(suffix)
         try:
+            os.fchmod(fd, 0o600)
             write_all(fd, data)
-            if self._fsync:
+            if sync:
                 os.fsync(fd)
         except OSError as error:
-            os.ftruncate(fd, start)
-            raise StoreError(self.where, f"could not write: {os.strerror(error.errno or 0)}") from error
-
-    @contextmanager
-    def _locked(self) -> Generator[None]:
-        try:
-            lock = os.open(f"{self.path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except OSError as error:
-            raise StoreError(f"{self.path}.lock", os.strerror(error.errno or 0)) from error
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            yield
+            os.unlink(path)
+            raise self._failed(error) from error
         finally:
-            os.close(lock)
+            os.close(fd)
+        return path
+
+    def _created(self, suffix: str) -> tuple[str, int]:
+        for path in numbered(f"{self.path}{suffix}"):
+            try:
+                return path, os.open(path, NEW | os.O_CLOEXEC, 0o600)
+            except FileExistsError:
+                continue
+            except OSError as error:
+                raise self._failed(error) from error
+        raise AssertionError
+
+    def _linked(self, suffix: str) -> str:
+        """Another name for the session file as it is now."""
+        for path in numbered(f"{self.path}{suffix}"):
+            try:
+                os.link(self.path, path)
+                os.chmod(path, 0o600)
+                return path
+            except FileExistsError:
+                continue
+        raise AssertionError
+
+    def _failed(self, error: OSError) -> StoreError:
+        return StoreError(self.where, os.strerror(error.errno or 0))
 
 
-def joined(lines: Sequence[bytes]) -> bytes:
-    assert not any(b"\n" in line for line in lines)
-    return b"".join(line + b"\n" for line in lines)
+def numbered(path: str) -> Generator[str]:
+    """`path`, and then with a number behind it."""
+    yield path
+    number = 1
+    while True:
+        yield f"{path}-{number}"
+        number += 1
 
 
 def is_whole_line(raw: bytes) -> bool:
@@ -215,16 +309,6 @@ def write_all(fd: int, data: bytes) -> None:
         view = view[written:]
 
 
-def free_name(path: str, suffix: str) -> str:
-    """`path` with `suffix`, and a number where that is taken."""
-    number = 0
-    while True:
-        name = f"{path}{suffix}{f'-{number}' if number else ''}"
-        if not os.path.lexists(name):
-            return name
-        number += 1
-
-
 def make_private_directory(path: str) -> None:
     """Make `path` and what is missing above it, for this user alone."""
     missing: list[str] = []
@@ -239,6 +323,7 @@ def make_private_directory(path: str) -> None:
         except OSError as error:
             raise StoreError(directory, os.strerror(error.errno or 0)) from error
         os.chmod(directory, 0o700)
+        sync_directory(os.path.dirname(directory))
 
 
 def sync_directory(path: str) -> None:
