@@ -140,21 +140,26 @@ def _sent(message: JsonObject, calls: set[str]) -> JsonObject | None:
 
 
 def _paired(messages: list[tuple[EntryId, JsonObject]]) -> list[tuple[EntryId, JsonObject]]:
-    """Put each turn's results right behind it, one for every call, and make up those that are missing."""
-    results: dict[str, deque[tuple[EntryId, JsonObject]]] = {}
+    """Put each turn's results right behind it, one for every call, and make up those that are missing.
+
+    Providers use call ids again, so a result answers the last turn before it that made such a call.
+    """
+    turns: list[list[tuple[EntryId, JsonObject]]] = []
+    waiting: dict[str, tuple[list[tuple[EntryId, JsonObject]], deque[int]]] = {}
     for id, message in messages:
-        call = answered_call(message)
-        if call is not None:
-            results.setdefault(call, deque()).append((id, message))
-    paired: list[tuple[EntryId, JsonObject]] = []
-    for id, message in messages:
-        if answered_call(message) is not None:
-            continue
-        paired.append((id, message))
-        for call in tool_calls(message):
-            waiting = results.get(call.id)
-            paired.append(waiting.popleft() if waiting else (id, _no_result(call.id, call.name, message)))
-    return paired
+        answered = answered_call(message)
+        if answered is None:
+            turn = [(id, message)]
+            turns.append(turn)
+            for call in tool_calls(message):
+                if call.id not in waiting or waiting[call.id][0] is not turn:
+                    waiting[call.id] = turn, deque()
+                waiting[call.id][1].append(len(turn))
+                turn.append((id, _no_result(call.id, call.name, message)))
+        elif answered in waiting and waiting[answered][1]:
+            turn, places = waiting[answered]
+            turn[places.popleft()] = id, message
+    return [message for turn in turns for message in turn]
 
 
 def _no_result(call: str, name: str, message: JsonObject) -> JsonObject:
@@ -274,7 +279,7 @@ def _state_from_wire(wire: JsonObject) -> dict[str, Any]:
     state: dict[str, Any] = {"thinking_level": string(wire.get("thinkingLevel")) or "off"}
     model = wire.get("model")
     if is_object(model) and isinstance(model.get("modelId"), str):
-        state["provider"], state["model"] = string(model.get("provider")), model["modelId"]
+        state["provider"], state["model"] = string(model.get("provider")) or None, model["modelId"]
     if isinstance(wire.get("mode"), str):
         state["mode"], state["mode_data"] = wire["mode"], wire.get("modeData")
     rules: Any = wire.get("rules")
@@ -453,7 +458,7 @@ def _held_back(message: JsonObject, calls: set[str], failed: set[str]) -> str:
     if call is not None:
         if call in failed:
             return "the turn that called for it failed"
-        return "another result answers its tool call" if call in calls else "its tool call is not in the context"
+        return "its tool call is answered by another result" if call in calls else "its tool call is not in the context"
     if stopped_abnormally(message):
         return f"the turn ended with {string(message.get('stopReason'))}"
     if message.get("excludeFromContext") is True:

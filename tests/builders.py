@@ -1,0 +1,77 @@
+"""Small things to build sessions from, so that a test shows its shape and not its JSON."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from sessiontree.core.entries import Body, Entry, Message
+from sessiontree.core.heads import Heads
+from sessiontree.core.messages import user
+from sessiontree.core.tree import Tree
+from sessiontree.format.codec import body_to_wire, read_entry, type_of, write_object
+from sessiontree.format.jsonl import Reader
+
+TIME = "2026-01-01T00:00:00.000Z"
+TIME_MS = 1_767_225_600_000
+
+
+def entry(
+    id: str, parent: str | None = None, body: Body | dict[str, Any] | None = None, *, line: int = 0, **keys: Any
+) -> Entry:
+    """An entry as a peer writes it; `keys` are further keys of the line, such as `branch`."""
+    said = user(id) if body is None else body
+    fields = said if isinstance(said, dict) else {"type": type_of(said), **body_to_wire(said)}
+    return read_entry(write_object({"id": id, "parentId": parent, "timestamp": TIME, **fields, **keys}), line)
+
+
+def grow(shape: str, **bodies: Body | dict[str, Any]) -> Tree:
+    """`"a>b>c b>d"`: a chain a-b-c and a second child d of b; each is a user's message unless a body is given."""
+    tree = Tree()
+    for chain in shape.split():
+        parent = None
+        for id in chain.split(">"):
+            if id not in tree:
+                tree.add(entry(id, parent, bodies.get(id), line=len(tree) + 2))
+            parent = id
+    return tree
+
+
+def hang(*pairs: str) -> Tree:
+    """`"b<a"`: an entry b that names a as its parent, in this order, however wrong; `"a"` alone names none."""
+    tree = Tree()
+    for line, pair in enumerate(pairs, start=2):
+        id, _, parent = pair.partition("<")
+        tree.add(entry(id, parent or None, line=line))
+    return tree
+
+
+def ids(entries: Any) -> str:
+    return "".join(entry.id for entry in entries)
+
+
+def replayed(*entries: Entry) -> Heads:
+    """The heads after these lines."""
+    heads = Heads()
+    heads.replay(entries, Tree(entries))
+    return heads
+
+
+def say(role: str, content: Any = None, **fields: Any) -> Message:
+    """A message of any role, as odd as you like."""
+    return Message({"role": role, **({} if content is None else {"content": content}), **fields})
+
+
+def header(**fields: Any) -> dict[str, Any]:
+    return {"type": "session", "version": 3, "id": "s", "timestamp": TIME, "cwd": "/project", **fields}
+
+
+def file_of(*lines: bytes | str | dict[str, Any]) -> bytes:
+    """The bytes of a file with these lines."""
+    raw = [json.dumps(line) if isinstance(line, dict) else line for line in lines]
+    return b"".join((line.encode() if isinstance(line, str) else line) + b"\n" for line in raw)
+
+
+def read(data: bytes) -> tuple[Reader, list[Entry]]:
+    reader = Reader("test.jsonl")
+    return reader, reader.feed(data)

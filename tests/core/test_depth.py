@@ -1,0 +1,74 @@
+"""Nothing in the core recurses: a chain of a million entries is a session like any other."""
+
+import sys
+
+import pytest
+
+from sessiontree.core.context import explain
+from sessiontree.core.entries import Entry
+from sessiontree.core.heads import Heads
+from sessiontree.core.messages import user
+from sessiontree.core.outline import outline
+from sessiontree.core.plan import plan_fork, plan_navigate
+from sessiontree.core.problems import find_problems
+from sessiontree.core.tree import Tree
+
+SAID = user("x")
+
+
+def chain(length, *, first=None):
+    """Entries 0 to `length` - 1, each under the one before; the first names `first` as its parent."""
+    parents = [first, *map(str, range(length - 1))]
+    return [
+        Entry(raw=b"", id=str(n), parent=parent, type="message", timestamp="", line=n + 2, body=SAID)
+        for n, parent in enumerate(parents)
+    ]
+
+
+@pytest.fixture
+def shallow():
+    """Hardly any stack to recurse on, and no tracing, which would make a million of anything slow."""
+    limit, trace = sys.getrecursionlimit(), sys.gettrace()
+    sys.settrace(None)
+    sys.setrecursionlimit(200)
+    yield
+    sys.setrecursionlimit(limit)
+    sys.settrace(trace)
+
+
+@pytest.mark.usefixtures("shallow")
+def test_a_chain_of_a_million_entries_needs_no_recursion():
+    count = 1_000_000
+    last = str(count - 1)
+    tree = Tree(chain(count))
+
+    path = tree.path(last)
+
+    assert (len(path), path[0].id, path[-1].id) == (count, "0", last)
+    assert sum(1 for _ in tree.walk(last)) == count
+
+
+@pytest.mark.usefixtures("shallow")
+def test_a_deep_chain_is_explained_drawn_planned_and_checked_without_recursion():
+    count = 100_000
+    last = str(count - 1)
+    tree, heads = Tree(chain(count)), Heads()
+    heads.replay(tree, tree)
+
+    assert heads.leaf == last
+    assert len(explain(tree, last).entries) == count
+    assert len(outline(tree, last, "all")) == count
+    assert len(plan_fork(tree, last).entries) == count
+    assert len(plan_navigate(tree, last, "0").abandoned) == count - 1
+    assert find_problems(tree, heads) == []
+
+
+@pytest.mark.usefixtures("shallow")
+def test_a_cycle_of_many_entries_is_cut_once():
+    count = 100_000
+    last = str(count - 1)
+    tree = Tree(chain(count, first=last))
+
+    assert tree.parent("0") is None
+    assert len(tree.path(last)) == count
+    assert [(problem.kind, problem.entry) for problem in find_problems(tree, Heads())] == [("cycle", "0")]

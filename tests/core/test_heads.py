@@ -1,0 +1,301 @@
+import pytest
+from hypothesis import given
+
+from sessiontree.core.entries import HEAD_RECORD, BranchPoint, Custom, Label
+from sessiontree.core.heads import BranchInfo, Heads, Move
+from sessiontree.core.tree import Tree
+from tests.builders import TIME, entry, replayed
+from tests.strategies import damaged_entry_lists, entry_lists
+
+
+def record(id, parent, **data):
+    return entry(id, parent, Custom(custom_type=HEAD_RECORD, data=data), branch=data.get("current"))
+
+
+A, B = entry("a", branch="main"), entry("b", "a", branch="main")
+START = (A, B)
+"""A session of two lines on main."""
+
+
+def label(id, parent, **keys):
+    return entry(id, parent, Label(target="a", text="x"), **keys)
+
+
+# Lines of ours
+
+
+def test_a_new_session_is_before_everything_on_main():
+    heads = Heads()
+
+    assert (heads.current, heads.leaf, heads.heads) == ("main", None, {"main": None})
+    assert heads.undoable is None
+
+
+def test_a_line_advances_its_branch_to_itself():
+    heads = replayed(*START)
+
+    assert heads.heads == {"main": "b"}
+    assert heads.moves == []
+
+
+def test_an_annotation_advances_nobody():
+    assert replayed(*START, label("c", "b", branch="main")).heads == {"main": "b"}
+
+
+def test_a_line_without_a_branch_moves_nobody_and_changes_nothing():
+    late = entry("c", "a", branch=None)
+
+    heads = replayed(*START, late)
+
+    assert (heads.heads, heads.current, heads.moves) == ({"main": "b"}, "main", [])
+
+
+def test_a_line_on_another_branch_makes_that_one_current_and_is_a_move():
+    heads = replayed(*START, entry("c", "a", branch="side"))
+
+    assert heads.heads == {"main": "b", "side": "c"}
+    assert heads.current == "side"
+    assert heads.moves == [Move("main", "b", True)]
+
+
+def test_a_line_says_when_the_current_branch_is_another_one():
+    heads = replayed(*START, entry("c", "b", branch="side", current="main"))
+
+    assert (heads.heads["side"], heads.current, heads.moves) == ("c", "main", [])
+
+
+def test_a_current_branch_that_does_not_exist_is_passed_over():
+    heads = replayed(*START, entry("c", "b", branch="main", current="nowhere"))
+
+    assert heads.current == "main"
+    assert heads.leaf == "c"
+
+
+def test_a_line_that_does_not_go_on_from_the_head_is_a_move():
+    heads = replayed(*START, entry("c", "a", branch="main"))
+
+    assert heads.leaf == "c"
+    assert heads.moves == [Move("main", "b", False)]
+    assert heads.undoable == Move("main", "b", False)
+
+
+def test_annotations_in_between_make_no_move():
+    heads = replayed(*START, label("c", "b", branch="main"), entry("d", "c", branch="main"))
+
+    assert (heads.leaf, heads.moves) == ("d", [])
+
+
+def test_a_branch_point_starts_a_branch_and_leaves_the_old_one_alone():
+    heads = replayed(*START, entry("c", "a", BranchPoint(name="side", description="why"), branch="side"))
+
+    assert heads.heads == {"main": "b", "side": "c"}
+    assert heads.info == {"side": BranchInfo(created=TIME, description="why")}
+
+
+# Lines of peers
+
+
+def test_without_a_branch_in_any_line_the_head_is_the_last_entry():
+    heads = replayed(entry("a"), entry("b", "a"), entry("c", "a"))
+
+    assert heads.heads == {"main": "c"}
+    assert heads.moves == [Move("main", "b", False)]
+
+
+def test_a_file_that_ends_in_annotations_has_its_head_above_them():
+    assert replayed(entry("a"), entry("b", "a"), label("c", "b"), label("d", "c")).leaf == "b"
+
+
+def test_a_peers_annotation_moves_to_where_it_hangs():
+    heads = replayed(entry("a"), entry("b", "a"), label("c", "a"))
+
+    assert heads.leaf == "a"
+    assert heads.moves == [Move("main", "b", False)]
+
+
+def test_a_peers_line_goes_on_where_the_line_before_it_was_written():
+    heads = replayed(*START, entry("c", "b", branch="side", current="main"), entry("d", "c"))
+
+    assert heads.heads == {"main": "b", "side": "d"}
+    assert heads.current == "side"
+
+
+def test_a_peers_line_after_a_late_result_belongs_to_the_current_branch():
+    heads = replayed(*START, entry("c", "a", branch=None), entry("d", "c"))
+
+    assert heads.heads == {"main": "d"}
+
+
+def test_a_peers_line_after_one_on_a_branch_that_never_began_belongs_to_the_current_branch():
+    heads = replayed(*START, label("c", "b", branch="ghost"), entry("d", "b"))
+
+    assert heads.heads == {"main": "d"}
+
+
+def test_a_peers_branch_point_starts_a_branch():
+    heads = replayed(entry("a"), entry("b", "a", BranchPoint(name="side")), entry("c", "b"))
+
+    assert heads.heads == {"main": "a", "side": "c"}
+    assert heads.current == "side"
+
+
+# Head records
+
+
+def test_a_head_record_sets_all_heads():
+    heads = replayed(*START, record("c", "a", current="side", heads={"main": None, "side": "a"}))
+
+    assert heads.heads == {"main": None, "side": "a"}
+    assert (heads.current, heads.leaf) == ("side", "a")
+    assert heads.lines_since_record == 0
+    assert heads.moves == []
+
+
+def test_a_head_record_with_a_from_is_a_move_that_can_be_undone():
+    heads = replayed(*START, record("c", "a", current="main", heads={"main": "a"}, **{"from": {}}))
+
+    assert heads.moves == [Move("main", "b", False)]
+    assert heads.undoable == Move("main", "b", False)
+
+
+def test_a_second_undo_goes_one_move_further_back():
+    moves = [
+        record("c", "a", current="main", heads={"main": "a"}, **{"from": {}}),
+        record("d", "b", current="main", heads={"main": None}, **{"from": {}}),
+    ]
+    undo = record("e", "a", current="main", heads={"main": "a"}, undo=True, **{"from": {}})
+
+    heads = replayed(*START, *moves, undo)
+
+    assert [move.leaf for move in heads.moves] == ["b", "a", None]
+    assert heads.undoable == Move("main", "b", False)
+
+
+def test_an_undo_with_nothing_to_undo_is_only_logged():
+    heads = replayed(A, record("b", "a", current="main", heads={"main": None}, undo=True, **{"from": {}}))
+
+    assert (heads.moves, heads.undoable) == ([Move("main", "a", False)], None)
+
+
+def test_a_reset_forgets_the_moves_and_the_branches_that_are_gone():
+    side = entry("c", "a", BranchPoint(name="side"), branch="side")
+
+    heads = replayed(*START, side, record("d", "c", current="main", heads={"main": "c"}, reset=True))
+
+    assert (heads.moves, heads.undoable, heads.info) == ([], None, {})
+
+
+def test_a_renamed_branch_keeps_what_is_known_of_it_and_its_moves():
+    side = entry("c", "a", BranchPoint(name="side", description="why"), branch="side")
+    moved = entry("d", "b", branch="side")
+    renamed = record(
+        "e",
+        "d",
+        current="new",
+        heads={"main": "b", "new": "d"},
+        renamed={"from": "side", "to": "new"},
+        archived=["main"],
+    )
+
+    heads = replayed(*START, side, moved, renamed)
+
+    assert heads.info == {"new": BranchInfo(created=TIME, description="why")}
+    assert heads.moves == [Move("main", "b", True), Move("new", "c", False)]
+    assert heads.undoable == Move("new", "c", False)
+    assert heads.archived == {"main"}
+
+
+def test_renaming_a_branch_of_which_nothing_is_known_is_fine():
+    renamed = record("c", "b", current="trunk", heads={"trunk": "b"}, renamed={"from": "main", "to": "trunk"})
+
+    heads = replayed(*START, renamed)
+
+    assert (heads.heads, heads.info) == ({"trunk": "b"}, {})
+
+
+@pytest.mark.parametrize("data", [None, "odd", {}, {"heads": {}, "current": 5}, {"heads": [], "renamed": {"from": 1}}])
+def test_a_head_record_that_makes_no_sense_changes_nothing(data):
+    heads = replayed(*START, entry("c", "a", Custom(custom_type=HEAD_RECORD, data=data), branch="main"))
+
+    assert (heads.heads, heads.current, heads.moves, heads.archived) == ({"main": "b"}, "main", [], set())
+
+
+def test_a_record_that_drops_the_current_branch_makes_another_one_current():
+    dropping = record("c", "a", current="gone", heads={"side": 5, "other": "a"}, archived=["side", "gone"])
+
+    heads = replayed(*START, dropping)
+
+    assert heads.heads == {"side": None, "other": "a"}
+    assert heads.current == "side"
+    assert heads.archived == {"side"}
+
+
+def test_a_head_that_is_not_in_the_file_is_left_by_a_move():
+    heads = replayed(A, record("b", "a", current="main", heads={"main": "lost"}), entry("c", "a", branch="main"))
+
+    assert heads.leaf == "c"
+    assert heads.moves == [Move("main", "lost", False)]
+
+
+# Where a peer would land, and records to write
+
+
+def test_the_file_ends_at_the_current_place_or_it_does_not():
+    moved_on = entry("c", "b", branch="side", current="main")
+    for lines, here in [
+        ((), True),
+        (START, True),
+        ((*START, label("c", "b", branch="main")), True),
+        ((*START, moved_on), False),
+        ((*START, entry("c", "b", branch=None)), False),
+    ]:
+        assert replayed(*lines).ends_here(Tree(lines)) is here
+
+
+def test_a_record_of_what_is_true_now_replays_to_the_same():
+    lines = [*START, entry("c", "a", BranchPoint(name="side"), branch="side")]
+    live = replayed(*lines)
+
+    again = replayed(*lines, entry("d", "c", live.record(), branch="side"))
+
+    assert (again.heads, again.current, again.moves) == (live.heads, live.current, live.moves)
+
+
+def test_a_record_of_a_change_replays_to_the_change():
+    live = replayed(*START)
+
+    body = live.record(moved=True, current="new", heads={"new": "a"}, archived=["new"], renamed=("main", "new"))
+    after = replayed(*START, entry("c", "a", body, branch="new"))
+
+    assert (after.heads, after.current, after.archived) == ({"new": "a"}, "new", {"new"})
+    assert len(after.moves) == 1
+
+
+def test_a_record_of_an_undo_takes_a_move_back():
+    lines = [*START, entry("c", "a", branch="main")]
+    undo = replayed(*lines).record(undo=True, heads={"main": "b"})
+
+    after = replayed(*lines, entry("d", "b", undo))
+
+    assert (after.leaf, after.undoable) == ("b", None)
+    assert len(after.moves) == 2
+
+
+@given(entry_lists())
+def test_following_a_session_line_by_line_equals_replaying_its_file(entries):
+    live, tree = Heads(), Tree()
+    for line in entries:
+        tree.add(line)
+        live.apply(line, tree)
+
+    whole = replayed(*entries)
+
+    assert (live.heads, live.current, live.moves) == (whole.heads, whole.current, whole.moves)
+
+
+@given(damaged_entry_lists())
+def test_the_current_branch_has_a_head_whatever_the_lines_say(entries):
+    heads = replayed(*entries)
+
+    assert heads.current in heads.heads
+    assert len(heads.moves) <= 2 * len(entries)

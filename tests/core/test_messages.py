@@ -1,0 +1,290 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sessiontree.core.messages import (
+    BRANCH_LEAD,
+    COMPACTION_LEAD,
+    Spent,
+    ToolCall,
+    answered_call,
+    assistant,
+    blocks,
+    complete,
+    for_model,
+    full_usage,
+    model_of,
+    number,
+    role,
+    spent,
+    stopped_abnormally,
+    text,
+    tool_call,
+    tool_calls,
+    tool_result,
+    user,
+)
+from tests.strategies import json_values
+
+NOTHING_SPENT = {
+    "input": 0,
+    "output": 0,
+    "cacheRead": 0,
+    "cacheWrite": 0,
+    "totalTokens": 0,
+    "cost": {"input": 0, "output": 0, "cacheRead": 0, "cacheWrite": 0, "total": 0},
+}
+
+
+def sent_text(message):
+    """The text that a model is sent for `message`, in the user's name."""
+    sent = for_model(message)
+    assert sent["role"] == "user"
+    [block] = sent["content"]
+    assert block["type"] == "text"
+    return block["text"]
+
+
+# Making messages
+
+
+def test_a_user_says_text_or_blocks_as_they_are():
+    assert user("hi").message == {"role": "user", "content": "hi"}
+    assert user([{"type": "image"}]).message["content"] == [{"type": "image"}]
+
+
+def test_an_assistant_message_says_only_what_was_given():
+    message = assistant("hi").message
+
+    assert message["content"] == [{"type": "text", "text": "hi"}]
+    assert message["usage"] == NOTHING_SPENT
+    assert not {"provider", "model", "stopReason", "errorMessage"} & set(message)
+
+
+def test_an_assistant_message_carries_model_stop_and_error_when_given():
+    message = assistant("hi", model="m", provider="p", stop_reason="error", error="broke").message
+
+    assert (message["provider"], message["model"]) == ("p", "m")
+    assert (message["stopReason"], message["errorMessage"]) == ("error", "broke")
+
+
+def test_a_call_and_its_result_know_each_other():
+    calling = assistant([tool_call("c1", "read", {"path": "x"})]).message
+    result = tool_result("c1", "read", "text", error=True).message
+
+    [call] = tool_calls(calling)
+    assert call == ToolCall("c1", "read", {"path": "x"})
+    assert answered_call(result) == call.id
+    assert (result["toolName"], result["isError"]) == ("read", True)
+
+
+def test_usage_is_filled_up_to_the_full_form():
+    full = full_usage({"input": 10, "output": 5, "cost": 0.01, "reasoning": 3})
+
+    assert full["totalTokens"] == 15
+    assert full["cost"] == {"input": 0, "output": 0, "cacheRead": 0, "cacheWrite": 0, "total": 0.01}
+    assert full["reasoning"] == 3
+
+
+def test_a_total_that_is_given_stays():
+    assert full_usage({"input": 10, "totalTokens": 99})["totalTokens"] == 99
+    assert full_usage({"cost": {"input": 1, "total": 7}})["cost"]["total"] == 7
+
+
+def test_costs_by_kind_are_added_up():
+    assert full_usage({"cost": {"input": 1, "cacheRead": 2}})["cost"]["total"] == 3
+
+
+def test_a_message_is_completed_as_peers_write_it():
+    filled = complete({"role": "assistant", "content": "hi"}, now=7, provider="p", model="m")
+
+    assert filled == {
+        "role": "assistant",
+        "content": [{"type": "text", "text": "hi"}],
+        "api": "unknown",
+        "provider": "p",
+        "model": "m",
+        "usage": NOTHING_SPENT,
+        "stopReason": "stop",
+        "timestamp": 7,
+    }
+
+
+def test_completing_keeps_what_is_there():
+    given_ = {"role": "assistant", "content": [tool_call("c", "n", {})], "model": "mine", "timestamp": 1}
+
+    filled = complete(given_, now=7, model="other")
+
+    assert (filled["model"], filled["timestamp"], filled["stopReason"]) == ("mine", 1, "toolUse")
+    assert filled["content"] == given_["content"]
+    assert "provider" not in given_
+
+
+def test_completing_a_result_says_that_it_is_no_error():
+    filled = complete({"role": "toolResult", "toolCallId": "c", "content": "text"}, now=7)
+
+    assert filled["isError"] is False
+    assert filled["content"] == [{"type": "text", "text": "text"}]
+    assert complete({"role": "toolResult"}, now=7)["content"] == []
+
+
+def test_completing_another_role_adds_only_the_time():
+    assert complete({"role": "user", "content": "x"}, now=7) == {"role": "user", "content": "x", "timestamp": 7}
+
+
+# Reading messages
+
+
+@pytest.mark.parametrize("odd", [None, True, "5", float("inf"), float("-inf"), float("nan"), 10**400, [], {}])
+def test_what_is_no_finite_number_counts_nothing(odd):
+    assert number(odd) == 0
+
+
+def test_a_number_stays_what_it_is():
+    assert number(5) == 5
+    assert number(0.25) == 0.25
+    assert number(10**50) == 10**50
+
+
+def test_text_joins_the_text_blocks_and_passes_over_the_rest():
+    content = [
+        {"type": "text", "text": "a"},
+        {"type": "image"},
+        "stray",
+        {"type": "text"},
+        {"type": "text", "text": "b"},
+    ]
+
+    assert text(content) == "a\n\nb"
+    assert text("plain") == "plain"
+    assert text(None) == ""
+
+
+def test_a_plain_string_is_one_text_block():
+    assert list(blocks("a")) == [{"type": "text", "text": "a"}]
+    assert list(blocks(7)) == []
+
+
+def test_only_an_assistant_calls_tools():
+    call = tool_call("c", "n", {})
+
+    assert list(tool_calls({"role": "user", "content": [call]})) == []
+    assert list(tool_calls({"role": "assistant", "content": [call, {"type": "text"}]})) == [ToolCall("c", "n", {})]
+
+
+def test_only_a_tool_result_answers():
+    assert answered_call({"role": "user", "toolCallId": "c"}) is None
+    assert answered_call({"role": "toolResult"}) == ""
+
+
+def test_a_turn_that_failed_or_was_aborted_stopped_abnormally():
+    assert stopped_abnormally({"role": "assistant", "stopReason": "error"})
+    assert stopped_abnormally({"role": "assistant", "stopReason": "aborted"})
+    assert not stopped_abnormally({"role": "assistant", "stopReason": "length"})
+    assert not stopped_abnormally({"role": "user", "stopReason": "error"})
+    assert not stopped_abnormally({"role": "assistant", "stopReason": ["error"]})
+
+
+def test_the_model_is_known_only_where_an_assistant_names_it_in_full():
+    assert model_of({"role": "assistant", "provider": "p", "model": "m"}) == ("p", "m")
+    assert model_of({"role": "assistant", "model": "m"}) is None
+    assert model_of({"role": "user", "provider": "p", "model": "m"}) is None
+
+
+def test_what_was_spent_is_the_total_or_else_the_sum():
+    assert spent({"totalTokens": 9, "input": 1, "cost": {"total": 0.5}}) == Spent(9, 0.5)
+    assert spent({"input": 1, "output": 2, "cost": 0.5}) == Spent(3, 0.5)
+
+
+@pytest.mark.parametrize("nothing", [None, {}, {"totalTokens": 0, "cost": {"total": 0}}, "odd"])
+def test_nothing_recorded_is_not_the_same_as_zero(nothing):
+    assert spent(nothing) is None
+
+
+# What a model is sent
+
+
+@pytest.mark.parametrize("kind", ["user", "assistant", "toolResult", "system"])
+def test_the_roles_that_models_know_are_sent_as_they_are(kind):
+    message = {"role": kind, "content": "x", "extra": 1}
+
+    assert for_model(message) is message
+
+
+def test_summaries_are_sent_as_the_users_with_a_lead_that_says_which():
+    compacted = sent_text({"role": "compactionSummary", "summary": "S"})
+    branch = sent_text({"role": "branchSummary", "summary": "S"})
+
+    assert compacted == f"{COMPACTION_LEAD}\n\n<summary>\nS\n</summary>"
+    assert branch == f"{BRANCH_LEAD}\n\n<summary>\nS\n</summary>"
+
+
+@pytest.mark.parametrize("kind", ["custom", "hookMessage"])
+def test_custom_messages_are_sent_as_the_users_without_their_details(kind):
+    message = {"role": kind, "content": "x", "details": {"secret": 1}, "timestamp": 5}
+
+    assert for_model(message) == {"role": "user", "content": [{"type": "text", "text": "x"}], "timestamp": 5}
+    assert for_model({"role": kind, "content": [{"type": "image"}, 3]})["content"] == [{"type": "image"}]
+
+
+def test_a_developer_speaks_as_the_system():
+    assert for_model({"role": "developer", "content": "x"}) == {"role": "system", "content": "x"}
+
+
+def test_an_unknown_role_is_not_sent():
+    assert for_model({"role": "martian", "content": "x"}) is None
+    assert for_model({}) is None
+
+
+def test_a_shell_run_is_sent_with_command_and_output():
+    said = sent_text({"role": "bashExecution", "command": "ls", "output": "a.txt", "exitCode": 0})
+
+    assert "`ls`" in said
+    assert "```\na.txt\n```" in said
+    assert "exited" not in said
+
+
+def test_a_shell_run_tells_of_silence_failure_cancelling_and_cuts():
+    assert "printed nothing" in sent_text({"role": "pythonExecution", "code": "pass"})
+    assert "`pass`" in sent_text({"role": "pythonExecution", "code": "pass"})
+    assert "code 2" in sent_text({"role": "bashExecution", "command": "x", "exitCode": 2})
+    cancelled = sent_text({"role": "bashExecution", "command": "x", "exitCode": 2, "cancelled": True})
+    assert "cancelled" in cancelled
+    assert "code 2" not in cancelled
+    cut = {"role": "bashExecution", "command": "x", "truncated": True, "fullOutputPath": "/tmp/all"}
+    assert "/tmp/all" in sent_text(cut)
+    assert "/tmp/all" not in sent_text({**cut, "truncated": False})
+
+
+def test_a_shell_run_can_be_kept_from_the_model():
+    assert for_model({"role": "bashExecution", "command": "x", "excludeFromContext": True}) is None
+    assert for_model({"role": "bashExecution", "command": "x", "excludeFromContext": False}) is not None
+
+
+def test_mentioned_files_are_sent_with_their_paths():
+    files = [{"path": "a.py", "content": "print()"}, "odd", {"path": "b.py"}]
+
+    said = sent_text({"role": "fileMention", "text": "look", "content": "here", "files": files})
+
+    assert said == "look\n\nhere\n\na.py\nprint()\n\nb.py\n"
+    assert sent_text({"role": "fileMention", "files": "odd"}) == ""
+
+
+ROLES = st.sampled_from(
+    ["user", "assistant", "toolResult", "custom", "bashExecution", "fileMention", "branchSummary", "developer", "?"]
+)
+KEYS = ["content", "usage", "stopReason", "toolCallId", "summary", "exitCode", "files", "output", "model", "provider"]
+
+
+@given(ROLES, st.dictionaries(st.sampled_from(KEYS), json_values))
+def test_any_json_is_read_without_harm(kind, fields):
+    message = {"role": kind, **fields}
+
+    assert role(message) == kind
+    assert isinstance(stopped_abnormally(message), bool)
+    assert all(isinstance(call.id, str) for call in tool_calls(message))
+    assert all(isinstance(block, dict) for block in blocks(fields.get("content")))
+    sent = for_model(message)
+    assert sent is None or sent["role"] in ("user", "assistant", "toolResult", "system")
+    assert complete(message, now=1)["role"] == kind
+    assert (spent(fields.get("usage")) or Spent(1, 1)) != Spent(0, 0)

@@ -1,0 +1,123 @@
+import pytest
+
+from sessiontree.core.entries import HEAD_RECORD, Custom, Label, Usage
+from sessiontree.core.heads import Heads
+from sessiontree.core.places import check_branch_name, resolve
+from sessiontree.errors import Ambiguous, InvalidOperation, NotFound
+from tests.builders import entry, grow
+
+
+def at(place, tree):
+    heads = Heads()
+    heads.replay(tree, tree)
+    return resolve(place, tree, heads)
+
+
+TREE = grow("aaaaaaaa1>aaaaaaaa2>bbbbbbbbb>c")
+"""A chain whose head is c."""
+
+
+def test_head_and_root_are_places():
+    assert at("HEAD", TREE) == "c"
+    assert at("root", TREE) is None
+    assert at("main", TREE) == "c"
+
+
+def test_an_id_or_its_first_eight_characters_name_an_entry():
+    assert at("c", TREE) == "c"
+    assert at("bbbbbbbb", TREE) == "bbbbbbbbb"
+
+
+def test_a_prefix_of_several_ids_is_ambiguous_and_names_them():
+    with pytest.raises(Ambiguous, match="aaaaaaaa1, aaaaaaaa2"):
+        at("aaaaaaaa", TREE)
+
+
+@pytest.mark.parametrize("place", ["bbbbbbb", "zzzzzzzzz", "", "~", "HEAD@{x}", "nobody~1"])
+def test_what_names_nothing_is_an_error(place):
+    with pytest.raises(NotFound, match="no place"):
+        at(place, TREE)
+
+
+def test_a_place_may_go_up_by_real_entries():
+    tree = grow("a>b>n>c", n=Usage(kind="warm"))
+
+    assert at("HEAD~0", tree) == "c"
+    assert at("HEAD~", tree) == "b"
+    assert at("HEAD~2", tree) == "a"
+    assert at("HEAD~1~1", tree) == "a"
+    assert at("HEAD~3", tree) is None
+    assert at("root~0", tree) is None
+
+
+def test_going_up_past_everything_is_an_error():
+    with pytest.raises(NotFound, match="HEAD~9"):
+        at("HEAD~9", TREE)
+    with pytest.raises(NotFound):
+        at("root~1", TREE)
+
+
+def test_going_up_from_an_annotation_comes_first_to_the_entry_above_it():
+    tree = grow("a>b>n", n=Usage(kind="warm"))
+
+    assert at("n", tree) == "n"
+    assert at("n~0", tree) == "n"
+    assert at("n~1", tree) == "b"
+    assert at("n~2", tree) == "a"
+
+
+def test_an_annotation_with_nothing_above_it_is_one_step_from_the_root():
+    tree = grow("n", n=Usage(kind="warm"))
+
+    assert at("n~0", tree) == "n"
+    assert at("n~1", tree) is None
+    with pytest.raises(NotFound):
+        at("n~2", tree)
+
+
+def test_a_label_names_the_entry_it_is_on_unless_several_have_it():
+    tree = grow("a>b>c", c=Label(target="a", text="here~1"))
+    assert at("here~1", tree) == "a"
+
+    tree.add(entry("d", "c", Label(target="b", text="here~1")))
+
+    with pytest.raises(Ambiguous, match="a, b"):
+        at("here~1", tree)
+
+
+def test_a_branch_goes_before_a_label_and_a_label_before_an_id():
+    tree = grow("a>b>c>d", c=Label(target="a", text="main"), d=Label(target="a", text="b"))
+
+    assert at("main", tree) == "b"
+    assert at("b", tree) == "a"
+
+
+def test_earlier_heads_are_counted_in_moves():
+    tree = grow("a>b>c a>d a>e")
+
+    assert at("HEAD@{0}", tree) == "e"
+    assert at("HEAD@{1}", tree) == "d"
+    assert at("HEAD@{2}", tree) == "c"
+    assert at("HEAD@{2}~1", tree) == "b"
+    with pytest.raises(NotFound, match="2 moves"):
+        at("HEAD@{3}", tree)
+
+
+def test_a_head_that_is_not_in_the_file_has_nothing_above_it():
+    record = Custom(custom_type=HEAD_RECORD, data={"current": "main", "heads": {"main": "lost"}})
+
+    with pytest.raises(NotFound, match="lost"):
+        at("HEAD~1", grow("a>b", b=record))
+
+
+@pytest.mark.parametrize("name", ["main", "approach-a", "été", "a b", "HEAD2"])
+def test_ordinary_names_are_fine_for_branches(name):
+    check_branch_name(name)
+
+
+@pytest.mark.parametrize(
+    "name", ["", "HEAD", "root", "HEAD@{1}", "a~1", " a", "a ", "a\nb", "\x1b[0m", "\x85", "x" * 201]
+)
+def test_names_that_mean_something_else_or_cannot_be_shown_are_refused(name):
+    with pytest.raises(InvalidOperation, match="name of a branch"):
+        check_branch_name(name)

@@ -1,0 +1,122 @@
+import pytest
+from hypothesis import given
+
+from sessiontree.core.entries import HEAD_RECORD, Compaction, Custom, Label
+from sessiontree.core.heads import Heads
+from sessiontree.core.messages import assistant, tool_call, tool_result
+from sessiontree.core.problems import find_problems
+from sessiontree.core.tree import Tree
+from tests.builders import entry, grow, hang
+from tests.strategies import damaged_entry_lists, entry_lists
+
+
+def problems(tree):
+    heads = Heads()
+    heads.replay(tree.entries, tree)
+    return find_problems(tree, heads)
+
+
+def told(tree):
+    return [(problem.kind, problem.severity, problem.entry, problem.line) for problem in problems(tree)]
+
+
+def calling(*ids, stop="toolUse"):
+    return assistant([tool_call(id, "read", {}) for id in ids], stop_reason=stop)
+
+
+def compaction(first_kept):
+    return Compaction(summary="S", first_kept=first_kept)
+
+
+def test_a_sound_session_has_no_problems():
+    assert (
+        told(grow("a>b>c b>d", b=calling("c1"), c=tool_result("c1", "read", "x"), d=tool_result("c1", "read", "y")))
+        == []
+    )
+
+
+def test_a_shadowed_entry_is_reported_with_the_line_that_counts():
+    [problem] = problems(hang("a", "b<a", "a"))
+
+    assert (problem.kind, problem.severity, problem.entry, problem.line) == ("duplicate_id", "fault", "a", 2)
+    assert "line 4" in problem.message
+
+
+@pytest.mark.parametrize(
+    ("lines", "kind", "line"),
+    [("a b<gone", "orphan", 3), ("a b<b", "self_parent", 3), ("a b<c c<b", "cycle", 3)],
+)
+def test_an_entry_that_hangs_from_nothing_is_reported(lines, kind, line):
+    tree = hang(*lines.split())
+
+    assert told(tree) == [(kind, "fault", "b", line)]
+    assert "'b'" in problems(tree)[0].message
+
+
+@pytest.mark.parametrize("anchor", ["gone", "x", "c"])
+def test_an_anchor_that_is_not_above_its_compaction_is_a_fault(anchor):
+    tree = grow("a>b>K>c a>x", K=compaction(anchor))
+
+    assert told(tree) == [("missing_anchor", "fault", "K", 4)]
+    assert repr(anchor) in problems(tree)[0].message
+
+
+@pytest.mark.parametrize("anchor", ["a", "b", "K", None])
+def test_an_anchor_above_its_compaction_is_no_problem(anchor):
+    assert told(grow("a>b>K>c a>x", K=compaction(anchor))) == []
+
+
+def test_a_compaction_that_cannot_be_read_as_one_has_no_anchor():
+    assert told(grow("a", a={"type": "compaction", "firstKeptEntryId": 5})) == []
+
+
+def test_a_label_on_nothing_is_worth_a_note():
+    assert told(grow("a>b", b=Label(target="gone", text="x"))) == [("unknown_target", "note", "b", 3)]
+
+
+def test_an_unanswered_call_is_a_note_not_a_fault():
+    tree = grow("a>b>c", a=calling("c1", "c2"), b=tool_result("c1", "read", "x"))
+
+    assert told(tree) == [("unanswered_call", "note", "a", 2)]
+    assert "'c2' (read)" in problems(tree)[0].message
+
+
+def test_a_result_on_another_branch_answers_nothing():
+    tree = grow("r>a>x r>b", a=calling("c1"), b=tool_result("c1", "read", "x"))
+
+    assert told(tree) == [("unanswered_call", "note", "a", 3)]
+
+
+def test_a_turn_that_failed_waits_for_no_result():
+    assert told(grow("a", a=calling("c1", stop="aborted"))) == []
+
+
+def test_a_head_that_is_not_in_the_file_is_a_fault():
+    record = Custom(custom_type=HEAD_RECORD, data={"current": "main", "heads": {"main": "lost", "side": None}})
+
+    [problem] = problems(grow("a>b", b=record))
+
+    assert (problem.kind, problem.severity, problem.entry) == ("missing_head", "fault", "lost")
+    assert "'main'" in problem.message
+
+
+@given(entry_lists())
+def test_a_well_formed_session_has_no_fault(entries):
+    assert [problem for problem in problems(Tree(entries)) if problem.severity == "fault"] == []
+
+
+@given(damaged_entry_lists())
+def test_every_entry_that_lost_its_place_is_reported(entries):
+    tree = Tree(entries)
+
+    found = problems(tree)
+
+    lost = {entry.id for entry in tree if entry.parent is not None and tree.parent(entry.id) is None}
+    assert {problem.entry for problem in found if problem.kind in ("orphan", "self_parent", "cycle")} == lost
+    assert sum(problem.kind == "duplicate_id" for problem in found) == len(entries) - len(tree)
+
+
+def test_odd_fields_are_no_reason_to_fail():
+    tree = Tree([entry("a", None, {"type": "message", "message": [1]}), entry("b", "a", {"type": "label"})])
+
+    assert [problem.kind for problem in problems(tree)] == ["unknown_target"]

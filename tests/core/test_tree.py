@@ -1,0 +1,270 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sessiontree.core.entries import Label, SessionInfo, Usage
+from sessiontree.core.tree import Tree
+from sessiontree.errors import NotFound
+from tests.builders import entry, grow, hang, ids
+from tests.strategies import damaged_entry_lists, entry_lists, places
+
+
+def drawn(tree, active=None):
+    return " ".join(f"{entry.id}{depth}" for entry, depth in tree.walk(active))
+
+
+# Looking up
+
+
+def test_an_entry_is_found_by_its_id():
+    tree = grow("a>b")
+
+    assert tree["b"].parent == "a"
+    assert "b" in tree
+    assert "c" not in tree
+    assert len(tree) == 2
+    assert ids(tree) == "ab"
+
+
+def test_an_unknown_entry_is_an_error():
+    with pytest.raises(NotFound, match="'deadbeef'"):
+        grow("a")["deadbeef"]
+
+
+def test_an_unknown_leaf_is_an_error_not_an_empty_path():
+    with pytest.raises(NotFound, match="deadbeef"):
+        grow("a>b").path("deadbeef")
+
+
+def test_ids_are_found_by_their_beginning_in_file_order():
+    assert grow("b1>a1 b1>b2").starting_with("b") == ["b1", "b2"]
+    assert grow("b1").starting_with("c") == []
+
+
+def test_real_entries_are_counted_and_the_last_annotation_is_known():
+    tree = grow("a>b>c", b=Usage(kind="warm"))
+
+    assert tree.real_count == 2
+    assert tree.last_annotation == "b"
+
+
+# Shape
+
+
+def test_a_path_goes_from_the_root_to_the_leaf():
+    tree = grow("a>b>c b>d")
+
+    assert ids(tree.path("d")) == "abd"
+    assert ids(tree.up("d")) == "dba"
+
+
+def test_before_everything_the_path_is_empty():
+    assert grow("a>b").path(None) == []
+
+
+def test_children_come_oldest_first_then_in_file_order():
+    tree = grow("a")
+    for id, time in [("b", "2026-01-01T00:00:03Z"), ("c", "2026-01-01T00:00:01+00:00"), ("d", "2026-01-01T00:00:03Z")]:
+        tree.add(entry(id, "a", line=len(tree) + 2, timestamp=time))
+
+    assert ids(tree.children("a")) == "cbd"
+    assert ids(tree.children("b")) == ""
+
+
+def test_a_child_without_a_time_counts_as_the_oldest():
+    tree = grow("a>b")
+    tree.add(entry("c", "a", line=9, timestamp="soon"))
+
+    assert ids(tree.children("a")) == "cb"
+
+
+def test_roots_are_the_children_of_nothing():
+    assert ids(grow("a>b c").roots()) == "ac"
+
+
+def test_the_tree_grows_after_it_was_looked_at():
+    tree = grow("a>b")
+    assert ids(tree.children("a")) == "b"
+
+    tree.add(entry("c", "a", line=9))
+
+    assert ids(tree.children("a")) == "bc"
+    assert ids(tree.path("c")) == "ac"
+
+
+def test_an_annotation_is_no_real_place():
+    tree = grow("a>b>c", b=Usage(kind="warm"), c=Usage(kind="warm"))
+
+    assert tree.real("c") == "a"
+    assert tree.real("a") == "a"
+    assert tree.real(None) is None
+    assert grow("a", a=Usage(kind="warm")).real("a") is None
+
+
+def test_the_common_ancestor_is_the_deepest_shared_entry():
+    tree = grow("a>b>c b>d e")
+
+    assert tree.common_ancestor("c", "d") == "b"
+    assert tree.common_ancestor("c", "b") == "b"
+    assert tree.common_ancestor("c", "d", "a") == "a"
+    assert tree.common_ancestor("c") == "c"
+    assert tree.common_ancestor("c", "e") is None
+    assert tree.common_ancestor("c", None) is None
+
+
+def test_abandoned_stops_at_the_common_ancestor():
+    tree = grow("a>b>c>d b>e")
+
+    assert ids(tree.abandoned("d", "e")) == "cd"
+    assert ids(tree.abandoned("d", "b")) == "cd"
+    assert ids(tree.abandoned("b", "d")) == ""
+    assert ids(tree.abandoned("d", None)) == "abcd"
+
+
+def test_a_walk_takes_the_active_branch_first_and_else_goes_by_age():
+    tree = grow("a>b>c a>d>e f")
+
+    assert drawn(tree) == "a0 b1 c2 d1 e2 f0"
+    assert drawn(tree, "e") == "a0 d1 e2 b1 c2 f0"
+    assert drawn(tree, "f") == "f0 a0 b1 c2 d1 e2"
+
+
+def test_a_walk_towards_an_unknown_leaf_is_an_error():
+    with pytest.raises(NotFound):
+        list(grow("a").walk("gone"))
+
+
+# Labels and the name
+
+
+def test_labels_are_live_in_file_order_until_they_are_cleared():
+    tree = grow("a>b>c>d", c=Label(target="a", text="first"), d=Label(target="b", text="second"))
+    assert tree.labels == {"a": "first", "b": "second"}
+
+    tree.add(entry("e", "d", Label(target="a", text="again")))
+    assert tree.labels == {"a": "again", "b": "second"}
+    assert list(tree.labels) == ["a", "b"]
+    assert tree.label_entry("a").id == "e"
+
+    tree.add(entry("f", "e", Label(target="a")))
+    assert tree.labels == {"b": "second"}
+    assert tree.label("a") is None
+    assert tree.label_entry("a") is None
+
+
+def test_an_empty_label_clears_and_clearing_nothing_is_fine():
+    tree = grow("a>b>c>d", b=Label(target="a", text=""), c=Label(target="a", text="x"), d=Label(target="a", text=""))
+
+    assert tree.labels == {}
+
+
+def test_the_name_is_the_last_one_in_the_file_on_any_branch():
+    tree = grow("a>b a>c", b=SessionInfo("one"), c=SessionInfo("  two "))
+
+    assert tree.name == "two"
+
+
+def test_an_empty_name_takes_it_away_and_is_told_from_none_at_all():
+    assert (grow("a").name, grow("a").named) == (None, False)
+
+    cleared = grow("a>b", a=SessionInfo("one"), b=SessionInfo(""))
+
+    assert (cleared.name, cleared.named) == (None, True)
+
+
+# Damage
+
+
+def test_an_orphan_is_a_root():
+    tree = hang("a", "b<gone", "c<b")
+
+    assert tree.parent("b") is None
+    assert ids(tree.roots()) == "ab"
+    assert ids(tree.path("c")) == "bc"
+
+
+def test_an_orphan_is_adopted_when_its_parent_comes_later():
+    tree = hang("b<a")
+    assert ids(tree.roots()) == "b"
+
+    tree.add(entry("a", line=9))
+
+    assert ids(tree.roots()) == "a"
+    assert ids(tree.path("b")) == "ab"
+
+
+def test_its_own_parent_is_a_root():
+    tree = hang("a<a", "b<a")
+
+    assert ids(tree.path("b")) == "ab"
+    assert drawn(tree) == "a0 b1"
+
+
+@pytest.mark.parametrize(("lines", "path"), [("a<c b<a c<b", "a"), ("c<b a<c b<a", "ca"), ("b<a c<b a<c", "bca")])
+def test_a_cycle_is_cut_at_the_member_that_stands_first_in_the_file(lines, path):
+    tree = hang(*lines.split())
+
+    assert ids(tree.path("a")) == path
+    assert ids(tree.roots()) == lines[0]
+
+
+def test_what_hangs_from_a_cycle_stays_with_it():
+    tree = hang("x<b", "a<b", "b<a")
+
+    assert ids(tree.path("x")) == "abx"
+
+
+def test_of_entries_with_one_id_the_last_counts():
+    tree = hang("a", "b<a", "c", "b<c")
+
+    assert ids(tree.path("b")) == "cb"
+    assert len(tree) == 3
+    assert len(tree.entries) == 4
+    assert ids(tree) == "acb"
+    assert ids(tree.children("a")) == ""
+
+
+# Properties
+
+
+@given(entry_lists(), st.data())
+def test_moving_the_leaf_splits_the_old_path_in_two(entries, data):
+    tree = Tree(entries)
+    old, new = data.draw(places(entries)), data.draw(places(entries))
+
+    kept = tree.path(tree.common_ancestor(old, new))
+
+    assert kept + tree.abandoned(old, new) == tree.path(old)
+    assert tree.path(new)[: len(kept)] == kept
+
+
+@given(damaged_entry_lists())
+def test_whatever_the_input_every_entry_has_one_place_and_every_walk_ends(entries):
+    tree = Tree(entries)
+
+    walked = [(entry.id, depth) for entry, depth in tree.walk()]
+
+    assert sorted(id for id, _ in walked) == sorted({entry.id for entry in entries})
+    assert all(len(tree.path(id)) == depth + 1 for id, depth in walked)
+    assert all(id in [child.id for child in tree.children(tree.parent(id))] for id, _ in walked)
+
+
+@given(damaged_entry_lists(), st.data())
+def test_moving_the_leaf_splits_the_old_path_in_damaged_sessions_too(entries, data):
+    tree = Tree(entries)
+    old, new = data.draw(places(entries)), data.draw(places(entries))
+
+    assert tree.path(tree.common_ancestor(old, new)) + tree.abandoned(old, new) == tree.path(old)
+
+
+@given(damaged_entry_lists())
+def test_a_tree_that_was_looked_at_while_it_grew_is_the_same_tree(entries):
+    watched = Tree()
+    for line in entries:
+        watched.add(line)
+        list(watched.walk())
+
+    whole = Tree(entries)
+
+    assert list(watched.walk()) == list(whole.walk())
+    assert watched.labels == whole.labels

@@ -1,0 +1,239 @@
+"""Hypothesis: any well-formed session, and any damaged one.
+
+Every entry that can speak to a model says `mark(id)` and nothing else does, so a test can look
+for what an entry contributed without knowing how. A well-formed session has no fault; a damaged
+one may have orphans, cycles, self-parents, duplicate ids, lines that are no entries, and odd JSON
+wherever a value stands.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from hypothesis import strategies as st
+
+from sessiontree.core.entries import Entry
+from tests.builders import file_of, header, read
+
+Wire = dict[str, Any]
+
+CALLS = ("c1", "c2", "c3")
+BRANCHES = ("main", "side", "other")
+
+
+def mark(id: str) -> str:
+    return f"<<{id}>>"
+
+
+# Odd JSON
+
+scalars = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(10**50), 10**50)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(st.characters(codec=None), max_size=4)
+)
+json_values = st.recursive(
+    scalars,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=5,
+)
+"""Any JSON value, lone surrogates and 50 digits included."""
+
+
+def _spaced(parts: list[str], blank: str) -> str:
+    return blank + f"{blank},{blank}".join(parts) + blank
+
+
+json_strings = st.sampled_from(
+    ['""', '"a"', '"id"', '"\\u0069d"', '"\\ud800"', '"\\"{[,:"', '"]}"', '"\\\\"', '"é"', '"\\u00e9"', '"a\\/b"']
+)
+_blanks = st.sampled_from(["", "", " ", "\t", " \r "])
+_scalar_texts = json_strings | st.sampled_from(["null", "true", "false", "0", "-0", "1.0", "1E+2", "7" * 50, "1e999"])
+
+
+def _array_text(values: list[str], blank: str) -> str:
+    return f"[{_spaced(values, blank)}]"
+
+
+def _object_text(members: list[tuple[str, str]], blank: str) -> str:
+    return f"{{{_spaced([f'{key}{blank}:{blank}{value}' for key, value in members], blank)}}}"
+
+
+def _members(values: st.SearchStrategy[str]) -> st.SearchStrategy[list[tuple[str, str]]]:
+    return st.lists(st.tuples(json_strings, values), max_size=4)
+
+
+json_texts = st.recursive(
+    _scalar_texts,
+    lambda inner: (
+        st.builds(_array_text, st.lists(inner, max_size=3), _blanks) | st.builds(_object_text, _members(inner), _blanks)
+    ),
+    max_leaves=6,
+)
+"""JSON values as text, spelled in every way: blanks, escapes, duplicate keys, odd numbers."""
+object_texts = st.builds(_object_text, _members(json_texts), _blanks).map(str.encode)
+"""JSON objects as bytes, spelled in every way."""
+
+
+# What entries say. Each is built from a few numbers that hypothesis chooses.
+
+STOPS = ("stop", "toolUse", "length", "error", "aborted")
+ROLES = ("user", "user", "system", "developer", "custom", "unheard-of")
+SETTINGS: tuple[Wire, ...] = (
+    {"type": "model_change", "provider": "p", "modelId": "m2"},
+    {"type": "model_change", "model": "p/m3", "role": "default"},
+    {"type": "thinking_level_change", "thinkingLevel": "high"},
+    {"type": "mode_change", "mode": "plan", "data": {"x": 1}},
+    {"type": "ttsr_injection", "injectedRules": ["r1", "r2"]},
+    {"type": "reset_boundary"},
+    {"type": "custom", "customType": "x", "data": [1]},
+    {"type": "agent_action", "action": "spawn", "agentId": "a"},
+    {"type": "usage", "kind": "warm", "usage": {"totalTokens": 5}},
+    {"type": "session_info", "name": "called"},
+    {"type": "from_the_future", "field": 1.0},
+)
+
+
+def _pick(options: Sequence[Any], number: int) -> Any:
+    return options[number % len(options)]
+
+
+def _message(id: str, role: str, **fields: Any) -> Wire:
+    content = [{"type": "text", "text": mark(id)}]
+    return {"type": "message", "message": {"role": role, "content": content, **fields}}
+
+
+def _turn(id: str, number: int, stop: str) -> Wire:
+    made = [
+        {"type": "toolCall", "id": call, "name": "read", "arguments": {"path": "x"}}
+        for bit, call in enumerate((*CALLS, "", "c1"))
+        if number >> bit & 1
+    ]
+    turn = _message(id, "assistant", stopReason=stop, provider="p", model="m")
+    turn["message"]["content"] += made
+    return turn
+
+
+def _body(kind: int, number: int, other: int, id: str, earlier: list[str], path: list[str]) -> Wire:
+    target = _pick([*earlier, *path], other)
+    match kind:
+        case 0 | 1 | 2:
+            return _message(id, _pick(ROLES, number))
+        case 3 | 4 | 5 | 6:
+            return _turn(id, number, _pick(STOPS, other))
+        case 7 | 8 | 9 | 10:
+            return _message(id, "toolResult", toolCallId=_pick([*CALLS, ""], number), toolName="read")
+        case 11:
+            return _message(id, "bashExecution", command="ls", output=mark(id), excludeFromContext=number % 2 == 0)
+        case 12:
+            return {"type": "custom_message", "customType": "x", "content": mark(id), "display": True}
+        case 13:
+            return {"type": "branch_summary", "fromId": "root", "summary": _pick([mark(id), ""], number)}
+        case 14 | 15 | 16:
+            return {"type": "compaction", "summary": mark(id), "firstKeptEntryId": _pick(path, number)}
+        case 17:
+            return {"type": "label", "targetId": target, "label": _pick(["x", ""], number)}
+        case 18 | 19:
+            put = _pick([None, {"content": mark(target)}], number)
+            return {"type": "context_edit", "targetId": target, "replacement": put}
+        case 20:
+            return {"type": "branch_point", "branchName": _pick(BRANCHES, number)}
+        case 21:
+            heads = {"current": "main", "heads": {"main": target, "side": None}, "from": {}}
+            return {"type": "custom", "customType": "sessiontree.head", "data": heads}
+        case _:
+            return dict(_pick(SETTINGS, number))
+
+
+BRANCH_KEYS: tuple[Wire, ...] = (
+    {},
+    {},
+    {"branch": "main"},
+    {"branch": "side"},
+    {"branch": None},
+    {"branch": "side", "current": "main"},
+)
+
+Choice = tuple[int, int, int, int, int]
+_choices = st.tuples(*(st.integers(0, most) for most in (24, 59, 59, 59, 59)))
+
+
+def _histories(max_size: int) -> st.SearchStrategy[list[Choice]]:
+    return st.integers(0, max_size).flatmap(lambda size: st.lists(_choices, min_size=size, max_size=size))
+
+
+def _well_formed(choices: list[Choice]) -> list[Wire]:
+    """Each entry's parent is an earlier one, mostly the last; anchors are on the path; targets are earlier."""
+    lines: list[Wire] = []
+    paths: dict[str | None, list[str]] = {None: []}
+    for kind, number, other, above, keys in choices:
+        id = f"{len(lines):08x}"
+        earlier = [line["id"] for line in lines]
+        parent = _pick([*earlier[-1:] * (len(earlier) + 1), *earlier, None], above)
+        paths[id] = [*paths[parent], id]
+        body = _body(kind, number, other, id, earlier, paths[id])
+        place = {"id": id, "parentId": parent, "timestamp": f"2026-01-01T00:00:0{number % 4}.000Z"}
+        lines.append({"type": body["type"], **place, **_pick(BRANCH_KEYS, keys), **body})
+    return lines
+
+
+NO_ENTRIES = (b"", b"{", b"[]", b"nonsense", b'{"type":"message"}', b"\xff", b'{"type":1,"id":"x"}')
+
+
+def _damaged(choices: list[Choice], harm: list[tuple[int, int]], odd: list[Any]) -> list[Wire | bytes]:
+    lines = _well_formed(choices)
+    anyone = [*(line["id"] for line in lines), "gone"]
+    damaged: list[Wire | bytes] = []
+    for line, (kind, number) in zip(lines, harm, strict=False):
+        match kind:
+            case 0 | 1:
+                damaged.append({**line, "parentId": _pick([*anyone, line["id"]], number)})
+            case 2:
+                damaged.append({**line, "id": _pick(anyone, number)})
+            case 3:
+                key = _pick([key for key in line if key != "type"], number)
+                damaged.append({**line, key: _pick(odd, number)})
+            case 4 | 5 if "message" in line:
+                key = _pick([*line["message"], "usage", "timestamp", "files"], number)
+                damaged.append({**line, "message": {**line["message"], key: _pick(odd, number)}})
+            case 6:
+                damaged += [_pick(NO_ENTRIES, number), line]
+            case _:
+                damaged.append(line)
+    return damaged
+
+
+def sessions(max_size: int = 20) -> st.SearchStrategy[bytes]:
+    """Files without a fault."""
+    return _histories(max_size).map(lambda choices: file_of(header(), *_well_formed(choices)))
+
+
+def damaged_sessions(max_size: int = 20) -> st.SearchStrategy[bytes]:
+    """Files with any damage behind the header."""
+    harm = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 59)), min_size=max_size, max_size=max_size)
+    damaged = st.builds(_damaged, _histories(max_size), harm, st.lists(json_values, min_size=1, max_size=3))
+    return damaged.map(lambda lines: file_of(header(), *lines))
+
+
+def entry_lists(max_size: int = 20) -> st.SearchStrategy[list[Entry]]:
+    """The entries of files without a fault."""
+    return sessions(max_size).map(lambda data: read(data)[1])
+
+
+def damaged_entry_lists(max_size: int = 20) -> st.SearchStrategy[list[Entry]]:
+    """The entries of files with any damage."""
+    return damaged_sessions(max_size).map(lambda data: read(data)[1])
+
+
+def places(entries: list[Entry]) -> st.SearchStrategy[str | None]:
+    """Any place in the tree of these entries."""
+    return st.sampled_from([None, *dict.fromkeys(entry.id for entry in entries)])
+
+
+def said(messages: list[Wire]) -> str:
+    """Everything in `messages`, to look for marks in."""
+    return json.dumps(messages)
