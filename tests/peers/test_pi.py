@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -19,7 +19,7 @@ import sessiontree as st
 from tests.conformance.agreement import context_differences, differences, fork_differences
 from tests.peers.fetch_pi import NodeMissing, node, pi_home
 from tests.peers.pi import Description, Pi, ref
-from tests.peers.writers import OurWriter, PiWriter
+from tests.peers.writers import OurWriter, PiWriter, Speaker
 
 pytestmark = pytest.mark.peers
 
@@ -48,8 +48,11 @@ def our_file(folder: Path, random: Random, steps: int) -> Path:
 def pi_file(pi: Pi, folder: Path, random: Random, steps: int) -> Path:
     """A session that pi wrote. It writes nothing before somebody speaks, so somebody does."""
     writer = PiWriter(random)
+    if random.random() < 0.5:  # as pi's client begins
+        writer.model()
+        writer.level()
+    writer.append("appendMessage", {"role": "user", "content": "hello", "timestamp": 1})
     writer.work(steps)
-    writer.append("appendMessage", {"role": "user", "content": "the end", "timestamp": 1})
     made = pi.create(folder / "of pi", str(folder), writer.ops)
     assert made["written"]
     return Path(made["file"])
@@ -70,7 +73,7 @@ def parsed(file: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in file.read_bytes().split(b"\n") if line]
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(40))
 def test_what_we_write_pi_opens_at_the_same_place_with_the_same_context(pi: Pi, tmp_path: Path, seed: int) -> None:
     random = Random(f"ours {seed}")
     file = our_file(tmp_path, random, steps=random.choice((1, 5, 20, 60)))
@@ -90,7 +93,7 @@ def test_pi_lands_at_our_place_in_a_session_long_enough_for_periodic_head_record
     assert differences(session, pi_sees(pi, file, places)) == []
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(60))
 def test_what_pi_writes_we_open_at_the_same_place_with_the_same_context(pi: Pi, tmp_path: Path, seed: int) -> None:
     random = Random(f"pi {seed}")
     file = pi_file(pi, tmp_path, random, steps=random.choice((1, 5, 20, 60, 120)))
@@ -98,7 +101,7 @@ def test_what_pi_writes_we_open_at_the_same_place_with_the_same_context(pi: Pi, 
     assert differences(st.open(file), pi_sees(pi, file)) == []
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(8))
 def test_both_append_in_turns_and_agree_after_every_turn(pi: Pi, tmp_path: Path, seed: int) -> None:
     random = Random(f"turns {seed}")
     if random.random() < 0.5:
@@ -149,7 +152,7 @@ def test_our_append_takes_in_what_pi_wrote_meanwhile_or_says_that_the_branch_mov
 # Forks
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(24))
 def test_our_path_fork_of_a_pi_file_has_the_lines_of_pis_own(pi: Pi, tmp_path: Path, seed: int) -> None:
     random = Random(f"fork {seed}")
     file = pi_file(pi, tmp_path, random, steps=80)
@@ -163,7 +166,7 @@ def test_our_path_fork_of_a_pi_file_has_the_lines_of_pis_own(pi: Pi, tmp_path: P
         assert fork_differences(parsed(forked.file), pi.fork(copy, entry.id)["lines"]) == []
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(12))
 def test_pi_opens_our_path_fork_with_the_context_of_the_path_it_came_from(pi: Pi, tmp_path: Path, seed: int) -> None:
     random = Random(f"fork of both {seed}")
     file = our_file(tmp_path, random, steps=40)
@@ -218,10 +221,62 @@ def test_a_move_leaves_behind_what_pi_would_summarize(pi: Pi, tmp_path: Path, by
     assert compared > 60
 
 
-# Version 1
+# Versions 1 and 2
 
 
-def test_a_version_1_file_that_we_migrate_has_the_contexts_of_pis_own_migration(pi: Pi, tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("seed", range(6))
+def test_an_old_file_that_we_migrate_has_the_contexts_of_pis_own_migration(
+    pi: Pi, tmp_path: Path, version: int, seed: int
+) -> None:
+    ours, theirs = tmp_path / "ours.jsonl", tmp_path / "theirs.jsonl"
+    lines = old_lines(Random(f"old {version} {seed}"), version)
+    ours.write_bytes(b"".join(json.dumps(line).encode() + b"\n" for line in lines))
+    shutil.copyfile(ours, theirs)
+    in_memory = st.open(ours)
+    with st.open(ours) as session:
+        assert session.migrate()
+    pi.describe(theirs)  # which migrates it
+
+    assert migrated_contexts(pi, ours, range(len(lines))) == migrated_contexts(pi, theirs, range(len(lines)))
+    seen = pi_sees(pi, ours)
+    assert differences(st.open(ours), seen) == []
+    assert differences(in_memory, seen) == []
+
+
+def old_lines(random: Random, version: int) -> list[dict[str, Any]]:
+    """A linear session as pi once wrote it: version 1 has no ids, and both call custom messages by another role."""
+    speaker = Speaker(random)
+    lines: list[dict[str, Any]] = [
+        {"type": "session", "id": "of old", "timestamp": "2025-11-20T00:00:00.000Z", "cwd": "/"}
+    ]
+    for number in range(1, 50):
+        message = speaker.any_message()
+        if message["role"] == "custom":
+            message["role"] = "hookMessage"
+        line: dict[str, Any] = {"type": "message", "message": message}
+        if random.random() < 0.1:
+            line = {"type": "compaction", "summary": speaker.words(), "tokensBefore": number}
+            line["firstKeptEntryIndex"] = random.randrange(number)
+        lines.append({**line, "timestamp": f"2025-11-20T00:00:{number:02}.000Z"})
+    if version == 2:
+        lines[0]["version"] = 2
+        for number, line in enumerate(lines[1:], start=1):
+            line.update(id=f"{number:08x}", parentId=f"{number - 1:08x}" if number > 1 else None)
+            if "firstKeptEntryIndex" in line:
+                line["firstKeptEntryId"] = f"{line.pop('firstKeptEntryIndex'):08x}"
+    return lines
+
+
+def migrated_contexts(pi: Pi, file: Path, numbers: Iterable[int]) -> list[dict[str, Any]]:
+    """What pi makes of lines of `file`, whose ids are new and say nothing."""
+    places = every_place(file)
+    return [
+        {**context, "leaf": None} for context in pi.describe(file, [places[number] for number in numbers])["contexts"]
+    ]
+
+
+def test_a_real_version_1_file_that_we_migrate_has_the_contexts_of_pis_own_migration(pi: Pi, tmp_path: Path) -> None:
     ours, theirs = tmp_path / "ours.jsonl", tmp_path / "theirs.jsonl"
     shutil.copyfile(VERSION_1, ours)
     shutil.copyfile(VERSION_1, theirs)
@@ -230,14 +285,10 @@ def test_a_version_1_file_that_we_migrate_has_the_contexts_of_pis_own_migration(
     pi.describe(theirs)  # which migrates it
 
     numbers = [0, 1, 2, *range(50, 1018, 97), 1016, 1017, 1018]
-    seen, own = (
-        pi.describe(file, [every_place(file)[number] for number in numbers])["contexts"] for file in (ours, theirs)
-    )
+    own = migrated_contexts(pi, theirs, numbers)
     assert max(len(context["messages"]) for context in own) > 100
-    assert [{**context, "leaf": None} for context in seen] == [{**context, "leaf": None} for context in own]
-    session = st.open(ours)
-    assert not session.needs_migration
-    assert differences(session, pi_sees(pi, ours, [every_place(ours)[number] for number in numbers])) == []
+    assert migrated_contexts(pi, ours, numbers) == own
+    assert differences(st.open(ours), pi_sees(pi, ours, [every_place(ours)[number] for number in numbers])) == []
 
 
 # The comparison itself can fail

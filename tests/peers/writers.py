@@ -351,17 +351,27 @@ class PiWriter:
         self.append("appendThinkingLevelChange", self.random.choice(LEVELS))
 
     def compact(self) -> None:
-        path = self.path()
-        keep = named(self.random.choice(path)) if path and self.random.random() < 0.8 else None
         self.append(
             "appendCompaction",
             self.speaker.words(),
-            keep,
+            self.anchor(),
             self.random.randrange(100_000),
             self.sometimes({"readFiles": [], "modifiedFiles": ["b.py"]}),
             self.sometimes(True),
             self.sometimes(self.speaker.usage()),
         )
+
+    def anchor(self) -> object:
+        """An entry on the path, none, and now and then one elsewhere or nowhere, which pi does not refuse."""
+        chance, path, elsewhere = self.random.random(), self.path(), self.somewhere()
+        labels = [key for key in path if isinstance(key, int) and self.ops[key][0] == "appendLabelChange"]
+        if chance < 0.05:
+            return "feedbeef"
+        if chance < 0.1 and elsewhere is not None:
+            return named(elsewhere)
+        if chance < 0.3 and labels:
+            return named(labels[-1])
+        return named(self.random.choice(path)) if path and chance < 0.8 else None
 
     def custom_state(self) -> None:
         self.append("appendCustomEntry", "ext.state", self.sometimes({"n": [1, None, 0.5]}))
