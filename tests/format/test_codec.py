@@ -1,0 +1,313 @@
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import sessiontree
+from sessiontree.core import entries as e
+from sessiontree.core.messages import user
+from sessiontree.format.codec import (
+    HEAD_KEYS,
+    WIRE,
+    NotJson,
+    body_from_wire,
+    body_to_wire,
+    read_entry,
+    read_header,
+    read_object,
+    type_of,
+    unknown_fields,
+    write_entry,
+    write_header,
+    write_object,
+)
+from tests.builders import TIME, entry
+from tests.strategies import json_values, object_texts
+
+BODIES = [
+    user("hi"),
+    e.ModelChange(provider="p", model="m", role="default"),
+    e.ThinkingLevelChange("high"),
+    e.Compaction(
+        summary="S",
+        first_kept="a",
+        tokens_before=9,
+        details={"x": 1},
+        from_hook=True,
+        usage={"input": 1},
+        system_message={"role": "system"},
+        state={"mode": "plan"},
+    ),
+    e.BranchSummary(summary="S", abandoned_leaf="root", details=[1], from_hook=False, usage={}),
+    e.Custom(custom_type="x", data=[None]),
+    e.CustomMessage(custom_type="x", content="c", display=False, details=0),
+    e.Label(target="a", text="x"),
+    e.SessionInfo("n"),
+    e.Usage(kind="warm", provider="p", model="m", usage={"input": 1}, note="why"),
+    e.ContextEdit(target="a", replacement={"content": "x"}),
+    e.BranchPoint(name="side", description="why"),
+    e.AgentAction(action="spawn", agent="a1", data=1.5),
+    e.ModeChange(mode="plan", data={}),
+    e.RuleInjection(("r1", "r2")),
+    e.ResetBoundary(),
+    e.Opaque(type="from_the_future", fields={"b": 1, "a": [2]}),
+]
+"""Every kind of body, every field set."""
+
+
+def written(body, **fields):
+    return write_entry(body, **{"id": "b", "parent": "a", "timestamp": TIME, "branch": "main", **fields})
+
+
+# The table
+
+
+def test_every_field_of_every_type_has_a_wire_name():
+    for body, fields in WIRE.values():
+        assert set(fields) == set(body.__struct_fields__)
+
+
+def test_every_body_but_the_unknown_one_has_one_type():
+    assert {body for body, _ in WIRE.values()} | {e.Opaque} == set(e.Body.__args__)
+
+
+def test_no_field_takes_the_name_of_what_every_line_has():
+    for _, fields in WIRE.values():
+        assert not {field.wire for field in fields.values()} & set(HEAD_KEYS)
+
+
+@pytest.mark.parametrize("name", ["parentId", "firstKeptEntryId", "targetId"])
+def test_wire_names_are_spelled_in_the_codec_alone(name):
+    source = Path(sessiontree.__file__).parent
+
+    spelling = [path.relative_to(source).as_posix() for path in source.rglob("*.py") if name in path.read_text()]
+
+    assert spelling == ["format/codec.py"]
+
+
+# Bodies there and back
+
+
+@pytest.mark.parametrize("body", BODIES, ids=type_of)
+def test_every_body_survives_the_way_to_bytes_and_back(body):
+    line = written(body)
+
+    again = read_entry(line.raw, 7)
+
+    assert again.body == line.body == body
+    assert (again.id, again.parent, again.type, again.line) == ("b", "a", type_of(body), 7)
+    assert (again.timestamp, again.branch, again.current) == (TIME, "main", None)
+    assert (again.custom_type, again.is_annotation) == (line.custom_type, line.is_annotation)
+
+
+@pytest.mark.parametrize("body", BODIES, ids=type_of)
+def test_an_object_in_wire_form_says_what_the_line_says(body):
+    wire = json.loads(written(body).raw)
+
+    assert body_from_wire(wire) == body
+    assert unknown_fields({**wire, "extra": 1}) == ({"extra": 1} if type_of(body) in WIRE else {})
+
+
+def test_a_line_begins_with_what_every_line_has():
+    line = written(e.SessionInfo("n"), current="side", extra={"copiedFrom": "z"})
+
+    assert list(json.loads(line.raw)) == [
+        "type",
+        "id",
+        "parentId",
+        "timestamp",
+        "branch",
+        "current",
+        "name",
+        "copiedFrom",
+    ]
+    assert (line.current, read_entry(line.raw, 1).current) == ("side", "side")
+
+
+def test_what_is_not_set_is_not_written_but_null_that_means_something_is():
+    assert body_to_wire(e.Label(target="a")) == {"targetId": "a"}
+    assert body_to_wire(e.ContextEdit(target="a")) == {"targetId": "a", "replacement": None}
+    assert body_to_wire(e.SessionInfo(None)) == {"name": None}
+    assert body_to_wire(e.ThinkingLevelChange(None)) == {"thinkingLevel": None}
+
+
+def test_an_unknown_body_cannot_overwrite_what_every_line_has():
+    wire = body_to_wire(e.Opaque(type="new", fields={"id": "stolen", "parentId": "x", "a": 1}))
+
+    assert wire == {"a": 1}
+
+
+@pytest.mark.parametrize(
+    ("fields", "provider", "model"),
+    [
+        ({"provider": "p", "modelId": "m"}, "p", "m"),
+        ({"model": "p/m"}, "p", "m"),
+        ({"model": "p/m/x"}, "p", "m/x"),
+        ({"model": "m"}, None, "m"),
+        ({"provider": "p", "model": "m"}, "p", "m"),
+        ({"model": 5}, None, None),
+        ({}, None, None),
+    ],
+)
+def test_a_model_change_names_its_model_in_one_field_or_in_two(fields, provider, model):
+    body = body_from_wire({"type": "model_change", **fields})
+
+    assert body == e.ModelChange(provider=provider, model=model)
+
+
+@given(st.sampled_from(sorted(WIRE)), st.data())
+def test_any_json_in_any_field_is_read_without_harm(type, data):
+    cls, fields = WIRE[type]
+    wire = {"type": type, **{field.wire: data.draw(json_values) for field in fields.values()}}
+
+    body = body_from_wire(wire)
+
+    assert isinstance(body, cls)
+    assert body_from_wire({"type": type, **body_to_wire(body)}) == body
+
+
+@pytest.mark.parametrize("count", ["1" * 400, "1e999", "-1e999", '"5"', "true", "null"])
+def test_a_count_that_cannot_be_one_is_nothing(count):
+    line = read_entry(b'{"type":"compaction","id":"a","tokensBefore":%s}' % count.encode(), 1)
+
+    assert line.body.tokens_before == 0
+
+
+def test_a_number_with_fifty_digits_is_read_as_it_is():
+    assert read_object(b'{"n":%s}' % (b"7" * 50)) == {"n": int("7" * 50)}
+
+
+# Lines
+
+
+def test_a_peers_line_has_no_branch_and_a_late_result_has_none():
+    assert entry("a").branch is e.UNSET
+    assert entry("a", branch=None).branch is None
+    assert entry("a", branch="side").branch == "side"
+    assert entry("a", branch=5).branch is e.UNSET
+
+
+@pytest.mark.parametrize(
+    ("raw", "reason"),
+    [
+        (b"", "expecting value"),
+        (b"{", "expecting property name"),
+        (b"[]", "not a JSON object"),
+        (b"5", "not a JSON object"),
+        (b'{"id":"a"}', "no type"),
+        (b'{"type":5,"id":"a"}', "no type"),
+        (b'{"type":"message"}', "no id"),
+        (b'{"type":"message","id":5}', "no id"),
+        (b'{"type":"message","id":"a","x":NaN}', "NaN is not JSON"),
+        (b'{"type":"message","id":"a","x":-Infinity}', "-Infinity is not JSON"),
+        (b'{"type":"message","id":"a"} {}', "extra data at character 29"),
+        (b'{"type":"message","id":"a","x":"\x01"}', "control character"),
+        (b'{"x":' + b"[" * 100_000, "nested too deeply"),
+    ],
+)
+def test_what_is_no_entry_says_why(raw, reason):
+    with pytest.raises(NotJson, match=reason):
+        read_entry(raw, 1)
+
+
+@pytest.mark.parametrize(
+    ("raw", "id"),
+    [
+        (b'{"type":"message","id":"\\ud800","message":{}}', "\ud800"),
+        (b'{"type":"message","id":"\xff","message":{}}', "\ufffd"),
+        (b'{"type":"message","id":"a","message":{},"x":"\\udfff"}', "a"),
+        (b'{"type":"message","id":"a","message":{},"x":"\xff"}', "a"),
+        (b'{"type":"message","id":"a","message":{},"x":1e999}', "a"),
+        (b'{"type":"message","id":"a","message":{},"x":%s}' % (b"7" * 5000), "a"),
+        (b' {"type":"message","id":"a","message":{}}\r', "a"),
+        (b'{"type":"x","id":"z","id":"a","type":"message","message":{}}', "a"),
+        (b'{"t\\u0079pe":"message","\\u0069d":"a","message":{}}', "a"),
+    ],
+)
+def test_odd_lines_are_read_and_keep_their_bytes(raw, id):
+    line = read_entry(raw, 1)
+
+    assert (line.id, line.raw) == (id, raw)
+    assert line.body == e.Message({})
+
+
+def test_a_head_that_only_the_standard_library_reads_is_read_in_full():
+    raw = (
+        b'{"type":"custom","id":"a","parentId":"\\ud800","timestamp":"t","branch":null,"current":"c","customType":"k"}'
+    )
+
+    line = read_entry(raw, 1)
+
+    assert (line.parent, line.timestamp, line.branch, line.current, line.custom_type) == ("\ud800", "t", None, "c", "k")
+
+
+def test_a_body_too_deep_for_the_stack_is_unknown_not_an_error():
+    line = read_entry(b'{"type":"custom","id":"a","customType":"x","data":' + b"[" * 700 + b"]" * 700 + b"}", 1)
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(300)
+    try:
+        body = line.body
+    finally:
+        sys.setrecursionlimit(before)
+
+    assert body == e.Opaque(type="", fields={})
+
+
+@given(object_texts)
+def test_a_line_is_read_as_a_parser_reads_it_or_refused_for_lack_of_a_head(raw):
+    assert read_object(raw) == json.loads(raw)
+    with pytest.raises(NotJson, match="no type"):
+        read_entry(raw, 1)
+
+
+@given(st.dictionaries(st.text(st.characters(codec=None), min_size=1), json_values))
+def test_whatever_is_written_is_one_line_and_reads_back(wire):
+    raw = write_object(wire)
+
+    assert b"\n" not in raw
+    assert read_object(raw) == wire
+
+
+# The header
+
+
+def test_a_header_survives_the_way_to_bytes_and_back():
+    raw = write_header(id="s", timestamp=TIME, cwd="/x", parent_session="/old", forked_from="a", title="t")
+
+    header = read_header(raw, json.loads(raw))
+
+    assert header == e.Header(
+        raw=raw, id="s", version=3, timestamp=TIME, cwd="/x", parent_session="/old", forked_from="a", title="t"
+    )
+
+
+def test_what_a_header_does_not_say_is_not_written():
+    assert json.loads(write_header(id="s", timestamp=TIME, cwd="/x")) == {
+        "type": "session",
+        "version": 3,
+        "id": "s",
+        "timestamp": TIME,
+        "cwd": "/x",
+    }
+
+
+@pytest.mark.parametrize(
+    "wire", [{}, {"type": "message", "id": "a"}, {"type": "session"}, {"type": "session", "id": 5}]
+)
+def test_what_is_no_header_is_none(wire):
+    assert read_header(b"", wire) is None
+
+
+@pytest.mark.parametrize(
+    ("said", "version"), [({}, 1), ({"version": 2}, 2), ({"version": 9}, 9), ({"version": True}, 3)]
+)
+def test_a_header_without_a_version_is_of_the_first_and_an_odd_one_of_ours(said, version):
+    assert read_header(b"", {"type": "session", "id": "s", **said}).version == version
+
+
+def test_the_title_of_a_header_is_its_title_or_its_name():
+    assert read_header(b"", {"type": "session", "id": "s", "name": "n"}).title == "n"
+    assert read_header(b"", {"type": "session", "id": "s", "name": "n", "title": "t"}).title == "t"

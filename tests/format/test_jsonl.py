@@ -1,0 +1,218 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sessiontree.core.heads import Heads
+from sessiontree.core.problems import find_problems
+from sessiontree.core.tree import Tree
+from sessiontree.errors import FormatError
+from sessiontree.format import jsonl
+from sessiontree.format.jsonl import Reader
+from tests.builders import entry, file_of, header, ids, read
+from tests.strategies import damaged_sessions, object_texts, sessions
+
+A = {"type": "message", "id": "a", "parentId": None, "message": {"role": "user", "content": "x"}}
+B = {**A, "id": "b", "parentId": "a"}
+
+
+def reported(reader):
+    return [(problem.kind, problem.severity, problem.line, problem.offset) for problem in reader.problems]
+
+
+def joined(reader):
+    return b"\n".join(reader.all_lines()) + b"\n"
+
+
+def test_a_file_is_a_header_and_entries():
+    reader, entries = read(file_of(header(cwd="/x"), A, B))
+
+    assert (reader.header.id, reader.header.cwd, reader.header.version) == ("s", "/x", 3)
+    assert [(entry.id, entry.line) for entry in entries] == [("a", 2), ("b", 3)]
+    assert (reader.problems, reader.dialect, reader.needs_rewrite, reader.is_newer) == ([], None, False, False)
+
+
+def test_a_reader_goes_on_where_it_stopped():
+    reader = Reader()
+
+    first, second = reader.feed(file_of(header(), A)), reader.feed(file_of(B))
+
+    assert [(entry.id, entry.line) for entry in first + second] == [("a", 2), ("b", 3)]
+    assert reader.offset(3) == len(file_of(header(), A))
+
+
+def test_a_last_line_without_a_newline_is_read_too():
+    assert ids(read(file_of(header(), A, B)[:-1])[1]) == "ab"
+
+
+@pytest.mark.parametrize("line", [b"nonsense", b"{", b"[]", b'{"type":"message"}', b"\xff"])
+def test_a_line_that_cannot_be_read_is_reported_and_kept(line):
+    start = file_of(header(), A)
+
+    reader, entries = read(start + line + b"\n" + file_of(B))
+
+    assert ids(entries) == "ab"
+    assert reported(reader) == [("malformed_line", "fault", 3, len(start))]
+    assert reader.lines[1] == line
+
+
+def test_blank_lines_are_kept_and_are_no_problem():
+    data = file_of(header(), "", A, " \t\r", B)
+
+    reader, entries = read(data)
+
+    assert (ids(entries), reader.problems) == ("ab", [])
+    assert joined(reader) == data
+
+
+def test_lines_end_at_newline_bytes_alone():
+    text = "a\u2028b\u2029c\x85d"
+
+    [line] = read(file_of(header(), f'{{"type":"x","id":"{text}"}}'))[1]
+
+    assert line.id == text
+
+
+def test_carriage_returns_belong_to_the_line_and_do_no_harm():
+    data = file_of(header(), A, B).replace(b"\n", b"\r\n")
+
+    reader, entries = read(data)
+
+    assert (ids(entries), reader.problems) == ("ab", [])
+    assert joined(reader) == data
+
+
+def test_a_line_over_the_limit_is_kept_and_not_looked_into(monkeypatch):
+    monkeypatch.setattr(jsonl, "LINE_LIMIT", 200)
+    long = entry("long", "a", {"type": "x", "text": "x" * 200}).raw
+    start = file_of(header(), A)
+
+    reader, entries = read(start + long + b"\n" + file_of(B))
+
+    assert ids(entries) == "ab"
+    assert reported(reader) == [("long_line", "fault", 3, len(start))]
+    assert reader.lines[1] == long
+
+
+# The header and what stands before it
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"), [(b"", "empty"), (b"\n", "no session header"), (b"junk\n", "no session header")]
+)
+def test_a_file_without_a_header_is_no_session(data, reason):
+    reader, _ = read(data)
+
+    with pytest.raises(FormatError, match=reason) as caught:
+        _ = reader.header
+    assert caught.value.where == "test.jsonl"
+
+
+@pytest.mark.parametrize(
+    ("first", "found"), [(A, "'message'"), ({"x": 1}, "'something else'"), ({"type": "session"}, "'session'")]
+)
+def test_an_entry_before_the_header_makes_it_no_session(first, found):
+    with pytest.raises(FormatError, match=f"line 1 is no session header but {found}"):
+        read(file_of(first, header()))
+
+
+def test_junk_before_the_header_is_reported_and_kept():
+    data = file_of("junk", "", header(), A)
+
+    reader, entries = read(data)
+
+    assert (ids(entries), entries[0].line) == ("a", 4)
+    assert reported(reader) == [("malformed_line", "fault", 1, 0)]
+    assert joined(reader) == data
+
+
+def test_a_title_slot_before_the_header_names_the_session():
+    slot = {"type": "title", "v": 1, "title": " called ", "pad": " " * 40}
+    data = file_of(slot, header(title="older"), A)
+
+    reader, entries = read(data)
+
+    assert (reader.title, ids(entries), reader.problems) == ("called", "a", [])
+    assert joined(reader) == data
+
+
+def test_an_empty_title_slot_takes_the_name_away():
+    assert read(file_of({"type": "title", "title": ""}, header(title="older")))[0].title == ""
+    assert read(file_of(header(title="older")))[0].title == "older"
+    assert read(file_of(header()))[0].title is None
+
+
+def test_a_second_title_slot_is_no_header():
+    slot = {"type": "title", "title": "x"}
+
+    with pytest.raises(FormatError, match="line 2 is no session header but 'title'"):
+        read(file_of(slot, slot, header()))
+
+
+def test_a_newer_version_is_noted_and_read_as_it_is():
+    data = file_of(header(version=4), A)
+
+    reader, entries = read(data)
+
+    assert (reader.is_newer, reader.needs_rewrite, ids(entries)) == (True, False, "a")
+    assert reported(reader) == [("newer_version", "note", 1, 0)]
+    assert joined(reader) == data
+
+
+# Properties
+
+
+@given(sessions() | damaged_sessions())
+def test_reading_loses_no_byte(data):
+    reader, entries = read(data)
+
+    assert joined(reader) == data
+    assert [entry.raw for entry in entries] == [reader.lines[entry.line - 2] for entry in entries]
+    assert all(data[reader.offset(entry.line) :].startswith(entry.raw) for entry in entries)
+
+
+@given(object_texts)
+def test_a_line_of_an_unknown_type_keeps_every_byte(odd):
+    raw = b'{"id":"a","odd":' + odd + b',"type":"from_the_future"}'
+
+    reader, [line] = read(file_of(header(), raw))
+
+    assert line.raw == raw
+    assert joined(reader) == file_of(header(), raw)
+
+
+@given(sessions(), st.data())
+def test_every_prefix_of_a_valid_file_is_valid(data, cut):
+    lines = data.splitlines(keepends=True)
+    count = cut.draw(st.integers(1, len(lines)))
+
+    reader, entries = read(b"".join(lines[:count]))
+
+    heads, tree = Heads(), Tree(entries)
+    heads.replay(entries, tree)
+    found = [*reader.problems, *find_problems(tree, heads)]
+    assert [problem for problem in found if problem.severity == "fault"] == []
+    assert len(entries) == count - 1
+
+
+@given(sessions(), st.data())
+def test_a_file_cut_anywhere_behind_its_header_loses_only_the_line_that_was_cut(data, cut):
+    whole = read(data)[1]
+    at = cut.draw(st.integers(data.index(b"\n"), len(data)))
+
+    reader, entries = read(data[:at])
+
+    assert [entry.raw for entry in entries] == [entry.raw for entry in whole[: len(entries)]]
+    assert len(entries) >= data[:at].count(b"\n") - 1
+    assert len(reader.problems) <= 1
+
+
+@given(damaged_sessions(), st.data())
+def test_reading_in_parts_equals_reading_at_once(data, cut):
+    at = cut.draw(st.sampled_from([place + 1 for place, byte in enumerate(data) if byte == 10]))
+    parts, whole = Reader(), Reader()
+
+    entries = parts.feed(data[:at]) + parts.feed(data[at:])
+
+    assert [entry.raw for entry in entries] == [entry.raw for entry in whole.feed(data)]
+    assert parts.problems == whole.problems
+    assert parts.lines == whole.lines

@@ -1,0 +1,430 @@
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sessiontree.core.context import build_context
+from sessiontree.core.entries import BranchSummary, Compaction
+from sessiontree.core.heads import BranchInfo
+from sessiontree.core.messages import text
+from sessiontree.core.tree import Tree
+from sessiontree.format.splice import drop_key
+from tests.builders import TIME, TIME_MS, file_of, header, ids, read, replayed
+from tests.strategies import json_values, object_texts
+
+
+def opened(data):
+    """The entries of a file, and its tree."""
+    entries = read(data)[1]
+    return entries, Tree(entries)
+
+
+def said(tree, leaf):
+    """Role and text of every message in the context at `leaf`."""
+    return [(m["role"], m.get("summary") or text(m["content"])) for m in build_context(tree, leaf).messages]
+
+
+def rewritten(data):
+    """The file as version 3 has it."""
+    reader, _ = read(data)
+    return b"\n".join(reader.all_lines()) + b"\n"
+
+
+# Version 1: no ids, one chain
+
+V1 = header(id="old")
+del V1["version"]
+
+
+def v1(*lines):
+    return file_of(V1, *lines)
+
+
+def message(words, role="user"):
+    return {"type": "message", "timestamp": TIME, "message": {"role": role, "content": words}}
+
+
+def test_a_file_of_version_1_is_one_chain():
+    reader, entries = read(v1(message("one"), message("two"), message("three")))
+
+    a, b, c = (entry.id for entry in entries)
+    assert [entry.parent for entry in entries] == [None, a, b]
+    assert (reader.dialect, reader.needs_rewrite) == ("linear", True)
+    assert said(Tree(entries), c) == [("user", "one"), ("user", "two"), ("user", "three")]
+
+
+def test_ids_given_to_old_lines_agree_between_reads_and_differ_between_sessions():
+    data = v1(message("one"), message("two"))
+    other = file_of({**V1, "id": "other"}, message("one"), message("two"))
+
+    first, again, others = ([entry.id for entry in read(file)[1]] for file in (data, data, other))
+
+    assert first == again
+    assert len({*first, *others}) == 4
+
+
+def test_the_rewritten_file_says_the_same_and_needs_no_rewriting():
+    data = v1(message("one"), {"type": "compaction", "summary": "S", "firstKeptEntryIndex": 1}, "junk", message("two"))
+
+    reader, entries = read(rewritten(data))
+
+    assert (reader.header.version, reader.needs_rewrite, reader.dialect) == (3, False, None)
+    assert [(entry.id, entry.parent, entry.body) for entry in entries] == [
+        (entry.id, entry.parent, entry.body) for entry in read(data)[1]
+    ]
+    assert reader.lines[2] == b"junk"
+
+
+def test_the_header_of_a_rewritten_file_differs_in_its_version_alone():
+    assert rewritten(file_of('{"type":"session","id":"s",  "odd":1.0}')) == file_of(
+        '{"type":"session","version":3,"id":"s",  "odd":1.0}'
+    )
+    assert rewritten(file_of('{"version": 2 ,"type":"session","id":"s"}')) == file_of(
+        '{"version": 3 ,"type":"session","id":"s"}'
+    )
+
+
+@pytest.mark.parametrize(("index", "kept"), [(1, "one"), (2, "two")])
+def test_a_first_kept_index_counts_the_header_as_nought(index, kept):
+    compaction = {"type": "compaction", "summary": "S", "tokensBefore": 5, "firstKeptEntryIndex": index}
+
+    entries, tree = opened(v1(message("one"), message("two"), compaction, message("three")))
+
+    assert text(tree[entries[2].body.first_kept].body.message["content"]) == kept
+    assert b"firstKeptEntryIndex" not in entries[2].raw
+    assert said(tree, entries[3].id)[:2] == [("compactionSummary", "S"), ("user", kept)]
+
+
+@pytest.mark.parametrize("index", [0, 9, -1, None, True, "1"])
+def test_an_index_of_the_header_or_of_nothing_keeps_nothing(index):
+    compaction = {"type": "compaction", "summary": "S", "firstKeptEntryIndex": index}
+
+    entries, tree = opened(v1(message("one"), compaction))
+
+    assert entries[1].body == Compaction(summary="S")
+    assert said(tree, entries[1].id) == [("compactionSummary", "S")]
+
+
+def test_lines_that_cannot_be_read_do_not_count():
+    compaction = {"type": "compaction", "summary": "S", "firstKeptEntryIndex": 2}
+
+    entries, tree = opened(v1(message("one"), "junk", message("two"), compaction))
+
+    assert said(tree, entries[-1].id) == [("compactionSummary", "S"), ("user", "two")]
+
+
+def test_a_stack_pop_becomes_a_summary_at_the_place_it_went_back_to():
+    pop = {"type": "stack_pop", "backToIndex": 1, "summary": "tried two", "prePopSummary": "p"}
+
+    entries, tree = opened(v1(message("one"), message("two"), pop, message("three")))
+
+    assert entries[2].body == BranchSummary(summary="tried two", abandoned_leaf=entries[1].id)
+    assert said(tree, entries[3].id) == [("user", "one"), ("branchSummary", "tried two"), ("user", "three")]
+    assert json.loads(entries[2].raw)["prePopSummary"] == "p"
+
+
+def test_a_stack_pop_with_nothing_to_leave_leaves_the_root():
+    [pop], tree = opened(v1({"type": "stack_pop", "backToIndex": 0, "summary": "S"}))
+
+    assert (pop.body.abandoned_leaf, tree.parent(pop.id)) == ("root", None)
+
+
+def test_a_line_that_is_no_entry_does_not_break_the_chain():
+    entries, tree = opened(v1(message("one"), {"no": "type"}, message("two")))
+
+    assert said(tree, entries[-1].id) == [("user", "one"), ("user", "two")]
+
+
+def test_ids_that_old_lines_have_are_kept():
+    entries, _ = opened(v1(message("one"), {**message("two"), "id": "mine"}, message("three")))
+
+    assert (entries[1].id, entries[2].parent) == ("mine", "mine")
+
+
+def test_a_hooks_message_gets_todays_role_in_version_1_too():
+    [entry], _ = opened(v1(message("x", role="hookMessage")))
+
+    assert entry.body.message["role"] == "custom"
+
+
+@given(object_texts)
+def test_a_line_of_version_1_keeps_every_byte_beside_its_place(odd):
+    raw = b'{"type":"from_the_future","odd":' + odd + b"}\r"
+
+    [entry], _ = opened(v1(raw))
+
+    assert drop_key(drop_key(entry.raw, "id"), "parentId") == raw
+
+
+# Version 2: another name for a role
+
+
+def test_version_2_calls_custom_messages_something_else():
+    raw = '{"type":"message","id":"a","parentId":null,"message":{"content":1.0, "role":"hookMessage"}}'
+
+    reader, [entry] = read(file_of(header(version=2), raw))
+
+    assert reader.dialect == "hooks"
+    assert entry.raw.decode() == raw.replace("hookMessage", "custom")
+
+
+def test_other_lines_of_version_2_are_not_touched():
+    raw = '{"type":"message", "id":"a","message":{"role":"user"}, "x":"hookMessage"}'
+
+    assert rewritten(file_of(header(version=2), raw)).splitlines()[1].decode() == raw
+
+
+# The form with `uuid`
+
+SEED = file_of(
+    '{"type":"session","version":2,"uuid":"ses1","parentUuid":null,"id":"abc","cwd":"/project"}',
+    *(
+        f'{{"type":"message","uuid":"{id}","parentUuid":"{parent}","message":{{"role":"{role}","content":"{words}"}}}}'
+        for id, parent, role, words in [
+            ("m1", "ses1", "user", "Build a CLI"),
+            ("m2", "m1", "assistant", "I'll create..."),
+            ("m3", "m2", "user", "Add --verbose flag"),
+            ("m4", "m3", "assistant", "Here's the flag..."),
+            ("m5", "m4", "user", "Actually use Python"),
+            ("m6", "m5", "assistant", "Converting to Python..."),
+        ]
+    ),
+    '{"type":"branch_summary","uuid":"bs1","parentUuid":"m2","summary":"Attempted Node.js CLI with --verbose flag"}',
+    '{"type":"message","uuid":"m7","parentUuid":"bs1","message":{"role":"user","content":"Use Rust instead"}}',
+    '{"type":"message","uuid":"m8","parentUuid":"m7","message":{"role":"assistant","content":"Creating Rust CLI..."}}',
+)
+
+
+def test_the_example_of_the_first_draft_gives_its_five_messages():
+    reader, entries = read(SEED)
+    tree = Tree(entries)
+
+    assert (reader.dialect, reader.header.id, reader.header.cwd) == ("uuid", "abc", "/project")
+    assert replayed(*entries).leaf == "m8"
+    assert [entry.id for entry in tree.path("m8")] == ["m1", "m2", "bs1", "m7", "m8"]
+    assert said(tree, "m8") == [
+        ("user", "Build a CLI"),
+        ("assistant", "I'll create..."),
+        ("branchSummary", "Attempted Node.js CLI with --verbose flag"),
+        ("user", "Use Rust instead"),
+        ("assistant", "Creating Rust CLI..."),
+    ]
+
+
+def test_in_the_first_draft_a_summary_leaves_the_line_before_it():
+    entries, tree = opened(SEED)
+
+    assert tree["bs1"].body.abandoned_leaf == "m6"
+    assert ids(entries)[:4] == "m1m2"
+
+
+def draft(*lines, top="ses1"):
+    return file_of({"type": "session", "version": 2, "uuid": top, "id": "abc"}, *lines)
+
+
+def test_a_stack_summary_is_a_branch_summary():
+    lines = [
+        {"type": "stack_summary", "uuid": "a", "parentUuid": "ses1", "summary": "first"},
+        {"type": "message", "uuid": "b", "parentUuid": "a", "message": {"role": "user", "content": "x"}},
+        {"type": "stack_summary", "uuid": "c", "parentUuid": "a", "summary": "second", "fromId": "given"},
+    ]
+
+    entries, tree = opened(draft(*lines))
+
+    assert entries[0].body == BranchSummary(summary="first", abandoned_leaf="root")
+    assert entries[2].body == BranchSummary(summary="second", abandoned_leaf="given")
+    assert ids(tree.path("c")) == "ac"
+
+
+def test_a_compaction_of_the_first_draft_keeps_its_anchor():
+    lines = [
+        {"type": "message", "uuid": "a", "parentUuid": "ses1", "message": {"role": "user", "content": "x"}},
+        {"type": "compaction", "uuid": "c", "parentUuid": "a", "summary": "S", "firstKeptEntryUuid": "a"},
+    ]
+
+    _, tree = opened(draft(*lines))
+
+    assert said(tree, "c") == [("compactionSummary", "S"), ("user", "x")]
+
+
+def test_the_first_draft_is_known_by_its_entries_when_its_header_has_no_uuid():
+    first = {"type": "message", "uuid": "a", "parentUuid": None, "message": {"role": "hookMessage", "content": "x"}}
+
+    reader, entries = read(file_of(header(version=2), first, {"type": "message", "uuid": 5}))
+
+    assert (reader.dialect, ids(entries)) == ("uuid", "a")
+    assert entries[0].body.message["role"] == "custom"
+    assert [problem.line for problem in reader.problems] == [3]
+
+
+def test_a_line_of_the_first_draft_differs_in_its_keys_alone():
+    raw = '{"odd":[1.0, 1e999], "uuid" : "a","parentUuid":"b" ,"type":"from_the_future", "odd":"\\ud800"}'
+
+    [entry], _ = opened(draft(raw))
+
+    assert entry.raw.decode() == raw.replace('"uuid"', '"id"').replace('"parentUuid"', '"parentId"')
+
+
+# Dash's form
+
+
+def dash(*lines):
+    return file_of(header(version=1, id="sess_1"), *lines)
+
+
+def dashed(id, parent=None, role="user", content="x", **fields):
+    return {
+        "type": "message",
+        "id": id,
+        "parentId": parent,
+        "timestamp": TIME,
+        "role": role,
+        "content": content,
+        **fields,
+    }
+
+
+def test_dashs_messages_are_put_into_the_form_of_today():
+    metadata = {"model": "m", "provider": "p", "cost": 0.5, "tokens": 150}
+    reader, [asked, answered] = read(dash(dashed("a"), dashed("b", "a", "assistant", "hi", metadata=metadata)))
+
+    assert reader.dialect == "dash"
+    assert asked.body.message == {"role": "user", "content": "x", "timestamp": TIME_MS}
+    message = answered.body.message
+    assert (message["content"], message["stopReason"]) == ([{"type": "text", "text": "hi"}], "stop")
+    assert (message["provider"], message["model"]) == ("p", "m")
+    assert (message["usage"]["totalTokens"], message["usage"]["cost"]["total"]) == (150, 0.5)
+    assert json.loads(answered.raw)["metadata"] == metadata
+    assert not {"role", "content"} & set(json.loads(answered.raw))
+
+
+def test_dashs_assistant_without_metadata_is_an_unknown_model():
+    [entry], _ = opened(dash(dashed("a", role="assistant", content=[{"type": "text", "text": "hi"}], timestamp="?")))
+
+    message = entry.body.message
+    assert (message["provider"], message["model"], message["usage"]["totalTokens"]) == ("unknown", "unknown", 0)
+    assert (message["content"], message["timestamp"]) == ([{"type": "text", "text": "hi"}], 0)
+
+
+def test_dashs_tool_messages_are_tool_results():
+    metadata = {"toolCallId": "c1", "toolName": "read", "isError": True}
+    given_, named, bare = opened(
+        dash(
+            dashed("a", role="tool", metadata=metadata),
+            dashed("b", "a", role="tool", metadata={"tool": "ls"}),
+            dashed("c", "b", role="tool"),
+        )
+    )[0]
+
+    assert given_.body.message == {
+        "role": "toolResult",
+        "content": [{"type": "text", "text": "x"}],
+        "toolCallId": "c1",
+        "toolName": "read",
+        "isError": True,
+        "timestamp": TIME_MS,
+    }
+    assert named.body.message["toolName"] == "ls"
+    assert (bare.body.message["toolCallId"], bare.body.message["isError"]) == ("", False)
+
+
+def test_what_dashs_tools_said_without_a_call_still_reaches_the_model():
+    _, tree = opened(dash(dashed("a"), dashed("b", "a", role="tool", content="42", metadata={"tool": "calc"})))
+
+    assert build_context(tree, "b").to_llm()[1]["content"][0]["text"] == "Output of calc:\n42"
+
+
+def test_dashs_branches_are_known_by_the_nearest_branch_point_above():
+    lines = [
+        dashed("a"),
+        {
+            "type": "branch_point",
+            "id": "p",
+            "parentId": "a",
+            "timestamp": TIME,
+            "branchName": "one",
+            "description": "d",
+        },
+        dashed("b", "p"),
+        {"type": "branch_point", "id": "q", "parentId": "a", "timestamp": TIME, "branchName": "two"},
+        dashed("c", "q"),
+        dashed("d", "b"),
+        {"type": "agent_action", "id": "e", "parentId": "c", "action": "spawn", "agentId": "x"},
+        dashed("f", "a"),
+    ]
+
+    heads = replayed(*opened(dash(*lines))[0])
+
+    assert heads.heads == {"main": "f", "one": "d", "two": "e"}
+    assert heads.info["one"] == BranchInfo(created=TIME, description="d")
+
+
+def test_dashs_lines_that_are_todays_already_are_only_given_a_branch():
+    whole = {"type": "message", "id": "a", "parentId": None, "message": {"role": "user", "content": "x"}}
+    own = {**whole, "id": "b", "parentId": 5, "branch": "side"}
+    unnamed = {"type": "branch_point", "id": "c", "parentId": "b"}
+
+    first, second, third = opened(dash(whole, own, unnamed, {"type": "message"}))[0]
+
+    assert (first.body.message, first.branch) == (whole["message"], "main")
+    assert json.loads(second.raw) == own
+    assert third.branch == "main"
+
+
+@given(st.sampled_from(["role", "content", "metadata", "timestamp", "branchName", "parentId"]), json_values)
+def test_odd_values_in_dashs_lines_do_no_harm(key, value):
+    for line in (dashed("b", "a", "tool"), dashed("b", "a", "assistant"), {"type": "branch_point", "id": "b"}):
+        _, entry = opened(dash(dashed("a"), {**line, key: value}))[0]
+
+        assert entry.id == "b"
+        assert entry.body is not None
+
+
+# oh-my-pi, whose files are of version 3
+
+
+def test_oh_my_pis_entries_are_read_as_they_are():
+    lines = [
+        {"type": "message", "id": "a", "parentId": None, "message": {"role": "user", "content": "old"}},
+        {"type": "model_change", "id": "b", "parentId": "a", "model": "p/m/x", "role": "default"},
+        {"type": "model_change", "id": "c", "parentId": "b", "model": "p/small", "role": "smol"},
+        {"type": "mode_change", "id": "d", "parentId": "c", "mode": "plan", "data": {"step": 1}},
+        {"type": "ttsr_injection", "id": "e", "parentId": "d", "injectedRules": ["r1"]},
+        {"type": "thinking_level_change", "id": "f", "parentId": "e", "thinkingLevel": None, "configured": "auto"},
+        {"type": "reset_boundary", "id": "g", "parentId": "f"},
+        {"type": "message", "id": "h", "parentId": "g", "message": {"role": "user", "content": "new"}},
+        {"type": "title_change", "id": "i", "parentId": "h", "title": "t"},
+    ]
+    data = file_of({"type": "title", "v": 1, "title": "t", "pad": "  "}, header(), *lines)
+
+    reader, entries = read(data)
+    seen = build_context(Tree(entries), "i")
+
+    assert (reader.title, reader.dialect, reader.needs_rewrite) == ("t", None, False)
+    assert seen.model == {"provider": "p", "modelId": "m/x"}
+    assert (seen.state.mode, seen.state.mode_data, seen.state.rules) == ("plan", {"step": 1}, ("r1",))
+    assert seen.thinking_level == "off"
+    assert seen.sources == ("h",)
+    assert replayed(*entries).leaf == "h"
+    assert rewritten(data) == data
+
+
+# All dialects
+
+
+@pytest.mark.parametrize("version", [None, 0, 1, 2])
+def test_a_file_of_an_old_version_without_entries_has_no_dialect_yet(version):
+    reader, entries = read(file_of(header(version=version) if version is not None else V1))
+
+    assert (entries, reader.dialect, reader.needs_rewrite) == ([], None, True)
+
+
+@pytest.mark.parametrize("data", [SEED, dash(dashed("a"), dashed("b", "a", "tool")), v1(message("x"), message("y"))])
+def test_migrating_twice_changes_nothing(data):
+    once = rewritten(data)
+
+    assert rewritten(once) == once
+    assert [(entry.id, entry.parent) for entry in read(once)[1]] == [
+        (entry.id, entry.parent) for entry in read(data)[1]
+    ]

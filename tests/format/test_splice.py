@@ -1,0 +1,122 @@
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sessiontree.format.splice import drop_key, members, rename_key, set_value, value_of
+from tests.strategies import json_texts, object_texts
+
+KEYS = st.sampled_from(["id", "a", "é", "new", ""])
+
+
+def parsed(text):
+    """What a parser makes of `text`, with numbers as they are spelled and objects as lists of members."""
+    return json.loads(text, object_pairs_hook=lambda pairs: {"members": pairs}, parse_int=str, parse_float=str)
+
+
+def pairs(raw):
+    return parsed(raw)["members"]
+
+
+# Setting
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (b'{"id":"x"}', b'{"id":7}'),
+        (b'{ "a" : 1.0 ,\t"id" :  null , "b":[ 2 ]}\r', b'{ "a" : 1.0 ,\t"id" :  7 , "b":[ 2 ]}\r'),
+        (b'{"id":1,"id":2}', b'{"id":1,"id":7}'),
+        (b'{"m":{"id":1},"id":2,"n":["id"]}', b'{"m":{"id":1},"id":7,"n":["id"]}'),
+        (b'{"s":"\\"id\\":1,{[","id":2}', b'{"s":"\\"id\\":1,{[","id":7}'),
+        (b'{"\\u0069d":1}', b'{"\\u0069d":7}'),
+        (b'{"a":"id","id":{"b":[{}]}}', b'{"a":"id","id":7}'),
+    ],
+)
+def test_only_the_value_changes(before, after):
+    assert set_value(before, "id", b"7") == after
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (b'{"type":"x","b":1}', b'{"type":"x","id":7,"b":1}'),
+        (b'{"type" : [1] }', b'{"type" : [1],"id":7 }'),
+        (b" {} ", b' {"id":7} '),
+        (b"{ }", b'{"id":7 }'),
+    ],
+)
+def test_a_new_member_stands_behind_the_first(before, after):
+    assert set_value(before, "id", b"7") == after
+
+
+@given(object_texts, KEYS, json_texts)
+def test_setting_gives_what_a_parser_says(raw, key, value):
+    expected = pairs(raw)
+    places = [place for place, (name, _) in enumerate(expected) if name == key]
+    if places:
+        expected[places[-1]] = (key, parsed(value))
+    else:
+        expected.insert(1, (key, parsed(value)))
+
+    assert pairs(set_value(raw, key, value.encode())) == expected
+
+
+@given(object_texts, KEYS, json_texts)
+def test_setting_a_value_back_restores_every_byte(raw, key, value):
+    before = value_of(raw, key)
+    changed = set_value(raw, key, value.encode())
+
+    assert value_of(changed, key) == value.strip(" \t\r").encode()
+    if before is not None:
+        assert set_value(changed, key, before) == raw
+
+
+# Looking
+
+
+def test_of_members_with_one_name_the_last_counts():
+    assert value_of(b'{"a": 1.0 , "a":\t[ 2 ] }', "a") == b"[ 2 ]"
+    assert value_of(b'{"b":{"a":1}}', "a") is None
+
+
+@given(object_texts)
+def test_members_are_those_a_parser_finds(raw):
+    found = [(member.name, parsed(raw[member.value : member.end])) for member in members(raw)]
+
+    assert found == pairs(raw)
+
+
+# Dropping and renaming
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (b'{"a":1, "id":2, "b":3}', b'{"a":1, "b":3}'),
+        (b'{"id":2 , "b":3}', b'{"b":3}'),
+        (b'{"a":1 , "id":2 }', b'{"a":1 }'),
+        (b'{ "id":2 }', b"{  }"),
+        (b'{"id":1,"id":2}', b"{}"),
+        (b'{"a":1}', b'{"a":1}'),
+    ],
+)
+def test_a_member_is_dropped_with_its_comma(before, after):
+    assert drop_key(before, "id") == after
+
+
+@given(object_texts, KEYS)
+def test_dropping_gives_what_a_parser_says(raw, key):
+    assert pairs(drop_key(raw, key)) == [(name, value) for name, value in pairs(raw) if name != key]
+
+
+def test_renaming_touches_the_name_alone():
+    assert rename_key(b'{ "uuid" : "uuid", "m":{"uuid":1} }', "uuid", "id") == b'{ "id" : "uuid", "m":{"uuid":1} }'
+
+
+@given(object_texts, KEYS)
+def test_renaming_gives_what_a_parser_says(raw, key):
+    expected = [("other" if name == key else name, value) for name, value in pairs(raw)]
+
+    assert pairs(rename_key(raw, key, "other")) == expected
