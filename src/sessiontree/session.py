@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
@@ -46,13 +46,17 @@ from sessiontree.core.problems import find_problems
 from sessiontree.core.times import iso
 from sessiontree.core.tree import Tree
 from sessiontree.errors import BranchMoved, Conflict, InvalidOperation, NotFound, ReadOnly
-from sessiontree.format.codec import type_of, write_entry, write_header
+from sessiontree.format.codec import VERSION, type_of, write_entry, write_header
 from sessiontree.format.jsonl import Reader
+from sessiontree.format.tail import tail_context
 from sessiontree.store.base import Cursor, Store
 from sessiontree.store.jsonl import JsonlStore
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+PEEK, READ_AHEAD = 1 << 16, 1 << 22
+"""How much is read at once, in bytes: for the header, and for the whole file."""
 
 RECORD_EVERY = 256
 """A head record stands among every so many lines."""
@@ -78,6 +82,38 @@ class BranchInfo(Struct, frozen=True, kw_only=True):
     current: bool
 
 
+class _Loaded:
+    """All of a session: its lines' places, its tree and its heads, as far as `cursor`."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.reader = Reader(store.where, store.fetch)
+        self.tree = Tree()
+        self.heads = Heads()
+        self.cursor: Cursor | None = None
+        """How far it goes; never none once it is made."""
+        self.unfinished = b""
+        while True:
+            chunk = store.read(self.cursor, limit=READ_AHEAD)
+            self.cursor, self.unfinished = chunk.cursor, chunk.unfinished
+            if not chunk.data:
+                break
+            self.tree.extend(self.reader.feed(chunk.data))
+        self.heads.replay(self.tree.entries, self.tree)
+
+    def refresh(self) -> list[Entry]:
+        """Take in what was appended since."""
+        chunk = self.store.read(self.cursor)
+        self.cursor, self.unfinished = chunk.cursor, chunk.unfinished
+        return self.take(chunk.data)
+
+    def take(self, data: bytes) -> list[Entry]:
+        entries = self.reader.feed(data)
+        self.tree.extend(entries)
+        self.heads.replay(entries, self.tree)
+        return entries
+
+
 class Session:
     def __init__(
         self,
@@ -94,7 +130,11 @@ class Session:
         self._mutex = threading.RLock()
         self._wrote = False
         self._closed = False
-        self._load()
+        self._loaded: _Loaded | None = None
+        self._unnamed: list[Branch] = []
+        self.header: Header = self._peek()
+        if self.header.version > VERSION:
+            self._read_only = f"it was written as version {self.header.version}, which is newer than this program"
 
     @classmethod
     def create(
@@ -117,22 +157,41 @@ class Session:
         store.create(lines)
         return cls(store, now=now, new_id=new_id)
 
-    def _load(self) -> None:
-        self._reader = Reader(self._store.where)
-        self.tree = Tree()
-        self.heads = Heads()
-        chunk = self._store.read()
-        self._take(self._reader.feed(chunk.data))
-        self._cursor: Cursor = chunk.cursor
-        self._unfinished = chunk.unfinished
-        self.header: Header = self._reader.header
-        if self._reader.is_newer:
-            self._read_only = f"it was written as version {self.header.version}, which is newer than this program"
+    def _peek(self) -> Header:
+        """The header, without reading further than it takes."""
+        reader = Reader(self._store.where)
+        cursor = None
+        while True:
+            chunk = self._store.read(cursor, limit=PEEK)
+            reader.feed(chunk.data)
+            if reader.has_header or not chunk.data:
+                return reader.header
+            cursor = chunk.cursor
 
-    def _take(self, entries: Sequence[Entry]) -> None:
-        for entry in entries:
-            self.tree.add(entry)
-        self.heads.replay(entries, self.tree)
+    # The whole file is read when something is asked that its end cannot tell.
+
+    def _load(self) -> _Loaded:
+        if self._loaded is None:
+            with self._mutex:
+                loaded = _Loaded(self._store)
+                self.header = loaded.reader.header
+                self._loaded = loaded
+                for branch in self._unnamed:
+                    branch.is_called(loaded.heads.current)
+                self._unnamed.clear()
+        return self._loaded
+
+    @property
+    def tree(self) -> Tree:
+        return self._load().tree
+
+    @property
+    def heads(self) -> Heads:
+        return self._load().heads
+
+    @property
+    def _reader(self) -> Reader:
+        return self._load().reader
 
     # What it is
 
@@ -173,18 +232,19 @@ class Session:
     @property
     def dialect(self) -> str | None:
         """The older dialect that the file is in: it is rewritten before the first append."""
-        return self._reader.dialect if self._reader.needs_rewrite else None
+        return self._reader.dialect if self.needs_migration else None
 
     @property
     def needs_migration(self) -> bool:
-        return self._reader.needs_rewrite
+        return self.header.version < VERSION
 
     @property
     def problems(self) -> list[Problem]:
         """Everything wrong with the session or worth knowing; nothing is hidden or repaired."""
+        unfinished = self._load().unfinished
         found = [*self._reader.problems, *find_problems(self.tree, self.heads)]
-        if self._unfinished:
-            message = f"the last line is unfinished ({len(self._unfinished)} bytes): cut by a crash, or being written"
+        if unfinished:
+            message = f"the last line is unfinished ({len(unfinished)} bytes): cut by a crash, or being written"
             line = self._reader.number + 1
             found.append(
                 Problem(
@@ -202,9 +262,9 @@ class Session:
         """The lines of the whole session, as version 3 has them, the header first."""
         return self._reader.all_lines()
 
-    def entry_lines(self) -> list[bytes]:
+    def entry_lines(self) -> Iterator[bytes]:
         """The lines behind the header."""
-        return self._reader.lines
+        return self._reader.lines()
 
     # Places and branches
 
@@ -219,7 +279,20 @@ class Session:
     @property
     def head(self) -> Branch:
         """The current branch."""
-        return Branch(self, self.heads.current)
+        if self._loaded is not None:
+            return Branch(self, self.heads.current)
+        # Its name may take reading the whole file; its context need not.
+        branch = Branch(self, None)
+        self._unnamed.append(branch)
+        return branch
+
+    def context(self, place: Place = "HEAD") -> Context:
+        """What the model sees from a place. From the current one, only the end of the file is read."""
+        if place == "HEAD" and self._loaded is None and self.header.version == VERSION:
+            context = tail_context(self._store.backward())
+            if context is not None:
+                return context
+        return build_context(self.tree, self.place(place))
 
     def branch(self, name: str) -> Branch:
         """The branch called `name`. Raises `NotFound`."""
@@ -390,18 +463,25 @@ class Session:
         """Write what `build` makes of the state of things; when others wrote first, take that in and build anew."""
         while True:
             entries = build()
+            lines = [entry.raw for entry in entries]
+            before = self._cursor
             try:
-                cursor = self._store.append([entry.raw for entry in entries], after=self._cursor)
+                cursor = self._store.append(lines, after=before)
             except Conflict:
-                before = self._cursor
                 self.refresh()
                 if self._cursor == before:
                     raise
                 continue
-            data = b"".join(entry.raw + b"\n" for entry in entries)
-            self._take(self._reader.feed(data))
-            self._cursor, self._wrote, self._unfinished = cursor, True, b""
+            loaded = self._load()
+            loaded.take(b"\n".join([*lines, b""]))
+            loaded.cursor, loaded.unfinished, self._wrote = cursor, b"", True
             return [self.tree[entry.id] for entry in entries]
+
+    @property
+    def _cursor(self) -> Cursor:
+        cursor = self._load().cursor
+        assert cursor is not None
+        return cursor
 
     def _prepare(self) -> None:
         """Make sure that something can be appended: an older file is rewritten first."""
@@ -409,28 +489,25 @@ class Session:
             raise InvalidOperation(f"{self.where} is closed")
         if self._read_only is not None:
             raise ReadOnly(self.where, self._read_only)
-        if self._reader.needs_rewrite:
+        if self.needs_migration:
             self.migrate()
 
     def migrate(self) -> bool:
         """Rewrite a file of an older version, at once and with a backup. Says whether there was anything to do."""
         with self._mutex:
-            if not self._reader.needs_rewrite:
+            if not self.needs_migration:
                 return False
             if self._read_only is not None:
                 raise ReadOnly(self.where, self._read_only)
             self._store.replace(self.lines(), after=self._cursor)
+            self._loaded = None
             self._load()
             return True
 
     def refresh(self) -> list[Entry]:
         """Take in what other writers have appended, and return it."""
         with self._mutex:
-            chunk = self._store.read(self._cursor)
-            entries = self._reader.feed(chunk.data)
-            self._take(entries)
-            self._cursor, self._unfinished = chunk.cursor, chunk.unfinished
-            return entries
+            return self._load().refresh()
 
     def close(self) -> None:
         """Let go of the file. If the last line is not at the current place, a head record says where that is."""
@@ -600,9 +677,20 @@ class Session:
 class Branch:
     """A named place in a session that moves as entries are appended. All handles of one name share its head."""
 
-    def __init__(self, session: Session, name: str) -> None:
+    def __init__(self, session: Session, name: str | None) -> None:
         self.session = session
-        self.name = name
+        self._name = name
+
+    @property
+    def name(self) -> str:
+        if self._name is None:
+            self.session.heads  # noqa: B018 - the whole file tells the name
+        assert self._name is not None
+        return self._name
+
+    def is_called(self, name: str) -> None:
+        """Told by the session once it knows what its current branch is called."""
+        self._name = name
 
     def __repr__(self) -> str:
         return f"<Branch {self.name} of {self.session.id}>"
@@ -637,7 +725,7 @@ class Branch:
 
     def context(self) -> Context:
         """What the model sees from here."""
-        return build_context(self.session.tree, self.leaf)
+        return self.session.context() if self._name is None else build_context(self.session.tree, self.leaf)
 
     def explain(self) -> Explanation:
         """For every entry on the path, whether it reaches the model and why not."""

@@ -246,18 +246,19 @@ def fold_system(messages: Sequence[JsonObject]) -> JsonObject | None:
 def state_of(path: list[Entry]) -> State:
     """Model, thinking level, mode and rules at the end of `path`.
 
-    A compaction that carries `state` speaks for everything before it.
+    A compaction that carries `state` speaks for everything before it; one that does not ends mode and rules, since
+    what was said of them before has left the context.
     """
-    start, wire = 0, None
+    start = 0
     for index in range(len(path) - 1, -1, -1):
         body = path[index].body if path[index].type == "compaction" else None
         if isinstance(body, Compaction) and body.state is not None:
-            start, wire = index + 1, body.state
+            start = index
             break
-    state: dict[str, Any] = _state_from_wire(wire) if wire is not None else {}
-    rules: dict[str, None] = dict.fromkeys(state.pop("rules", ()))
+    state: dict[str, Any] = {}
+    rules: dict[str, None] = {}
     for entry in path[start:]:
-        match entry.type and entry.body:
+        match entry.body:
             case Message(message):
                 wrote = model_of(message)
                 if wrote is not None:
@@ -270,6 +271,11 @@ def state_of(path: list[Entry]) -> State:
                 state["mode"], state["mode_data"] = (None, None) if mode == "none" else (mode, data)
             case RuleInjection(injected):
                 rules.update(dict.fromkeys(injected))
+            case Compaction(state=carried):
+                state["mode"] = state["mode_data"] = None
+                if carried is not None:
+                    state = _state_from_wire(carried)
+                rules = dict.fromkeys(state.pop("rules", ()))
             case _:
                 pass
     return State(**state, rules=tuple(rules))

@@ -8,8 +8,7 @@ said in its first line.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from msgspec import UNSET, Struct, UnsetType
 
@@ -153,6 +152,9 @@ class Opaque(Struct, frozen=True, kw_only=True):
     """Everything but type, id, parent, timestamp and branch, in wire form."""
 
 
+UNREADABLE = Opaque(type="", fields={})
+"""The body of a line that begins like an entry and is no JSON."""
+
 Body: TypeAlias = (
     Message
     | ModelChange
@@ -174,68 +176,58 @@ Body: TypeAlias = (
 )
 
 
-class Entry:
-    """One line of a session. Never changed once appended."""
+class Source(Protocol):
+    """Where entries have their bytes from: a file, or memory."""
 
-    __slots__ = (
-        "_body",
-        "_decode",
-        "branch",
-        "current",
-        "custom_type",
-        "id",
-        "line",
-        "parent",
-        "raw",
-        "timestamp",
-        "type",
-    )
+    def raw(self, line: int) -> bytes:
+        """The bytes of a line, without the newline."""
+        ...
 
-    def __init__(
-        self,
-        *,
-        raw: bytes,
-        id: EntryId,
-        parent: EntryId | None,
-        type: str,
-        timestamp: str,
-        line: int,
-        branch: str | UnsetType | None = UNSET,
-        current: str | None = None,
-        custom_type: str | None = None,
-        body: Body | None = None,
-        decode: Callable[[bytes], Body] | None = None,
-    ) -> None:
-        self.raw = raw
-        self.id = id
-        self.parent = parent
-        self.type = type
-        self.timestamp = timestamp
-        self.line = line
-        self.branch = branch
-        self.current = current
-        self.custom_type = custom_type
-        self._body = body
-        self._decode = decode
+    def timestamp(self, raw: bytes) -> str: ...
 
-    raw: bytes
-    """The line's bytes, without the newline."""
+    def body(self, raw: bytes) -> Body: ...
+
+
+class Entry(Struct, gc=False, eq=False, kw_only=True):
+    """One line of a session. Never changed once appended.
+
+    It holds what the tree is built from; the bytes, the time and the body are fetched when somebody looks.
+    """
+
+    id: EntryId
     parent: EntryId | None
     """The parent as written; `Tree.parent` tells where the entry really hangs."""
+    type: str
     line: int
     """Number of the line in the file, counting from 1."""
-    branch: str | UnsetType | None
+    source: Source
+    branch: str | UnsetType | None = UNSET
     """The branch it was written on; `None` for a late result; unset where a peer wrote the line."""
-    current: str | None
+    current: str | None = None
     """The session's current branch, where that is another one than `branch`."""
+    custom_type: str | None = None
+    kept: Body | None = None
+    """The body, once it was decoded."""
+
+    @property
+    def raw(self) -> bytes:
+        """The line's bytes, without the newline."""
+        return self.source.raw(self.line)
+
+    @property
+    def timestamp(self) -> str:
+        return self.source.timestamp(self.raw)
 
     @property
     def body(self) -> Body:
         """The typed view of this line, decoded once."""
-        if self._body is None:
-            assert self._decode is not None
-            self._body = self._decode(self.raw)
-        return self._body
+        if self.kept is None:
+            self.kept = self.decoded()
+        return self.kept
+
+    def decoded(self) -> Body:
+        """The typed view of this line, without keeping it: for those who look at every entry."""
+        return self.source.body(self.raw) if self.kept is None else self.kept
 
     @property
     def is_head_record(self) -> bool:

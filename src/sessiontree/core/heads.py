@@ -22,7 +22,7 @@ from msgspec import UNSET, Struct
 
 from sessiontree.core.entries import HEAD_RECORD, BranchPoint, Custom, Entry, EntryId, JsonObject
 from sessiontree.core.messages import is_object
-from sessiontree.core.tree import Tree
+from sessiontree.core.tree import QUIET, Tree
 
 MAIN = "main"
 
@@ -71,8 +71,24 @@ class Heads:
         return self._undoable[-1] if self._undoable else None
 
     def replay(self, entries: Iterable[Entry], tree: Tree) -> None:
+        sound = tree.is_sound
+        heads = self._heads
         for entry in entries:
-            self.apply(entry, tree)
+            branch = self.current
+            if (
+                sound
+                and entry.type in QUIET
+                and branch == self._line_branch
+                and entry.parent is heads[branch]
+                and (entry.branch is UNSET or entry.branch == branch)
+                and entry.current is None
+            ):
+                # Nearly every line: the current branch goes on from its head.
+                self.lines_since_record += 1
+                heads[branch] = entry.id
+            else:
+                self.apply(entry, tree)
+                heads = self._heads
 
     def apply(self, entry: Entry, tree: Tree) -> None:
         """Take in one line. `tree` holds it already."""

@@ -8,15 +8,62 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sessiontree.core.entries import Compaction, Entry, EntryId, Label, Message, Problem
+from sessiontree.core.entries import UNREADABLE, Body, Compaction, Entry, EntryId, Label, Message, Problem
 from sessiontree.core.heads import Heads
-from sessiontree.core.messages import answered_call, stopped_abnormally, tool_calls
+from sessiontree.core.messages import ToolCall, answered_call, stopped_abnormally, tool_calls
 from sessiontree.core.tree import Tree
+
+
+class _Said:
+    """What the bodies say, gathered in one pass that keeps none of them."""
+
+    def __init__(self, tree: Tree) -> None:
+        self.unreadable: list[Problem] = []
+        self.labels: list[Problem] = []
+        self.anchors: list[tuple[Entry, EntryId]] = []
+        self.calls: list[tuple[Entry, list[ToolCall]]] = []
+        self.results: dict[str, list[EntryId]] = {}
+        for entry in tree.entries:
+            body = entry.decoded()
+            if body is UNREADABLE:
+                problem = _fault("malformed_line", entry, "not JSON: only its place in the tree could be read")
+                self.unreadable.append(problem)
+            elif not _is_utf8(entry.raw):
+                self.unreadable.append(
+                    _fault("not_utf8", entry, "not UTF-8: bytes that no reader can tell are replaced")
+                )
+            if tree[entry.id] is entry:
+                self._gather(tree, entry, body)
+
+    def _gather(self, tree: Tree, entry: Entry, body: Body) -> None:
+        match body:
+            case Message(message):
+                call = answered_call(message)
+                if call is not None:
+                    self.results.setdefault(call, []).append(entry.id)
+                elif not stopped_abnormally(message) and (calls := list(tool_calls(message))):
+                    self.calls.append((entry, calls))
+            case Compaction(first_kept=str(anchor)):
+                self.anchors.append((entry, anchor))
+            case Label(target=target) if target not in tree:
+                self.labels.append(_note("unknown_target", entry, f"label on {target!r}, which is not in the file"))
+            case _:
+                pass
 
 
 def find_problems(tree: Tree, heads: Heads) -> list[Problem]:
     """Everything wrong with the entries, in file order within each kind."""
-    return [*_shadowed(tree), *_places(tree), *_anchors(tree), *_labels(tree), *_calls(tree), *_heads(tree, heads)]
+    said = _Said(tree)
+    spans = _spans(tree) if said.anchors or said.calls else {}
+    return [
+        *said.unreadable,
+        *_shadowed(tree),
+        *_places(tree),
+        *_anchors(said, spans),
+        *said.labels,
+        *_calls(said, spans),
+        *_heads(tree, heads),
+    ]
 
 
 def _fault(kind: str, entry: Entry, message: str) -> Problem:
@@ -25,6 +72,13 @@ def _fault(kind: str, entry: Entry, message: str) -> Problem:
 
 def _note(kind: str, entry: Entry, message: str) -> Problem:
     return Problem(kind=kind, severity="note", message=message, entry=entry.id, line=entry.line)
+
+
+def _is_utf8(raw: bytes) -> bool:
+    try:
+        return raw.isascii() or bool(raw.decode())
+    except UnicodeDecodeError:
+        return False
 
 
 def _shadowed(tree: Tree) -> Iterator[Problem]:
@@ -63,13 +117,11 @@ def _spans(tree: Tree) -> dict[EntryId, tuple[int, int]]:
     return spans
 
 
-def _anchors(tree: Tree) -> Iterator[Problem]:
-    compactions = [entry for entry in tree if entry.type == "compaction"]
-    spans = _spans(tree) if compactions else {}
-    for entry in compactions:
-        anchor = entry.body.first_kept if isinstance(entry.body, Compaction) else None
-        if anchor is None:
-            continue
+Spans = dict[EntryId, tuple[int, int]]
+
+
+def _anchors(said: _Said, spans: Spans) -> Iterator[Problem]:
+    for entry, anchor in said.anchors:
         first, last = spans.get(anchor, (1, 0))
         if not first <= spans[entry.id][0] <= last:
             yield _fault(
@@ -79,29 +131,11 @@ def _anchors(tree: Tree) -> Iterator[Problem]:
             )
 
 
-def _labels(tree: Tree) -> Iterator[Problem]:
-    for entry in tree:
-        if entry.type == "label" and isinstance(entry.body, Label) and entry.body.target not in tree:
-            yield _note("unknown_target", entry, f"label on {entry.body.target!r}, which is not in the file")
-
-
-def _calls(tree: Tree) -> Iterator[Problem]:
-    results: dict[str, list[EntryId]] = {}
-    callers: list[Entry] = []
-    for entry in tree:
-        if entry.type != "message" or not isinstance(entry.body, Message):
-            continue
-        call = answered_call(entry.body.message)
-        if call is not None:
-            results.setdefault(call, []).append(entry.id)
-        elif not stopped_abnormally(entry.body.message) and any(tool_calls(entry.body.message)):
-            callers.append(entry)
-    spans = _spans(tree) if callers else {}
-    for entry in callers:
-        assert isinstance(entry.body, Message)
+def _calls(said: _Said, spans: Spans) -> Iterator[Problem]:
+    for entry, calls in said.calls:
         first, last = spans[entry.id]
-        for call in tool_calls(entry.body.message):
-            if not any(first <= spans[result][0] <= last for result in results.get(call.id, ())):
+        for call in calls:
+            if not any(first <= spans[result][0] <= last for result in said.results.get(call.id, ())):
                 yield _note("unanswered_call", entry, f"tool call {call.id!r} ({call.name}) has no result")
 
 

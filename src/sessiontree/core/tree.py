@@ -22,6 +22,10 @@ BLANKS = (
 """What peers take off both ends of a name. `str.strip` differs: it also takes control characters."""
 
 
+QUIET = frozenset({"message", "model_change", "thinking_level_change", "compaction", "branch_summary"})
+"""Types that are never annotations: nearly all lines."""
+
+
 class Tree:
     def __init__(self, entries: Iterable[Entry] = ()) -> None:
         self.entries: list[Entry] = []
@@ -38,23 +42,41 @@ class Tree:
         self.real_count = 0
         """How many entries are no annotations."""
         self.last_annotation: EntryId | None = None
-        for entry in entries:
-            self.add(entry)
+        self.extend(entries)
 
     def add(self, entry: Entry) -> None:
         """Index `entry`, whatever it says."""
-        self.entries.append(entry)
-        id, parent = entry.id, entry.parent
-        if id in self._by_id or (parent is not None and (parent not in self._by_id or parent == id)) or self._cut:
-            self._relink = True
-        self._by_id[id] = entry
-        if self._children is not None:
-            self._children.setdefault(parent, []).append(id)
-        if entry.is_annotation:
-            self.last_annotation = id
-            self._note(entry)
-        else:
-            self.real_count += 1
+        self.extend((entry,))
+
+    def extend(self, entries: Iterable[Entry]) -> None:
+        """Index entries, in the order of the file."""
+        by_id, all_entries, children = self._by_id, self.entries, self._children
+        for entry in entries:
+            all_entries.append(entry)
+            id, parent = entry.id, entry.parent
+            if parent is not None:
+                above = by_id.get(parent)
+                if above is None or parent == id:
+                    self._relink = True
+                else:
+                    entry.parent = above.id  # one string for both
+            if id in by_id or self._cut:
+                self._relink = True
+            by_id[id] = entry
+            if children is not None:
+                children.setdefault(parent, []).append(id)
+            if entry.type in QUIET:
+                self.real_count += 1
+            elif entry.is_annotation:
+                self.last_annotation = id
+                self._note(entry)
+            else:
+                self.real_count += 1
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether every entry hangs where it says, and no id stands twice."""
+        return not self._relink and not self._cut
 
     def _note(self, entry: Entry) -> None:
         if entry.type == "label" and isinstance(entry.body, Label):

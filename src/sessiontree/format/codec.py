@@ -7,18 +7,24 @@ although it is JSON elsewhere (lone surrogates, odd bytes) goes through the stan
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from array import array
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from sessiontree.core import entries as e
-from sessiontree.core.entries import Body, Entry, EntryId, Header, JsonObject
+from sessiontree.core.entries import Body, Entry, EntryId, Header, JsonObject, Source
 from sessiontree.core.messages import is_list, is_object, number
 
 VERSION = 3
 """The version of pi's format that is read as it is and written."""
+
+
+LINE_LIMIT = 64 << 20
+"""The longest line that is written, and that is looked into."""
 
 
 class Field(NamedTuple):
@@ -212,7 +218,74 @@ def _refuse_constant(name: str) -> Any:
     raise ValueError(f"{name} is not JSON")
 
 
-def read_entry(raw: bytes, line: int) -> Entry:
+# How pi and we begin a line. Nearly all lines match, and then only this much of them is looked at.
+_CANONICAL = re.compile(
+    rb'\{"type":"([a-z_]{1,40})","id":"([\w.-]{1,64})","parentId":(?:null|"([\w.-]{1,64})"),"timestamp":"([^"\\]{0,40})"'
+    rb'(,"branch":(?:null|"([^"\\\x00-\x1f\x7f-\xff]{1,200})")(?:,"current":"([^"\\\x00-\x1f\x7f-\xff]{1,200})")?)?[,}]'
+)
+_BRANCH_KEY = b'"branch":'
+
+
+def scan(data: bytes, offsets: array[int], source: Source, found: list[Entry]) -> Iterator[tuple[int, int, int]]:
+    """Read lines of version 3 into `found`, looking only at how they begin, and where they end into `offsets`.
+
+    Yields number, start and end of every line that has to be looked at as a whole, for the caller to take care of.
+    """
+    find, match, take = data.find, _CANONICAL.match, found.append
+    names = _NAMES
+    branches = find(_BRANCH_KEY) >= 0
+    start, line, base = 0, len(offsets), offsets[-1]
+    end = find(b"\n")
+    while end >= 0:
+        offsets.append(base + end + 1)
+        head = match(data, start, end)
+        if head is None or data[end - 1] != 125 or end - start > LINE_LIMIT:
+            yield line, start, end
+        else:
+            type, id, parent, _, keys, branch, current = head.groups()
+            if type == b"custom" or (branches and keys is None and find(_BRANCH_KEY, head.end(), end) >= 0):
+                yield line, start, end
+            else:
+                take(
+                    Entry(
+                        id=id.decode(),
+                        parent=None if parent is None else parent.decode(),
+                        type=names.get(type) or names.setdefault(type, type.decode()),
+                        line=line,
+                        source=source,
+                        branch=UNSET
+                        if keys is None
+                        else None
+                        if branch is None
+                        else names.get(branch) or names.setdefault(branch, branch.decode()),
+                        current=None if current is None else current.decode(),
+                    )
+                )
+        start = end + 1
+        line += 1
+        end = find(b"\n", start)
+
+
+_NAMES: dict[bytes, str] = {}
+"""Types and branches, each as one string however often it stands in a file."""
+
+
+class Held(msgspec.Struct, gc=False, eq=False):
+    """A line in memory."""
+
+    data: bytes
+
+    def raw(self, line: int) -> bytes:
+        return self.data
+
+    def timestamp(self, raw: bytes) -> str:
+        return read_timestamp(raw)
+
+    def body(self, raw: bytes) -> Body:
+        return read_body(raw)
+
+
+def read_entry(raw: bytes, line: int, source: Source | None = None) -> Entry:
     """A line as an entry, its body not looked at yet. Raises `NotJson`."""
     head = read_head(raw)
     if not isinstance(head.type, str):
@@ -223,26 +296,29 @@ def read_entry(raw: bytes, line: int) -> Entry:
     if branch is not None and not isinstance(branch, str):
         branch = UNSET
     return Entry(
-        raw=raw,
         id=head.id,
         parent=_maybe_text(head.parent),
         type=head.type,
-        timestamp=_text(head.timestamp),
         line=line,
+        source=Held(raw) if source is None else source,
         branch=branch,
         current=_maybe_text(head.current),
         custom_type=_maybe_text(head.custom_type),
-        decode=read_body,
     )
 
 
+def read_timestamp(raw: bytes) -> str:
+    """The time of a line; nothing where it has none."""
+    head = _CANONICAL.match(raw)
+    return head[4].decode("utf-8", "replace") if head is not None else _text(read_head(raw).timestamp)
+
+
 def read_body(raw: bytes) -> Body:
-    """What a line says."""
+    """What a line says. One that begins well but is no JSON after all says nothing: `e.UNREADABLE`."""
     try:
         return body_from_wire(read_object(raw))
     except NotJson:
-        # Its head could be read, so it is JSON, but nested too deeply for what is left of the stack.
-        return e.Opaque(type="", fields={})
+        return e.UNREADABLE
 
 
 def body_from_wire(wire: JsonObject) -> Body:
@@ -297,16 +373,14 @@ def write_entry(
     wire.update(body_to_wire(body))
     wire.update(extra or {})
     return Entry(
-        raw=write_object(wire),
         id=id,
         parent=parent,
         type=wire["type"],
-        timestamp=timestamp,
         line=line,
+        source=Held(write_object(wire)),
         branch=branch,
         current=current,
         custom_type=_maybe_text(wire.get("customType")),
-        decode=read_body,
     )
 
 

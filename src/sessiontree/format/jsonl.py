@@ -8,35 +8,59 @@ migrated in memory.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import TypeAlias
 
-from sessiontree.core.entries import Entry, Header, JsonObject, Problem
+from sessiontree.core.entries import Body, Entry, Header, JsonObject, Problem
 from sessiontree.core.messages import string
 from sessiontree.errors import FormatError
-from sessiontree.format.codec import VERSION, NotJson, read_entry, read_header, read_object
+from sessiontree.format.codec import (
+    LINE_LIMIT,
+    VERSION,
+    NotJson,
+    read_body,
+    read_entry,
+    read_header,
+    read_object,
+    read_timestamp,
+    scan,
+)
 from sessiontree.format.migrations import Dialect, current_header, dialect_of
 
-LINE_LIMIT = 64 << 20
-"""The longest line that is written, and that is looked into."""
+Fetch: TypeAlias = Callable[[int, int], bytes]
+"""Bytes of the file: from where, how many."""
 
 
 class Reader:
-    def __init__(self, where: str = "session") -> None:
+    """A session's lines, and the source that its entries have their bytes from.
+
+    With `fetch` the lines stay where they are, and only their places are kept; a file of an older dialect is
+    kept in memory as version 3 has it.
+    """
+
+    def __init__(self, where: str = "session", fetch: Fetch | None = None) -> None:
         self.where = where
-        self.lines: list[bytes] = []
-        """Every line behind the header as version 3 has it, the unreadable and the blank ones included."""
         self.preamble: list[bytes] = []
         """Lines before the header: a title slot, or what cannot be read."""
         self.problems: list[Problem] = []
         self.dialect: str | None = None
         """The older dialect that the file is in, if it is."""
-        self.number = 0
-        """How many lines were read."""
+        self._fetch = fetch
+        self._held: list[bytes] = []
         self._header: Header | None = None
         self._title: str | None = None
         self._offsets = array("Q", [0])
         self._choose: Callable[[JsonObject], Dialect] | None = None
         self._migrate: Dialect | None = None
+
+    @property
+    def number(self) -> int:
+        """How many lines were read."""
+        return len(self._offsets) - 1
+
+    @property
+    def has_header(self) -> bool:
+        return self._header is not None
 
     @property
     def header(self) -> Header:
@@ -61,46 +85,83 @@ class Reader:
 
     def feed(self, data: bytes) -> list[Entry]:
         """Take in more bytes, whole lines, and return the entries in them."""
+        if data and not data.endswith(b"\n"):
+            data += b"\n"
         entries: list[Entry] = []
         start = 0
-        end = data.find(b"\n")
-        while end >= 0:
+        while start < len(data) and (self._header is None or self._choose is not None):
+            end = data.index(b"\n", start)
             self._take(data[start:end], entries)
             start = end + 1
-            end = data.find(b"\n", start)
         if start < len(data):
-            self._take(data[start:], entries)
+            self._scan(data[start:] if start else data, entries)
         return entries
+
+    def _scan(self, data: bytes, entries: list[Entry]) -> None:
+        """Lines of version 3, most of them looked at only where they begin."""
+        if self._fetch is None:
+            self._held.extend(data.split(b"\n")[:-1])
+        for line, start, end in scan(data, self._offsets, self, entries):
+            self._look_into(data[start:end], line, entries)
+
+    def raw(self, line: int) -> bytes:
+        if self._fetch is None or self._choose is not None:
+            return self._held[line - self._first_line]
+        start = self._offsets[line - 1]
+        return self._fetch(start, self._offsets[line] - start - 1)
+
+    @property
+    def _first_line(self) -> int:
+        """Number of the first line behind the header."""
+        return len(self.preamble) + 2
+
+    def timestamp(self, raw: bytes) -> str:
+        return read_timestamp(raw)
+
+    def body(self, raw: bytes) -> Body:
+        return read_body(raw)
 
     def offset(self, line: int) -> int:
         """Where line number `line` starts, in bytes."""
         return self._offsets[line - 1]
 
+    def lines(self) -> Iterator[bytes]:
+        """Every line behind the header as version 3 has it, the unreadable and the blank ones included."""
+        return (self.raw(line) for line in range(self._first_line, self.number + 1))
+
     def all_lines(self) -> list[bytes]:
         """The whole file as version 3 has it."""
-        return [*self.preamble, self.header_line(), *self.lines]
+        return [*self.preamble, self.header_line(), *self.lines()]
 
     def header_line(self) -> bytes:
         """The header as version 3 has it."""
         return current_header(self.header.raw) if self.needs_rewrite else self.header.raw
 
     def _take(self, raw: bytes, entries: list[Entry]) -> None:
-        self.number += 1
+        """A line before or in the header, or one of an older dialect."""
         self._offsets.append(self._offsets[-1] + len(raw) + 1)
         if self._header is None:
             self._take_header(raw)
             if self._header is None:
                 self.preamble.append(raw)
             return
+        try:
+            raw = self._migrated(raw) if raw.strip() and len(raw) <= LINE_LIMIT else raw
+        except NotJson as error:
+            self._report("malformed_line", f"not an entry: {error}", self.number)
+            self._held.append(raw)
+        else:
+            self._held.append(raw)
+            self._look_into(raw, self.number, entries)
+
+    def _look_into(self, raw: bytes, line: int, entries: list[Entry]) -> None:
         if len(raw) > LINE_LIMIT:
-            self._report("long_line", f"{len(raw)} bytes, over the limit of {LINE_LIMIT}: not looked into")
+            self._report("long_line", f"{len(raw)} bytes, over the limit of {LINE_LIMIT}: not looked into", line)
         elif raw.strip():
             try:
-                raw = self._migrated(raw)
-                entries.append(read_entry(raw, self.number))
+                entries.append(read_entry(raw, line, self))
             except NotJson as error:
-                self._report("malformed_line", f"not an entry: {error}")
-        self.lines.append(raw)
+                self._report("malformed_line", f"not an entry: {error}", line)
 
     def _take_header(self, raw: bytes) -> None:
         if not raw.strip():
@@ -108,7 +169,7 @@ class Reader:
         try:
             wire = read_object(raw)
         except NotJson as error:
-            self._report("malformed_line", f"unreadable, before the header: {error}")
+            self._report("malformed_line", f"unreadable, before the header: {error}", self.number)
             return
         if wire.get("type") == "title" and self._title is None:
             self._title = string(wire.get("title")).strip()
@@ -118,24 +179,21 @@ class Reader:
             found = string(wire.get("type")) or "something else"
             raise FormatError(self.where, f"line {self.number} is no session header but {found!r}")
         if self.is_newer:
-            self._report("newer_version", f"written as version {self.header.version}; opened read-only", note=True)
+            self._report(
+                "newer_version", f"written as version {self.header.version}; opened read-only", self.number, note=True
+            )
         self._choose = dialect_of(wire, self.header.version)
 
     def _migrated(self, raw: bytes) -> bytes:
-        if self._choose is None:
-            return raw
+        assert self._choose is not None
         wire = read_object(raw)
         if self._migrate is None:
             self._migrate = self._choose(wire)
             self.dialect = self._migrate.name
         return self._migrate.line(raw, wire, self.number)
 
-    def _report(self, kind: str, message: str, *, note: bool = False) -> None:
-        problem = Problem(
-            kind=kind,
-            severity="note" if note else "fault",
-            message=message,
-            line=self.number,
-            offset=self.offset(self.number),
+    def _report(self, kind: str, message: str, line: int, *, note: bool = False) -> None:
+        severity = "note" if note else "fault"
+        self.problems.append(
+            Problem(kind=kind, severity=severity, message=message, line=line, offset=self.offset(line))
         )
-        self.problems.append(problem)

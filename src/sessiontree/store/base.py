@@ -7,7 +7,7 @@ written and `Conflict` is raised. Methods are synchronous; async callers use a t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
 
@@ -35,8 +35,19 @@ class Store(Protocol):
         """Make the session with these lines, all or none. Raises `StoreError` if it exists."""
         ...
 
-    def read(self, after: Cursor | None = None) -> Chunk:
-        """The lines behind `after`, or all. Raises `NotFound`, and `Conflict` if what was read is gone."""
+    def read(self, after: Cursor | None = None, *, limit: int | None = None) -> Chunk:
+        """The lines behind `after`, or all; with `limit` about so many bytes of them, one line at least.
+
+        Raises `NotFound`, and `Conflict` if what was read is gone.
+        """
+        ...
+
+    def fetch(self, start: int, size: int) -> bytes:
+        """Bytes that were read before, again. Raises `Conflict` if they are gone."""
+        ...
+
+    def backward(self) -> Iterator[tuple[bytes, bool]]:
+        """Blocks of whole lines, the last ones first, each with whether it is the beginning of the session."""
         ...
 
     def append(self, lines: Sequence[bytes], *, after: Cursor) -> Cursor:

@@ -20,13 +20,12 @@ import errno
 import fcntl
 import os
 import stat
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Literal, TypeAlias
 
 from sessiontree.errors import Conflict, NotFound, StoreError
-from sessiontree.format.codec import NotJson, read_object
-from sessiontree.format.jsonl import LINE_LIMIT
+from sessiontree.format.codec import LINE_LIMIT, NotJson, read_object
 from sessiontree.store.base import Chunk, Cursor
 
 Durability: TypeAlias = Literal["fsync", "flush", "none"]
@@ -41,6 +40,8 @@ class JsonlStore:
         self.durability: Durability = durability
         self._folder = os.path.dirname(os.path.abspath(path))
         self._fd: int | None = None
+        self._read_fd: int | None = None
+        self._identity: tuple[int, int] | None = None
         self._poisoned: str | None = None
         self._unsynced = False
 
@@ -64,27 +65,73 @@ class JsonlStore:
                 sync_directory(self._folder)
             return self._cursor(self._writable())
 
-    def read(self, after: Cursor | None = None) -> Chunk:
-        fd = self._open(READ)
+    def read(self, after: Cursor | None = None, *, limit: int | None = None) -> Chunk:
+        if after is None:
+            self._forget()
+        fd = self._readable()
         try:
             status = os.fstat(fd)
-            start = 0
-            if after is not None:
-                identity, start = after.value
-                if identity != (status.st_dev, status.st_ino):
-                    raise Conflict(self.where, "the file was replaced by another program")
-                if status.st_size < start:
-                    raise Conflict(self.where, "the file was truncated by another program")
-            data = read_all(fd, start, status.st_size - start)
+            identity, start = (self._identity, 0) if after is None else after.value
+            self._check_in_place(identity)
+            if status.st_size < start:
+                raise Conflict(self.where, "the file was truncated by another program")
+            size = status.st_size - start
+            data = read_all(fd, start, size if limit is None else min(limit, size))
+            while len(data) < size and b"\n" not in data:
+                data += read_all(fd, start + len(data), len(data))
         except OSError as error:
             raise self._failed(error) from error
-        finally:
-            os.close(fd)
         end = len(data)
-        if data and not data.endswith(b"\n") and not is_whole_line(data[data.rfind(b"\n") + 1 :]):
-            # Another writer may be half-way through this line; a crash may have cut it.
+        if len(data) < size:
             end = data.rfind(b"\n") + 1
-        return Chunk(data[:end], Cursor(((status.st_dev, status.st_ino), start + end)), data[end:])
+        else:
+            end = whole_lines(data)
+        unfinished = data[end:] if len(data) == size else b""
+        return Chunk(data[:end], Cursor((identity, start + end)), unfinished)
+
+    def fetch(self, start: int, size: int) -> bytes:
+        data = os.pread(self._readable(), size, start)
+        if len(data) < size:
+            raise Conflict(self.where, "the file was truncated by another program")
+        return data
+
+    def backward(self) -> Iterator[tuple[bytes, bool]]:
+        fd = self._readable()
+        self._check_in_place(self._identity)
+        end, rest, size = os.fstat(fd).st_size, b"", 1 << 16
+        is_end = True
+        while end > 0:
+            start = max(0, end - size)
+            data = read_all(fd, start, end - start) + rest
+            if is_end:
+                data = data[: whole_lines(data)]
+                data += b"" if data.endswith(b"\n") or not data else b"\n"
+            cut = data.find(b"\n") + 1 if start else 0
+            rest, data = data[:cut], data[cut:]
+            if data:
+                is_end = False
+                yield data, start == 0
+            end, size = start, min(size * 2, 1 << 22)
+
+    def _readable(self) -> int:
+        """The file that was first opened, even if another one stands in its place by now."""
+        if self._read_fd is None:
+            fd = self._open(READ)
+            status = os.fstat(fd)
+            if self._identity not in (None, (status.st_dev, status.st_ino)):
+                os.close(fd)
+                raise Conflict(self.where, "the file was replaced by another program")
+            self._identity = (status.st_dev, status.st_ino)
+            self._read_fd = fd
+        return self._read_fd
+
+    def _check_in_place(self, identity: object) -> None:
+        try:
+            there = os.stat(self.path)
+        except OSError:
+            raise Conflict(self.where, "the file was deleted by another program") from None
+        if identity != self._identity or (there.st_dev, there.st_ino) != identity:
+            raise Conflict(self.where, "the file was replaced by another program")
 
     def append(self, lines: Sequence[bytes], *, after: Cursor) -> Cursor:
         data = self._joined(lines)
@@ -113,10 +160,22 @@ class JsonlStore:
                 os.unlink(temporary)
                 raise self._failed(error) from error
             self.close()
+            self._forget()
             sync_directory(self._folder)
-            return self._cursor(self._writable())
+            cursor = self._cursor(self._writable())
+            self._readable()
+            return cursor
+
+    def _forget(self) -> None:
+        """Read from what stands at the path now."""
+        if self._read_fd is not None:
+            os.close(self._read_fd)
+        self._read_fd = self._identity = None
 
     def close(self) -> None:
+        if self._read_fd is not None:
+            os.close(self._read_fd)
+            self._read_fd = None
         if self._fd is not None:
             fd, self._fd = self._fd, None
             try:
@@ -126,6 +185,11 @@ class JsonlStore:
                 raise self._failed(error) from error
             finally:
                 self._unsynced = False
+                os.close(fd)
+
+    def __del__(self) -> None:
+        for fd in (self._read_fd, self._fd):
+            if fd is not None:
                 os.close(fd)
 
     # Opening
@@ -277,6 +341,13 @@ def numbered(path: str) -> Generator[str]:
     while True:
         yield f"{path}-{number}"
         number += 1
+
+
+def whole_lines(data: bytes) -> int:
+    """How much of the end of a file is whole lines; the very last may lack its newline."""
+    last = data.rfind(b"\n") + 1
+    # What is no JSON another writer may be half-way through, or a crash may have cut.
+    return len(data) if last < len(data) and is_whole_line(data[last:]) else last
 
 
 def is_whole_line(raw: bytes) -> bool:

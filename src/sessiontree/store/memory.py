@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from sessiontree.errors import Conflict, NotFound, StoreError
 from sessiontree.store.base import Chunk, Cursor
@@ -24,14 +24,27 @@ class MemoryStore:
             self._data = bytearray(_joined(lines))
             return self._cursor()
 
-    def read(self, after: Cursor | None = None) -> Chunk:
+    def read(self, after: Cursor | None = None, *, limit: int | None = None) -> Chunk:
         with self._lock:
             start = 0
             if after is not None:
                 generation, start = after.value
                 if generation != self._generation:
                     raise Conflict(self.where, "the session was rewritten")
-            return Chunk(bytes(self._lines()[start:]), self._cursor())
+            data = self._lines()
+            end = len(data) if limit is None else data.find(b"\n", min(start + limit, len(data) - 1)) + 1
+            return Chunk(bytes(data[start:end]), Cursor((self._generation, end)))
+
+    def fetch(self, start: int, size: int) -> bytes:
+        return bytes(self._lines()[start : start + size])
+
+    def backward(self) -> Iterator[tuple[bytes, bool]]:
+        data = bytes(self._lines())
+        end = len(data)
+        while end > 0:
+            start = data.rfind(b"\n", 0, max(0, end - 4096)) + 1
+            yield data[start:end], start == 0
+            end = start
 
     def append(self, lines: Sequence[bytes], *, after: Cursor) -> Cursor:
         with self._lock:

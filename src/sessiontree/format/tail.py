@@ -1,0 +1,180 @@
+"""The tail: the context of the current leaf, read from the end of a file and no further than it takes.
+
+The last lines say where the current leaf is; from there the path is walked up, backward through
+the file, to the last compaction and what it keeps. What comes out is what the whole file would
+give; where that cannot be told from the end, the answer is `None` and the whole file must be read.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Iterator
+
+from sessiontree.core.context import Context, context_of
+from sessiontree.core.entries import Body, Compaction, Entry, EntryId, Message, ModelChange
+from sessiontree.core.heads import Heads
+from sessiontree.core.messages import model_of
+from sessiontree.core.tree import Tree
+from sessiontree.format.codec import NotJson, read_body, read_entry, read_timestamp, scan
+from sessiontree.format.jsonl import Reader
+
+REPLAY_LIMIT = 4096
+"""So many lines are looked at for a head record before the whole file is read instead."""
+
+
+class Block:
+    """Some lines of a file, and the source of their entries."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._offsets = array("Q", [0])
+        self.entries: list[Entry] = []
+        for line, start, end in scan(data, self._offsets, self, self.entries):
+            try:
+                self.entries.append(read_entry(data[start:end], line, self))
+            except NotJson:
+                continue  # reported when the whole file is read
+
+    def raw(self, line: int) -> bytes:
+        return self._data[self._offsets[line - 1] : self._offsets[line] - 1]
+
+    def timestamp(self, raw: bytes) -> str:
+        return read_timestamp(raw)
+
+    def body(self, raw: bytes) -> Body:
+        return read_body(raw)
+
+
+class Tail:
+    """Entries from the end of a file backward, taken in as they are needed."""
+
+    def __init__(self, blocks: Iterable[tuple[bytes, bool]]) -> None:
+        self._blocks = iter(blocks)
+        self._found: dict[EntryId, Entry] = {}
+        """By id; of several lines with one id the last in the file counts."""
+        self.read: list[Entry] = []
+        """What was taken in so far, the last line first."""
+
+    def more(self) -> bool:
+        """Take in another block; says whether there was one."""
+        block = next(self._blocks, None)
+        if block is None:
+            return False
+        data, is_first = block
+        entries = Reader().feed(data) if is_first else Block(data).entries
+        for entry in reversed(entries):
+            self.read.append(entry)
+            self._found.setdefault(entry.id, entry)
+        return True
+
+    def find(self, id: EntryId) -> Entry | None:
+        """The entry with this id; `None` when the whole file has none."""
+        while id not in self._found:
+            if not self.more():
+                return None
+        return self._found[id]
+
+    def backward(self) -> Iterator[Entry]:
+        index = 0
+        while index < len(self.read) or self.more():
+            if index < len(self.read):
+                yield self.read[index]
+                index += 1
+
+
+def tail_context(blocks: Iterable[tuple[bytes, bool]]) -> Context | None:
+    """The context of the current leaf of a file of version 3.
+
+    `blocks` are whole lines, the last ones first, each with whether it is the beginning of the file.
+    """
+    tail = Tail(blocks)
+    leaf = _leaf(tail)
+    if leaf is None:
+        return None
+    path = _path(tail, leaf)
+    return None if path is None else context_of(path)
+
+
+def _leaf(tail: Tail) -> EntryId | None:
+    last = next(tail.backward(), None)
+    if last is None:
+        return None
+    if not last.is_annotation and not (isinstance(last.branch, str) and last.current is not None):
+        # A peer's line is where the peer was, and so is a line of ours on the current branch.
+        return None if last.branch is None else last.id
+    since: list[Entry] = []
+    for entry in tail.backward():
+        since.append(entry)
+        if entry.is_head_record:
+            break
+        if len(since) > REPLAY_LIMIT:
+            return None
+    since.reverse()
+    if not since[0].is_head_record and tail.more():
+        return None
+    if any(not isinstance(entry.branch, str | None) for entry in since):
+        return None  # peers' lines hang from places that only the whole file can tell
+    heads, tree = Heads(), Tree(since)
+    heads.replay(since, tree)
+    return heads.leaf
+
+
+def _path(tail: Tail, leaf: EntryId) -> list[Entry] | None:
+    """The end of the path to `leaf`, as much of it as the context needs, oldest first."""
+    path: dict[EntryId, Entry] = {}
+    need = _Need()
+    id: EntryId | None = leaf
+    while id is not None and not need.nothing:
+        if id in path:
+            return None  # a cycle: where it is cut, only the whole file can tell
+        entry = tail.find(id)
+        if entry is None:
+            if not path:
+                return None
+            break
+        path[id] = entry
+        need.seen(entry)
+        id = entry.parent
+    return list(reversed(path.values()))
+
+
+class _Need:
+    """What the context still waits for, on the way up."""
+
+    def __init__(self) -> None:
+        self._compaction = False
+        self._anchor: EntryId | None = None
+        self._model = False
+        self._thinking = False
+
+    @property
+    def nothing(self) -> bool:
+        return self._compaction and self._anchor is None and self._model and self._thinking
+
+    def seen(self, entry: Entry) -> None:
+        if entry.id == self._anchor:
+            self._anchor = None
+        match entry.type:
+            case "compaction":
+                self._compacted(entry)
+            case "thinking_level_change":
+                self._thinking = True
+            case "model_change":
+                body = entry.body
+                if isinstance(body, ModelChange) and body.model is not None and body.role in (None, "default"):
+                    self._model = True
+            case "message" if not self._model:
+                body = entry.body
+                self._model = isinstance(body, Message) and model_of(body.message) is not None
+            case _:
+                pass
+
+    def _compacted(self, entry: Entry) -> None:
+        body = entry.body
+        if not isinstance(body, Compaction):
+            return
+        if not self._compaction and body.first_kept != entry.id:
+            self._anchor = body.first_kept
+        self._compaction = True
+        if body.state is not None:
+            self._model = self._thinking = True
