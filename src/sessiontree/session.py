@@ -49,7 +49,7 @@ from sessiontree.errors import BranchMoved, Conflict, InvalidOperation, NotFound
 from sessiontree.format.codec import VERSION, type_of, write_entry, write_header
 from sessiontree.format.jsonl import Reader
 from sessiontree.format.tail import tail_context
-from sessiontree.store.base import Cursor, Store
+from sessiontree.store.base import Chunk, Cursor, Store
 from sessiontree.store.jsonl import JsonlStore
 
 if TYPE_CHECKING:
@@ -85,20 +85,17 @@ class BranchInfo(Struct, frozen=True, kw_only=True):
 class _Loaded:
     """All of a session: its lines' places, its tree and its heads, as far as `cursor`."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, end: Chunk) -> None:
         self.store = store
         self.reader = Reader(store.where, store.fetch)
         self.tree = Tree()
         self.heads = Heads()
-        self.cursor: Cursor | None = None
-        """How far it goes; never none once it is made."""
-        self.unfinished = b""
-        while True:
-            chunk = store.read(self.cursor, limit=READ_AHEAD)
-            self.cursor, self.unfinished = chunk.cursor, chunk.unfinished
-            if not chunk.data:
-                break
+        self.cursor, self.unfinished = end.cursor, end.unfinished
+        read = None
+        while read != end.cursor:
+            chunk = store.read(read, before=end.cursor, limit=READ_AHEAD)
             self.tree.extend(self.reader.feed(chunk.data))
+            read = chunk.cursor
         self.heads.replay(self.tree.entries, self.tree)
 
     def refresh(self) -> list[Entry]:
@@ -132,6 +129,8 @@ class Session:
         self._closed = False
         self._loaded: _Loaded | None = None
         self._unnamed: list[Branch] = []
+        self._end = store.end()
+        """Where the lines ended when the session was opened: what others write later is taken in by `refresh`."""
         self.header: Header = self._peek()
         if self.header.version > VERSION:
             self._read_only = f"it was written as version {self.header.version}, which is newer than this program"
@@ -162,7 +161,7 @@ class Session:
         reader = Reader(self._store.where)
         cursor = None
         while True:
-            chunk = self._store.read(cursor, limit=PEEK)
+            chunk = self._store.read(cursor, before=self._end.cursor, limit=PEEK)
             reader.feed(chunk.data)
             if reader.has_header or not chunk.data:
                 return reader.header
@@ -173,7 +172,7 @@ class Session:
     def _load(self) -> _Loaded:
         if self._loaded is None:
             with self._mutex:
-                loaded = _Loaded(self._store)
+                loaded = _Loaded(self._store, self._end)
                 self.header = loaded.reader.header
                 self._loaded = loaded
                 for branch in self._unnamed:
@@ -289,7 +288,7 @@ class Session:
     def context(self, place: Place = "HEAD") -> Context:
         """What the model sees from a place. From the current one, only the end of the file is read."""
         if place == "HEAD" and self._loaded is None and self.header.version == VERSION:
-            context = tail_context(self._store.backward())
+            context = tail_context(self._store.backward(self._end.cursor))
             if context is not None:
                 return context
         return build_context(self.tree, self.place(place))
@@ -479,9 +478,7 @@ class Session:
 
     @property
     def _cursor(self) -> Cursor:
-        cursor = self._load().cursor
-        assert cursor is not None
-        return cursor
+        return self._load().cursor
 
     def _prepare(self) -> None:
         """Make sure that something can be appended: an older file is rewritten first."""
@@ -500,7 +497,7 @@ class Session:
             if self._read_only is not None:
                 raise ReadOnly(self.where, self._read_only)
             self._store.replace(self.lines(), after=self._cursor)
-            self._loaded = None
+            self._loaded, self._end = None, self._store.end()
             self._load()
             return True
 

@@ -12,15 +12,17 @@ from sessiontree.core.outline import outline
 from sessiontree.core.plan import plan_fork, plan_navigate
 from sessiontree.core.problems import find_problems
 from sessiontree.core.tree import Tree
+from sessiontree.format.codec import Held
 
 SAID = user("x")
+LINE = Held(b"{}")
 
 
 def chain(length, *, first=None):
     """Entries 0 to `length` - 1, each under the one before; the first names `first` as its parent."""
     parents = [first, *map(str, range(length - 1))]
     return [
-        Entry(raw=b"", id=str(n), parent=parent, type="message", timestamp="", line=n + 2, body=SAID)
+        Entry(id=str(n), parent=parent, type="message", line=n + 2, source=LINE, kept=SAID)
         for n, parent in enumerate(parents)
     ]
 

@@ -1,3 +1,5 @@
+from typing import ClassVar
+
 import pytest
 
 from sessiontree.core.entries import HEAD_RECORD, Custom, CustomMessage, Entry, Label, SessionInfo, Usage
@@ -6,23 +8,33 @@ from tests.builders import entry
 
 
 def test_a_body_is_decoded_when_somebody_looks_and_only_once():
-    looked = []
+    class Source:
+        looked: ClassVar[list[bytes]] = []
 
-    def decode(raw):
-        looked.append(raw)
-        return user("hello")
+        def raw(self, line):
+            return b"line %d" % line
 
-    lazy = Entry(raw=b"the line", id="a", parent=None, type="message", timestamp="", line=2, decode=decode)
+        def timestamp(self, raw):
+            return raw.decode()
 
-    assert looked == []
+        def body(self, raw):
+            self.looked.append(raw)
+            return user("hello")
+
+    lazy = Entry(id="a", parent=None, type="message", line=2, source=Source())
+
+    assert Source.looked == []
     assert lazy.body is lazy.body
-    assert looked == [b"the line"]
+    assert lazy.decoded() is lazy.body
+    assert Source.looked == [b"line 2"]
+    assert lazy.timestamp == "line 2"
 
 
-def test_a_body_that_is_given_needs_no_decoding():
-    said = user("hello")
+def test_a_body_can_be_looked_at_without_being_kept():
+    said = entry("a")
 
-    assert Entry(raw=b"", id="a", parent=None, type="message", timestamp="", line=2, body=said).body is said
+    assert said.decoded() == said.decoded()
+    assert said.kept is None
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from sessiontree.cli.app import (
     short,
 )
 from sessiontree.cli.output import colored, dim, echo, echo_json, echo_raw, safe, safe_lines, strong, table
-from sessiontree.core.context import Explanation, build_context, explain
+from sessiontree.core.context import Explanation, explain
 from sessiontree.core.entries import Entry, JsonObject, Problem
 from sessiontree.core.messages import role, string, text, tool_calls
 from sessiontree.core.outline import FILTERS, calls_of_results, outline, plain_text, role_of, row_text, short_count
@@ -196,9 +196,8 @@ def message_text(message: JsonObject) -> str:
 def context(session: str, places: tuple[str, ...], llm: bool, request: bool, explained: bool, as_json: bool) -> None:
     """Show what the model sees from a place."""
     opened_session = opened(session, read_only=True)
-    leaves = [opened_session.place(place) for place in places or ("HEAD",)]
-    for leaf in leaves:
-        seen = build_context(opened_session.tree, leaf)
+    for seen in [opened_session.context(place) for place in places or ("HEAD",)]:
+        leaf = seen.leaf
         messages = seen.to_llm() if request else seen.converted() if llm else list(seen.messages)
         explanation = explain(opened_session.tree, leaf) if explained else None
         if as_json:

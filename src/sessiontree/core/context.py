@@ -14,6 +14,7 @@ from typing import Any
 from msgspec import Struct
 
 from sessiontree.core.entries import (
+    Body,
     BranchSummary,
     Compaction,
     ContextEdit,
@@ -25,7 +26,6 @@ from sessiontree.core.entries import (
     ModeChange,
     ModelChange,
     RuleInjection,
-    ThinkingLevelChange,
 )
 from sessiontree.core.messages import (
     answered_call,
@@ -243,54 +243,62 @@ def fold_system(messages: Sequence[JsonObject]) -> JsonObject | None:
     return folded
 
 
-def state_of(path: list[Entry]) -> State:
-    """Model, thinking level, mode and rules at the end of `path`.
+def state_of(path: Sequence[Entry]) -> State:
+    """Model, thinking level, mode and rules at the end of `path`, read from there backward.
 
     A compaction that carries `state` speaks for everything before it; one that does not ends mode and rules, since
     what was said of them before has left the context.
     """
-    start = 0
-    for index in range(len(path) - 1, -1, -1):
-        body = path[index].body if path[index].type == "compaction" else None
-        if isinstance(body, Compaction) and body.state is not None:
-            start = index
+    known: dict[str, Any] = {}
+    rules: list[tuple[str, ...]] = []
+    for entry in reversed(path):
+        compacted = "mode" in known and "rules" in known
+        if compacted and "model" in known and "thinking_level" in known:
             break
-    state: dict[str, Any] = {}
-    rules: dict[str, None] = {}
-    for entry in path[start:]:
-        match entry.body:
-            case Message(message):
-                wrote = model_of(message)
-                if wrote is not None:
-                    state["provider"], state["model"] = wrote
-            case ModelChange(provider=provider, model=str(model), role=None | "default"):
-                state["provider"], state["model"] = provider, model
-            case ThinkingLevelChange(level):
-                state["thinking_level"] = level or "off"
-            case ModeChange(mode=mode, data=data):
-                state["mode"], state["mode_data"] = (None, None) if mode == "none" else (mode, data)
-            case RuleInjection(injected):
-                rules.update(dict.fromkeys(injected))
-            case Compaction(state=carried):
-                state["mode"] = state["mode_data"] = None
+        match entry.type:
+            case "compaction":
+                carried = entry.body.state if isinstance(entry.body, Compaction) else None
                 if carried is not None:
-                    state = _state_from_wire(carried)
-                rules = dict.fromkeys(state.pop("rules", ()))
+                    known = {**_state_from_wire(carried), **known}
+                    break
+                known = {"mode": None, "rules": (), **known}
+            case "thinking_level_change" if "thinking_level" not in known:
+                known["thinking_level"] = getattr(entry.body, "level", None) or "off"
+            case "model_change" | "message" if "model" not in known:
+                known.update(_model(entry.body))
+            case "mode_change" if "mode" not in known and isinstance(entry.body, ModeChange):
+                left = entry.body.mode == "none"
+                known["mode"], known["mode_data"] = (None, None) if left else (entry.body.mode, entry.body.data)
+            case "ttsr_injection" if "rules" not in known and isinstance(entry.body, RuleInjection):
+                rules.append(entry.body.rules)
             case _:
                 pass
-    return State(**state, rules=tuple(rules))
+    injected = [*known.pop("rules", ()), *(rule for several in reversed(rules) for rule in several)]
+    return State(**known, rules=tuple(dict.fromkeys(injected)))
+
+
+def _model(body: Body) -> dict[str, str | None]:
+    """The model that an entry says is in use, if it says one."""
+    match body:
+        case ModelChange(provider=provider, model=str(model), role=None | "default"):
+            return {"provider": provider, "model": model}
+        case Message(message) if (wrote := model_of(message)) is not None:
+            return {"provider": wrote[0], "model": wrote[1]}
+        case _:
+            return {}
 
 
 def _state_from_wire(wire: JsonObject) -> dict[str, Any]:
-    state: dict[str, Any] = {"thinking_level": string(wire.get("thinkingLevel")) or "off"}
-    model = wire.get("model")
-    if is_object(model) and isinstance(model.get("modelId"), str):
-        state["provider"], state["model"] = string(model.get("provider")) or None, model["modelId"]
-    if isinstance(wire.get("mode"), str):
-        state["mode"], state["mode_data"] = wire["mode"], wire.get("modeData")
-    rules: Any = wire.get("rules")
-    state["rules"] = [rule for rule in rules if isinstance(rule, str)] if is_list(rules) else []
-    return state
+    model, rules = wire.get("model"), wire.get("rules")
+    named: JsonObject = model if is_object(model) and isinstance(model.get("modelId"), str) else {}
+    return {
+        "thinking_level": string(wire.get("thinkingLevel")) or "off",
+        "provider": string(named.get("provider")) or None,
+        "model": named.get("modelId"),
+        "mode": wire["mode"] if isinstance(wire.get("mode"), str) else None,
+        "mode_data": wire.get("modeData") if isinstance(wire.get("mode"), str) else None,
+        "rules": [rule for rule in rules if isinstance(rule, str)] if is_list(rules) else [],
+    }
 
 
 class _Projection:

@@ -99,9 +99,8 @@ def _leaf(tail: Tail) -> EntryId | None:
     last = next(tail.backward(), None)
     if last is None:
         return None
-    if not last.is_annotation and not (isinstance(last.branch, str) and last.current is not None):
-        # A peer's line is where the peer was, and so is a line of ours on the current branch.
-        return None if last.branch is None else last.id
+    if not last.is_annotation and last.branch is not None and last.current is None:
+        return last.id  # a peer's line, which is where the peer was, or one of ours on the current branch
     since: list[Entry] = []
     for entry in tail.backward():
         since.append(entry)

@@ -35,8 +35,12 @@ class Store(Protocol):
         """Make the session with these lines, all or none. Raises `StoreError` if it exists."""
         ...
 
-    def read(self, after: Cursor | None = None, *, limit: int | None = None) -> Chunk:
-        """The lines behind `after`, or all; with `limit` about so many bytes of them, one line at least.
+    def end(self) -> Chunk:
+        """Where the lines end now, with no lines. Raises `NotFound`."""
+        ...
+
+    def read(self, after: Cursor | None = None, *, before: Cursor | None = None, limit: int | None = None) -> Chunk:
+        """The lines between two places, by default all; with `limit` about so many bytes of them, one line at least.
 
         Raises `NotFound`, and `Conflict` if what was read is gone.
         """
@@ -46,7 +50,7 @@ class Store(Protocol):
         """Bytes that were read before, again. Raises `Conflict` if they are gone."""
         ...
 
-    def backward(self) -> Iterator[tuple[bytes, bool]]:
+    def backward(self, before: Cursor) -> Iterator[tuple[bytes, bool]]:
         """Blocks of whole lines, the last ones first, each with whether it is the beginning of the session."""
         ...
 

@@ -65,51 +65,59 @@ class JsonlStore:
                 sync_directory(self._folder)
             return self._cursor(self._writable())
 
-    def read(self, after: Cursor | None = None, *, limit: int | None = None) -> Chunk:
-        if after is None:
-            self._forget()
+    def end(self) -> Chunk:
+        self._forget()
         fd = self._readable()
+        size = os.fstat(fd).st_size
+        start, tail = size, b""
+        while start > 0 and b"\n" not in tail:
+            start = max(0, start - max(1 << 12, len(tail)))
+            tail = read_all(fd, start, size - start)
+        end = start + whole_lines(tail)
+        return Chunk(b"", Cursor((self._identity, end)), tail[end - start :])
+
+    def read(self, after: Cursor | None = None, *, before: Cursor | None = None, limit: int | None = None) -> Chunk:
+        if before is None:
+            if after is None:
+                self._forget()
+            else:
+                self._check_in_place(after)
+        fd = self._readable()
+        start = 0 if after is None else after.value[1]
         try:
-            status = os.fstat(fd)
-            identity, start = (self._identity, 0) if after is None else after.value
-            self._check_in_place(identity)
-            if status.st_size < start:
+            stop = os.fstat(fd).st_size if before is None else before.value[1]
+            if stop < start:
                 raise Conflict(self.where, "the file was truncated by another program")
-            size = status.st_size - start
+            size = stop - start
             data = read_all(fd, start, size if limit is None else min(limit, size))
             while len(data) < size and b"\n" not in data:
-                data += read_all(fd, start + len(data), len(data))
+                data += read_all(fd, start + len(data), min(size - len(data), len(data)))
         except OSError as error:
             raise self._failed(error) from error
-        end = len(data)
         if len(data) < size:
-            end = data.rfind(b"\n") + 1
+            end, unfinished = data.rfind(b"\n") + 1, b""
         else:
             end = whole_lines(data)
-        unfinished = data[end:] if len(data) == size else b""
-        return Chunk(data[:end], Cursor((identity, start + end)), unfinished)
+            unfinished = data[end:]
+        return Chunk(data[:end], Cursor((self._identity, start + end)), unfinished)
 
     def fetch(self, start: int, size: int) -> bytes:
-        data = os.pread(self._readable(), size, start)
+        data = read_all(self._readable(), start, size)
         if len(data) < size:
             raise Conflict(self.where, "the file was truncated by another program")
         return data
 
-    def backward(self) -> Iterator[tuple[bytes, bool]]:
+    def backward(self, before: Cursor) -> Iterator[tuple[bytes, bool]]:
         fd = self._readable()
-        self._check_in_place(self._identity)
-        end, rest, size = os.fstat(fd).st_size, b"", 1 << 16
-        is_end = True
+        end, rest, size = before.value[1], b"", 1 << 16
+        if end and os.pread(fd, 1, end - 1) != b"\n":
+            rest = b"\n"  # a whole last line that lacks it
         while end > 0:
             start = max(0, end - size)
             data = read_all(fd, start, end - start) + rest
-            if is_end:
-                data = data[: whole_lines(data)]
-                data += b"" if data.endswith(b"\n") or not data else b"\n"
             cut = data.find(b"\n") + 1 if start else 0
             rest, data = data[:cut], data[cut:]
             if data:
-                is_end = False
                 yield data, start == 0
             end, size = start, min(size * 2, 1 << 22)
 
@@ -125,12 +133,13 @@ class JsonlStore:
             self._read_fd = fd
         return self._read_fd
 
-    def _check_in_place(self, identity: object) -> None:
+    def _check_in_place(self, cursor: Cursor) -> None:
+        """The file that was read up to `cursor` is still the one at the path."""
         try:
             there = os.stat(self.path)
         except OSError:
             raise Conflict(self.where, "the file was deleted by another program") from None
-        if identity != self._identity or (there.st_dev, there.st_ino) != identity:
+        if (there.st_dev, there.st_ino) != cursor.value[0]:
             raise Conflict(self.where, "the file was replaced by another program")
 
     def append(self, lines: Sequence[bytes], *, after: Cursor) -> Cursor:

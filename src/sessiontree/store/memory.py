@@ -24,22 +24,27 @@ class MemoryStore:
             self._data = bytearray(_joined(lines))
             return self._cursor()
 
-    def read(self, after: Cursor | None = None, *, limit: int | None = None) -> Chunk:
+    def end(self) -> Chunk:
         with self._lock:
-            start = 0
-            if after is not None:
-                generation, start = after.value
-                if generation != self._generation:
+            return Chunk(b"", self._cursor())
+
+    def read(self, after: Cursor | None = None, *, before: Cursor | None = None, limit: int | None = None) -> Chunk:
+        with self._lock:
+            for cursor in (after, before):
+                if cursor is not None and cursor.value[0] != self._generation:
                     raise Conflict(self.where, "the session was rewritten")
             data = self._lines()
-            end = len(data) if limit is None else data.find(b"\n", min(start + limit, len(data) - 1)) + 1
+            start = 0 if after is None else after.value[1]
+            end = len(data) if before is None else before.value[1]
+            if limit is not None and start + limit < end:
+                end = data.index(b"\n", start + limit) + 1
             return Chunk(bytes(data[start:end]), Cursor((self._generation, end)))
 
     def fetch(self, start: int, size: int) -> bytes:
         return bytes(self._lines()[start : start + size])
 
-    def backward(self) -> Iterator[tuple[bytes, bool]]:
-        data = bytes(self._lines())
+    def backward(self, before: Cursor) -> Iterator[tuple[bytes, bool]]:
+        data = bytes(self._lines()[: before.value[1]])
         end = len(data)
         while end > 0:
             start = data.rfind(b"\n", 0, max(0, end - 4096)) + 1

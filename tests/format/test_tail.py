@@ -1,0 +1,192 @@
+"""The context read from the end of a file equals the one that the whole file gives."""
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+
+from sessiontree.core.context import Context, build_context
+from sessiontree.core.heads import Heads
+from sessiontree.core.tree import Tree
+from sessiontree.errors import FormatError
+from sessiontree.format.jsonl import Reader
+from sessiontree.format.tail import tail_context
+from tests.builders import TIME, entry, file_of, header
+from tests.strategies import damaged_sessions, sessions
+
+RECORDED = sorted((Path(__file__).parents[1] / "conformance" / "data" / "pi-1.5.0").glob("*.jsonl"))
+
+
+def whole(data: bytes) -> Context | None:
+    """The context by reading everything; `None` where the current leaf is damaged or before everything."""
+    reader = Reader()
+    tree = Tree(reader.feed(data))
+    heads = Heads()
+    heads.replay(tree.entries, tree)
+    return build_context(tree, heads.leaf) if heads.leaf is None or heads.leaf in tree else None
+
+
+def blocks(data: bytes, size: int) -> list[tuple[bytes, bool]]:
+    """The file as blocks of whole lines of about `size` bytes, the last first."""
+    found, end = [], len(data)
+    while end > 0:
+        start = data.rfind(b"\n", 0, max(0, end - size)) + 1
+        found.append((data[start:end], start == 0))
+        end = start
+    return found
+
+
+def check(data: bytes, size: int) -> bool:
+    """The tail agrees with the whole, or leaves the answer to it; says which."""
+    told = tail_context(blocks(data, size))
+    if told is not None:
+        assert told == whole(data)
+    return told is not None
+
+
+@given(some.one_of(sessions(), damaged_sessions()), some.integers(1, 4000))
+def test_the_tail_never_contradicts_the_whole_file(data, size) -> None:
+    try:
+        Reader().feed(data)
+    except FormatError:
+        return
+    check(data, size)
+
+
+@pytest.mark.parametrize("path", RECORDED, ids=lambda path: path.stem)
+def test_every_prefix_of_a_peers_file_is_told_from_its_end(path: Path) -> None:
+    lines = path.read_bytes().splitlines(keepends=True)
+
+    told = [check(b"".join(lines[: count + 1]), 700) for count in range(1, len(lines))]
+
+    # Files that end in an annotation of a peer are the exception.
+    types = [json.loads(line)["type"] for line in lines[1:]]
+    assert told == [type not in ("label", "session_info", "usage") for type in types]
+
+
+def line(id: str, parent: str | None, **keys) -> bytes:
+    return entry(id, parent, **keys).raw
+
+
+def compaction(id: str, parent: str, kept: str, **fields) -> dict:
+    body = {"type": "compaction", "id": id, "parentId": parent, "timestamp": TIME, "summary": "s"}
+    return {**body, "firstKeptEntryId": kept, **fields}
+
+
+STATE = {"model": {"provider": "p", "modelId": "m"}, "thinkingLevel": "high"}
+
+
+def test_reading_stops_at_what_a_compaction_with_state_keeps() -> None:
+    old = [line(str(n), str(n - 1) if n else None) for n in range(200)]
+    new = [compaction("c", "199", "199", state=STATE), line("after", "c")]
+    data = file_of(header(), *old, *new)
+    read = []
+
+    def counted():
+        for block in blocks(data, 300):
+            read.append(block)
+            yield block
+
+    context = tail_context(counted())
+
+    assert context == whole(data)
+    assert context is not None
+    assert (context.model, context.thinking_level) == ({"provider": "p", "modelId": "m"}, "high")
+    assert len(context.messages) == 3
+    assert sum(len(block) for block, _ in read) < 1500 < len(data)
+
+
+def test_without_state_reading_goes_on_to_the_last_model_and_thinking_level() -> None:
+    lines = [
+        {"type": "model_change", "id": "m", "parentId": None, "provider": "p", "modelId": "big"},
+        {"type": "thinking_level_change", "id": "t", "parentId": "m", "thinkingLevel": "low"},
+        {"type": "model_change", "id": "m2", "parentId": "t", "model": "p/small", "role": "smol"},
+        line("a", "m2"),
+        compaction("c", "a", "c"),
+        line("b", "c"),
+    ]
+    data = file_of(header(), *lines)
+
+    context = tail_context(blocks(data, 50))
+
+    assert context == whole(data)
+    assert context is not None
+    assert (context.model, context.thinking_level) == ({"provider": "p", "modelId": "big"}, "low")
+
+
+def test_a_line_of_ours_elsewhere_sends_one_to_the_last_head_record() -> None:
+    record = {"current": "main", "heads": {"main": "a", "agent": "b"}}
+    lines = [
+        line("a", None, branch="main"),
+        line("b", "a", branch="agent"),
+        {
+            "type": "custom",
+            "id": "r",
+            "parentId": "a",
+            "customType": "sessiontree.head",
+            "data": record,
+            "branch": "main",
+        },
+        line("c", "b", branch="agent", current="main"),
+        line("d", "b", branch=None),
+    ]
+
+    for count in (3, 4, 5):
+        data = file_of(header(), *lines[:count])
+        context = tail_context(blocks(data, 10))
+        assert context is not None
+        assert context == whole(data)
+        assert context.leaf == "a"
+
+
+def test_what_the_end_cannot_tell_is_left_to_the_whole_file() -> None:
+    late = file_of(header(), line("a", None), line("b", "a", branch=None))
+    cycle = file_of(header(), line("a", "b"), line("b", "a"))
+    empty = file_of(header())
+    peers = file_of(header(), line("a", None), line("l", "a", branch="x", type="label", targetId="a"))
+    gone = file_of(header(), {"type": "custom", "id": "r", "customType": "sessiontree.head", "branch": "main",
+                              "data": {"heads": {"main": "gone"}}})  # fmt: skip
+
+    for data in (late, cycle, empty, peers, gone):
+        assert tail_context(blocks(data, 100)) is None
+
+
+def test_a_compaction_without_state_ends_mode_and_rules() -> None:
+    before = [
+        {"type": "mode_change", "id": "m", "parentId": None, "mode": "plan"},
+        {"type": "ttsr_injection", "id": "r", "parentId": "m", "injectedRules": ["old"]},
+    ]
+    after = [{"type": "ttsr_injection", "id": "n", "parentId": "c", "injectedRules": ["new", "new"]}]
+    data = file_of(header(), *before, compaction("c", "r", "r"), *after)
+
+    context = tail_context(blocks(data, 10))
+
+    assert context is not None
+    assert context == whole(data)
+    assert (context.state.mode, context.state.rules) == (None, ("new",))
+
+
+def test_a_label_at_the_end_is_told_by_the_lines_before_it() -> None:
+    label = {"type": "label", "id": "l", "parentId": "a", "targetId": "a", "label": "x", "branch": "main"}
+    data = file_of(header(), line("a", None, branch="main"), label)
+
+    context = tail_context(blocks(data, 10))
+
+    assert context is not None
+    assert context == whole(data)
+    assert context.leaf == "a"
+
+
+def test_too_many_lines_since_the_last_record_are_left_to_the_whole_file(monkeypatch) -> None:
+    monkeypatch.setattr("sessiontree.format.tail.REPLAY_LIMIT", 3)
+    lines = [line(str(n), None, branch="agent", current="main") for n in range(9)]
+
+    assert tail_context(blocks(file_of(header(), *lines), 10)) is None
+
+
+def test_lines_that_are_no_json_are_passed_over() -> None:
+    data = file_of(header(), line("a", None), "junk", line("b", "a"), "{broken", line("c", "b"))
+
+    assert tail_context(blocks(data, 60)) == whole(data)
