@@ -227,15 +227,17 @@ class OurWriter:
         self.session.rename(self.random.choice((self.speaker.words(3), self.speaker.words(3), None)))
 
     def usage(self) -> None:
+        """Here, or noted beside another place, which moves nobody."""
         provider, model = self.random.choice(MODELS)
         self.session.append(
-            st.Usage(
+            parent=self.random.choice((self.session.heads.leaf, self.somewhere())),
+            body=st.Usage(
                 kind="cache_warm",
                 provider=provider,
                 model=model,
                 usage=self.speaker.usage(),
                 note=self.sometimes("kept warm"),
-            )
+            ),
         )
 
     def agent_action(self) -> None:
