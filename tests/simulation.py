@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import sessiontree as st
 from sessiontree.core.tree import Tree
-from sessiontree.errors import BranchMoved, InvalidOperation
+from sessiontree.errors import BranchMoved, Conflict, InvalidOperation
 from sessiontree.session import Session
 from sessiontree.store.base import Store
 from sessiontree.store.memory import MemoryStore
@@ -183,7 +183,7 @@ class Simulation:
         refused = self._stale(index, self.known[index][1]) or self.known[index][1] != self.model.current
         try:
             plan = writer.navigate(place)
-        except (BranchMoved, st.NotFound):
+        except (BranchMoved, Conflict, st.NotFound):
             assert refused
             self._saw(index)
             return

@@ -665,7 +665,7 @@ class Session:
         def build() -> list[Entry]:
             self._check_unmoved(branch, expected)
             if self.heads.current != current:
-                raise BranchMoved(current, current, self.heads.current)
+                raise Conflict(self.where, f"another writer made {self.heads.current!r} the current branch meanwhile")
             return [self._record_entry(record())]
 
         self._commit(build)

@@ -96,6 +96,13 @@ def test_a_recorded_file_opens_with_pis_leaf_path_tree_labels_name_and_contexts(
 
 
 @each_file
+def test_the_current_context_is_the_same_read_from_the_end_of_the_file_alone(file: Path) -> None:
+    session = st.open(file)
+
+    assert st.open(file).context() == st.build_context(session.tree, session.heads.leaf)
+
+
+@each_file
 def test_the_only_faults_in_a_recorded_file_are_compactions_that_keep_from_an_entry_not_there(
     file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -252,7 +259,7 @@ def test_a_version_1_file_is_migrated_with_a_backup_and_the_same_contexts(
                 assert session.migrate()
                 assert not session.migrate()
         case "command":
-            assert command("migrate", file) == [{"migrated": True, "from": 1, "file": str(file)}]
+            assert command("migrate", file) == [{"migrated": True, "from": 1, "file": str(file), "problems": []}]
         case _:
             with st.open(file) as session:
                 session.append(st.user("and on it goes"))

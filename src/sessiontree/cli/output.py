@@ -42,7 +42,10 @@ def safe_lines(text: str) -> str:
 def echo_json(value: Any) -> None:
     import json
 
-    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    try:
+        text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    except ValueError:  # a number too large for a float, which JSON cannot name: as null, like everybody else
+        text = json.dumps(json.loads(json.dumps(value), parse_constant=lambda _: None), separators=(",", ":"))
     click.echo(_escape(text, _UNSAFE_IN_JSON, json=True))
 
 

@@ -244,10 +244,11 @@ def _explanation_json(explanation: Explanation) -> list[JsonObject]:
 
 
 def _tell_explanation(explanation: Explanation) -> None:
+    width = max((len(short(item.entry.id)) for item in explanation.entries), default=0)
     for item in explanation.entries:
         reason = item.reason + (f" {short(item.stands_for)}" if item.stands_for else "")
         line = (
-            f"{short(item.entry.id):16} {'✓' if item.reaches else '·'} {item.tokens or '':>7}  "
+            f"{short(item.entry.id):{width}} {'✓' if item.reaches else '·'} {item.tokens or '':>7}  "
             f"{safe(row_text(item.entry))[:60]:60}  {safe(reason)}"
         )
         echo(line if item.reaches else dim(line))
@@ -317,7 +318,7 @@ def compare(session: str, branches: tuple[str, ...], metric: str, as_json: bool)
     echo(dim(f"from where they part, {short(result.common_ancestor)}"))
     rows = [["branch", "entries", "messages", "tools", "errors", "tokens", "cost", "time", "models"]]
     for stats in result.branches:
-        spent = [short_count(stats.tokens), f"${stats.cost:.4f}"] if stats.measured else ["-", "-"]
+        spent = [f"{stats.tokens:,.0f}", f"${stats.cost:.4f}"] if stats.measured else ["-", "-"]
         counts = [stats.entries, stats.messages, stats.tool_calls, stats.errors]
         seconds = f"{stats.time / 1000:.1f}s"
         rows.append([safe(stats.name), *map(str, counts), *spent, seconds, safe(", ".join(stats.models))])

@@ -19,7 +19,7 @@ from sessiontree.cli.app import (
     short,
 )
 from sessiontree.cli.output import dim, echo, echo_json, safe, safe_lines
-from sessiontree.cli.read import echo_branches
+from sessiontree.cli.read import echo_branches, problem_to_wire
 from sessiontree.core.context import context_of
 from sessiontree.core.entries import Body, CustomMessage, Entry, JsonObject, Message
 from sessiontree.core.messages import answered_call, assistant, string, tool_calls, tool_result, user
@@ -307,7 +307,8 @@ def migrate(session: str, as_json: bool) -> None:
         dialect, version = changed.dialect, changed.header.version
         migrated = changed.migrate()
         if as_json:
-            echo_json({"migrated": migrated, "from": version, "file": str(changed.file)})
+            problems = [problem_to_wire(problem) for problem in changed.problems]
+            echo_json({"migrated": migrated, "from": version, "file": str(changed.file), "problems": problems})
         elif migrated:
             echo(f"migrated from version {version}", dim(f"({dialect or 'no entries'}); a backup is beside the file"))
         else:

@@ -21,7 +21,7 @@ import fcntl
 import os
 import stat
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Literal, TypeAlias
 
 from sessiontree.errors import Conflict, NotFound, StoreError
@@ -30,230 +30,304 @@ from sessiontree.store.base import Chunk, Cursor
 
 Durability: TypeAlias = Literal["fsync", "flush", "none"]
 
+sync = getattr(os, "fdatasync", os.fsync)  # not every system has the cheaper one
 READ, WRITE = os.O_RDONLY, os.O_RDWR | os.O_APPEND
 NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+SEEN = 64
+"""How many bytes before its place a cursor remembers, to notice that they were changed."""
+NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
+"""What `link` says on a file system that has none."""
+
+Identity: TypeAlias = tuple[int, int]
 
 
 class JsonlStore:
     def __init__(self, path: str, *, durability: Durability = "fsync") -> None:
         self.path = self.where = path
         self.durability: Durability = durability
-        self._folder = os.path.dirname(os.path.abspath(path))
         self._fd: int | None = None
         self._read_fd: int | None = None
-        self._identity: tuple[int, int] | None = None
+        self._identity: Identity | None = None
         self._poisoned: str | None = None
         self._unsynced = False
+        try:
+            # The file itself: all who reach it, through links too, must share its lock.
+            self._file = os.path.realpath(path)
+        except ValueError:
+            raise StoreError(repr(path), "not the name of a file") from None
+        self._folder = os.path.dirname(self._file)
 
     def create(self, lines: Sequence[bytes]) -> Cursor:
         data = self._joined(lines)
         make_private_directory(self._folder)
-        with self._locked():
-            if os.path.lexists(self.path):
-                raise StoreError(self.where, "the file exists already")
-            # Written under another name first, so that nobody ever sees a session without a header.
-            temporary = self._written_beside(".new", data, sync=self.durability == "fsync")
-            try:
-                os.link(temporary, self.path)
-            except FileExistsError:
-                raise StoreError(self.where, "the file exists already") from None
-            except OSError as error:
-                raise self._failed(error) from error
-            finally:
-                os.unlink(temporary)
-            if self.durability == "fsync":
-                sync_directory(self._folder)
-            return self._cursor(self._writable())
-
-    def end(self) -> Chunk:
-        self._forget()
-        fd = self._readable()
-        size = os.fstat(fd).st_size
-        start, tail = size, b""
-        while start > 0 and b"\n" not in tail:
-            start = max(0, start - max(1 << 12, len(tail)))
-            tail = read_all(fd, start, size - start)
-        end = start + whole_lines(tail)
-        return Chunk(b"", Cursor((self._identity, end)), tail[end - start :])
-
-    def read(self, after: Cursor | None = None, *, before: Cursor | None = None, limit: int | None = None) -> Chunk:
-        if before is None:
-            if after is None:
-                self._forget()
-            else:
-                self._check_in_place(after)
-        fd = self._readable()
-        start = 0 if after is None else after.value[1]
+        sync = self.durability != "none"
         try:
-            stop = os.fstat(fd).st_size if before is None else before.value[1]
-            if stop < start:
-                raise Conflict(self.where, "the file was truncated by another program")
-            size = stop - start
-            data = read_all(fd, start, size if limit is None else min(limit, size))
-            while len(data) < size and b"\n" not in data:
-                data += read_all(fd, start + len(data), min(size - len(data), len(data)))
+            with self._locked():
+                if os.path.lexists(self._file):
+                    raise self._exists()
+                # Written under another name first, so that nobody ever sees a session without a header.
+                temporary, identity = self._written_beside(".new", data, sync=sync)
+                try:
+                    self._put_in_place(temporary)
+                finally:
+                    discard(temporary)
+                try:
+                    if sync:
+                        sync_directory(self._folder)
+                except OSError:
+                    discard(self._file)
+                    raise
+                return Cursor((identity, len(data), data[-SEEN:]))
         except OSError as error:
             raise self._failed(error) from error
-        if len(data) < size:
-            end, unfinished = data.rfind(b"\n") + 1, b""
-        else:
-            end = whole_lines(data)
-            unfinished = data[end:]
-        return Chunk(data[:end], Cursor((self._identity, start + end)), unfinished)
+
+    def end(self) -> Chunk:
+        with self._reading():
+            self._forget()
+            fd = self._readable()
+            size = os.fstat(fd).st_size
+            start, tail = size, b""
+            while start > 0 and b"\n" not in tail:
+                start = max(0, start - max(1 << 12, len(tail)))
+                tail = read_all(fd, start, size - start)
+            end = start + whole_lines(tail)
+            return Chunk(b"", self._cursor(fd, end), tail[end - start :])
+
+    def read(self, after: Cursor | None = None, *, before: Cursor | None = None, limit: int | None = None) -> Chunk:
+        with self._reading():
+            if before is None:
+                if after is None:
+                    self._forget()
+                else:
+                    self._check_in_place(after)
+            fd = self._readable()
+            start = 0
+            if after is not None:
+                self._check_seen(fd, after)
+                start = after.value[1]
+                if before is None:
+                    start += self._ended_since(fd, after)
+            stop = os.fstat(fd).st_size if before is None else before.value[1]
+            size = stop - start
+            data = self._all(fd, start, size if limit is None else min(limit, size))
+            while len(data) < size and b"\n" not in data:
+                data += self._all(fd, start + len(data), min(size - len(data), len(data)))
+            if len(data) < size:
+                end, unfinished = data.rfind(b"\n") + 1, b""
+            else:
+                end = whole_lines(data)
+                unfinished = data[end:]
+            return Chunk(data[:end], self._cursor(fd, start + end), unfinished)
 
     def fetch(self, start: int, size: int) -> bytes:
-        data = read_all(self._readable(), start, size)
-        if len(data) < size:
-            raise Conflict(self.where, "the file was truncated by another program")
-        return data
+        try:
+            return self._all(self._readable(), start, size)
+        except OSError as error:
+            raise self._failed(error) from error
 
     def backward(self, before: Cursor) -> Iterator[tuple[bytes, bool]]:
-        fd = self._readable()
-        end, rest, size = before.value[1], b"", 1 << 16
-        if end and os.pread(fd, 1, end - 1) != b"\n":
-            rest = b"\n"  # a whole last line that lacks it
+        with self._reading():
+            fd = self._readable()
+            end, rest, size = before.value[1], b"", 1 << 16
+            if end and os.pread(fd, 1, end - 1) != b"\n":
+                rest = b"\n"  # a whole last line that lacks it
         while end > 0:
             start = max(0, end - size)
-            data = read_all(fd, start, end - start) + rest
+            with self._reading():
+                data = self._all(fd, start, end - start) + rest
             cut = data.find(b"\n") + 1 if start else 0
             rest, data = data[:cut], data[cut:]
             if data:
                 yield data, start == 0
             end, size = start, min(size * 2, 1 << 22)
 
+    @contextmanager
+    def _reading(self) -> Generator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise self._failed(error) from error
+        except MemoryError:
+            raise StoreError(self.where, "there is not enough memory to read it") from None
+
     def _readable(self) -> int:
         """The file that was first opened, even if another one stands in its place by now."""
         if self._read_fd is None:
             fd = self._open(READ)
-            status = os.fstat(fd)
-            if self._identity not in (None, (status.st_dev, status.st_ino)):
+            identity = identity_of(os.fstat(fd))
+            if self._identity not in (None, identity):
                 os.close(fd)
                 raise Conflict(self.where, "the file was replaced by another program")
-            self._identity = (status.st_dev, status.st_ino)
+            self._identity = identity
             self._read_fd = fd
         return self._read_fd
 
     def _check_in_place(self, cursor: Cursor) -> None:
         """The file that was read up to `cursor` is still the one at the path."""
         try:
-            there = os.stat(self.path)
-        except OSError:
+            there = os.stat(self._file)
+        except FileNotFoundError:
             raise Conflict(self.where, "the file was deleted by another program") from None
-        if (there.st_dev, there.st_ino) != cursor.value[0]:
+        if identity_of(there) != cursor.value[0]:
             raise Conflict(self.where, "the file was replaced by another program")
+
+    def _check_seen(self, fd: int, after: Cursor) -> int:
+        """Refuse to go on from `after` in a file that is not the one that was read up to there; its size."""
+        identity, start, seen = after.value
+        status = os.fstat(fd)
+        if identity != identity_of(status):
+            raise Conflict(self.where, "the file was replaced by another program")
+        if status.st_size < start:
+            raise self._truncated()
+        if os.pread(fd, len(seen), start - len(seen)) != seen:
+            raise Conflict(self.where, "the file was changed by another program")
+        return status.st_size
+
+    def _ended_since(self, fd: int, after: Cursor) -> int:
+        """How much further the line before `after` goes: it may have been whole but for its newline."""
+        _, start, seen = after.value
+        if not seen or seen.endswith(b"\n"):
+            return 0
+        length = 0
+        while (byte := os.pread(fd, 1, start + length)) and byte.isspace():
+            length += 1
+            if byte == b"\n":
+                return length
+        if byte:
+            raise Conflict(self.where, "a line was changed by another program")
+        return 0
+
+    def _all(self, fd: int, start: int, size: int) -> bytes:
+        """Bytes that the file had when it was looked at."""
+        data = read_all(fd, start, size)
+        if len(data) < size:
+            raise self._truncated()
+        return data
+
+    def _cursor(self, fd: int, end: int) -> Cursor:
+        seen = min(SEEN, end)
+        return Cursor((identity_of(os.fstat(fd)), end, os.pread(fd, seen, end - seen)))
+
+    def _truncated(self) -> Conflict:
+        return Conflict(self.where, "the file was truncated by another program")
 
     def append(self, lines: Sequence[bytes], *, after: Cursor) -> Cursor:
         data = self._joined(lines)
-        with self._locked():
-            fd = self._at(after)
-            start = after.value[1]
-            if start and os.pread(fd, 1, start - 1) != b"\n":
-                data = b"\n" + data
-            self._write(fd, data, start)
-            return Cursor((after.value[0], start + len(data)))
+        try:
+            with self._locked():
+                fd = self._at(after)
+                identity, start, seen = after.value
+                if seen and not seen.endswith(b"\n"):
+                    data = b"\n" + data
+                self._write(fd, data, start)
+                return Cursor((identity, start + len(data), (seen + data)[-SEEN:]))
+        except OSError as error:
+            raise self._failed(error) from error
 
     def replace(self, lines: Sequence[bytes], *, after: Cursor) -> Cursor:
         data = self._joined(lines)
-        with self._locked():
-            self._at(after)
-            temporary = self._written_beside(".tmp", data, sync=True)
-            try:
-                backup = self._linked(".bak")
-                sync_directory(self._folder)
+        try:
+            with self._locked():
+                self._at(after)
+                temporary, identity = self._written_beside(".tmp", data, sync=True)
                 try:
-                    os.replace(temporary, self.path)
-                except OSError:
-                    os.unlink(backup)
+                    backup = self._backed_up()
+                    try:
+                        sync_directory(self._folder)
+                        os.replace(temporary, self._file)
+                    except OSError:
+                        discard(backup)
+                        raise
+                finally:
+                    discard(temporary)
+                self._let_go()
+                self._forget()
+                try:
+                    sync_directory(self._folder)
+                except OSError as error:
+                    self._poison(f"whether it was rewritten is not known since a sync failed ({reason_of(error)})")
                     raise
-            except OSError as error:
-                os.unlink(temporary)
-                raise self._failed(error) from error
-            self.close()
-            self._forget()
-            sync_directory(self._folder)
-            cursor = self._cursor(self._writable())
-            self._readable()
-            return cursor
+                return Cursor((identity, len(data), data[-SEEN:]))
+        except OSError as error:
+            raise self._failed(error) from error
 
     def _forget(self) -> None:
         """Read from what stands at the path now."""
-        if self._read_fd is not None:
-            os.close(self._read_fd)
-        self._read_fd = self._identity = None
+        self._identity = None
+        self._read_fd = shut(self._read_fd)
 
     def close(self) -> None:
-        if self._read_fd is not None:
-            os.close(self._read_fd)
-            self._read_fd = None
-        if self._fd is not None:
-            fd, self._fd = self._fd, None
-            try:
-                if self._unsynced and self.durability == "flush":
-                    os.fsync(fd)
-            except OSError as error:
-                raise self._failed(error) from error
-            finally:
-                self._unsynced = False
-                os.close(fd)
+        self._read_fd = shut(self._read_fd)
+        try:
+            if self._fd is not None and self._unsynced and self.durability == "flush":
+                os.fdatasync(self._fd)
+        except OSError as error:
+            raise self._failed(error) from error
+        finally:
+            self._let_go()
 
     def __del__(self) -> None:
-        for fd in (self._read_fd, self._fd):
-            if fd is not None:
-                os.close(fd)
+        shut(self._read_fd)
+        shut(self._fd)
 
     # Opening
 
     def _open(self, flags: int) -> int:
         try:
-            fd = os.open(self.path, flags | os.O_CLOEXEC | os.O_NONBLOCK)
+            fd = os.open(self._file, flags | os.O_CLOEXEC | os.O_NONBLOCK)
         except (FileNotFoundError, NotADirectoryError):
             raise NotFound("session file", self.where) from None
-        except OSError as error:
-            raise self._failed(error) from error
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
+        try:
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                raise StoreError(self.where, "not a regular file")
+        except (OSError, StoreError):
             os.close(fd)
-            raise StoreError(self.where, "not a regular file")
+            raise
         return fd
+
+    def _let_go(self) -> None:
+        self._unsynced = False
+        self._fd = shut(self._fd)
 
     def _writable(self) -> int:
         """The open file; noticed if another one stands in its place."""
         if self._poisoned is not None:
             raise StoreError(self.where, f"{self._poisoned}: open it anew before writing")
-        if self._fd is None:
-            self._fd = self._open(WRITE)
         try:
-            there = os.stat(self.path)
-        except OSError:
+            if self._fd is None:
+                self._fd = self._open(WRITE)
+            there = os.stat(self._file)
+        except (FileNotFoundError, NotFound):
+            self._let_go()
             raise Conflict(self.where, "the file was deleted by another program") from None
-        if (there.st_dev, there.st_ino) != self._cursor(self._fd).value[0]:
-            self.close()
+        if identity_of(there) != identity_of(os.fstat(self._fd)):
+            self._let_go()
             raise Conflict(self.where, "the file was replaced by another program")
         return self._fd
 
     def _at(self, after: Cursor) -> int:
-        """The open file, if it ends at `after`."""
+        """The open file, if it ends at `after` once an unfinished last line is out of the way."""
         fd = self._writable()
-        self._mend_tail(fd, after)
-        if self._cursor(fd) != after:
+        size = self._check_seen(fd, after)
+        start = after.value[1]
+        if size > start and not self._mend_tail(fd, start, size):
             raise Conflict(self.where, "others wrote first")
         return fd
 
-    @staticmethod
-    def _cursor(fd: int) -> Cursor:
-        status = os.fstat(fd)
-        return Cursor(((status.st_dev, status.st_ino), status.st_size))
-
     @contextmanager
     def _locked(self) -> Generator[None]:
+        path = f"{self._file}.lock"
         try:
-            lock = os.open(f"{self.path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            lock = locked_file(path)
         except OSError as error:
-            raise StoreError(f"{self.path}.lock", os.strerror(error.errno or 0)) from error
+            raise StoreError(path, reason_of(error)) from error
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX)
             yield
         finally:
-            os.close(lock)
+            # Not by closing alone: a process forked meanwhile has it open too.
+            with suppress(OSError):
+                fcntl.flock(lock, fcntl.LOCK_UN)
+            shut(lock)
 
     # Writing
 
@@ -268,79 +342,153 @@ class JsonlStore:
     def _write(self, fd: int, data: bytes, start: int) -> None:
         try:
             write_all(fd, data)
-        except OSError as error:
-            self._roll_back(fd, start)
-            raise self._failed(error) from error
+        except BaseException:
+            self._roll_back(fd, data, start)
+            raise
         if self.durability != "fsync":
             self._unsynced = True
             return
         try:
             os.fdatasync(fd)
         except OSError as error:
-            self._poisoned = f"what is on the disk is not known since a sync failed ({os.strerror(error.errno or 0)})"
-            self._roll_back(fd, start)
-            raise self._failed(error) from error
+            self._poison(f"what is on the disk is not known since a sync failed ({reason_of(error)})")
+            self._roll_back(fd, data, start)
+            raise
 
-    def _roll_back(self, fd: int, start: int) -> None:
+    def _roll_back(self, fd: int, data: bytes, start: int) -> None:
+        """Take back what of `data` was written, and nothing that another program put behind it."""
         try:
+            written = os.fstat(fd).st_size - start
+            if read_all(fd, start, written) != data[:written]:
+                self._poison("another program wrote behind a write that failed")
+                return
             os.ftruncate(fd, start)
         except OSError as error:
-            self._poisoned = f"a failed write could not be taken back ({os.strerror(error.errno or 0)})"
+            self._poison(f"a failed write could not be taken back ({reason_of(error)})")
 
-    def _mend_tail(self, fd: int, after: Cursor) -> None:
-        """Move an unfinished last line out of the way, to a file of its own."""
-        identity, size = self._cursor(fd).value
-        start = after.value[1]
-        if identity != after.value[0] or size <= start:
-            return
+    def _poison(self, reason: str) -> None:
+        self._poisoned = reason
+
+    def _mend_tail(self, fd: int, start: int, size: int) -> bool:
+        """Move an unfinished last line out of the way, to a file of its own; `False` when there are whole lines."""
         tail = read_all(fd, start, size - start)
         if b"\n" in tail or is_whole_line(tail):
-            return
-        self._written_beside(f".torn-{start}", tail, sync=True)
-        try:
-            sync_directory(self._folder)
-            os.ftruncate(fd, start)
-        except OSError as error:
-            raise self._failed(error) from error
+            return False
+        self._set_aside(start, tail)
+        if os.fstat(fd).st_size != size:
+            return False
+        os.ftruncate(fd, start)
+        return True
 
-    def _written_beside(self, suffix: str, data: bytes, *, sync: bool) -> str:
-        """A new file beside the session, whole or not at all; its name."""
+    def _set_aside(self, start: int, tail: bytes) -> None:
+        self._written_beside(f".torn-{start}", tail, sync=True)
+        sync_directory(self._folder)
+
+    def _written_beside(self, suffix: str, data: bytes, *, sync: bool) -> tuple[str, Identity]:
+        """A new file beside the session, whole or not at all; its name and identity."""
         path, fd = self._created(suffix)
         try:
-            os.fchmod(fd, 0o600)
-            write_all(fd, data)
-            if sync:
-                os.fsync(fd)
-        except OSError as error:
-            os.unlink(path)
-            raise self._failed(error) from error
-        finally:
-            os.close(fd)
-        return path
+            try:
+                os.fchmod(fd, 0o600)
+                write_all(fd, data)
+                if sync:
+                    os.fsync(fd)
+                return path, identity_of(os.fstat(fd))
+            finally:
+                os.close(fd)
+        except BaseException:
+            discard(path)
+            raise
 
     def _created(self, suffix: str) -> tuple[str, int]:
-        for path in numbered(f"{self.path}{suffix}"):
+        for path in numbered(f"{self._file}{suffix}"):
             try:
                 return path, os.open(path, NEW | os.O_CLOEXEC, 0o600)
             except FileExistsError:
                 continue
-            except OSError as error:
-                raise self._failed(error) from error
         raise AssertionError
 
-    def _linked(self, suffix: str) -> str:
-        """Another name for the session file as it is now."""
-        for path in numbered(f"{self.path}{suffix}"):
+    def _put_in_place(self, temporary: str) -> None:
+        """Give a new session its name, unless something has that name."""
+        try:
+            os.link(temporary, self._file)
+        except FileExistsError:
+            raise self._exists() from None
+        except OSError as error:
+            if error.errno not in NO_LINKS:
+                raise
+            # We hold the lock, so at worst a program that takes none is in between.
+            if os.path.lexists(self._file):
+                raise self._exists() from None
+            os.rename(temporary, self._file)
+
+    def _backed_up(self) -> str:
+        """The session file as it is now under another name, or a copy where a file can have only one."""
+        for path in numbered(f"{self._file}.bak"):
             try:
-                os.link(self.path, path)
-                os.chmod(path, 0o600)
-                return path
+                os.link(self._file, path)
             except FileExistsError:
                 continue
-        raise AssertionError
+            except OSError as error:
+                if error.errno not in NO_LINKS:
+                    raise
+                break
+            try:
+                os.chmod(path, 0o600)
+            except OSError:
+                discard(path)
+                raise
+            return path
+        fd = self._open(READ)
+        try:
+            return self._written_beside(".bak", read_all(fd, 0, os.fstat(fd).st_size), sync=True)[0]
+        finally:
+            os.close(fd)
+
+    def _exists(self) -> StoreError:
+        return StoreError(self.where, "the file exists already")
 
     def _failed(self, error: OSError) -> StoreError:
-        return StoreError(self.where, os.strerror(error.errno or 0))
+        return StoreError(self.where, reason_of(error))
+
+
+def reason_of(error: OSError) -> str:
+    return os.strerror(error.errno or 0)
+
+
+def identity_of(status: os.stat_result) -> Identity:
+    return status.st_dev, status.st_ino
+
+
+def locked_file(path: str) -> int:
+    """The lock file at `path`, open and ours alone."""
+    while True:
+        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            status = os.fstat(lock)
+            if stat.S_IMODE(status.st_mode) != 0o600:
+                with suppress(PermissionError):
+                    os.fchmod(lock, 0o600)
+        except BaseException:
+            os.close(lock)
+            raise
+        if status.st_nlink:
+            return lock
+        os.close(lock)  # deleted while we waited: others have made a new one
+
+
+def shut(fd: int | None) -> None:
+    """Close a file that was read, or whose bytes are where they should be already."""
+    if fd is not None:
+        with suppress(OSError):
+            os.close(fd)
+
+
+def discard(path: str) -> None:
+    """Remove a file that is not needed; it does no harm if it stays."""
+    with suppress(OSError):
+        os.unlink(path)
 
 
 def numbered(path: str) -> Generator[str]:
@@ -361,6 +509,8 @@ def whole_lines(data: bytes) -> int:
 
 def is_whole_line(raw: bytes) -> bool:
     """Whether a last line without newline is complete all the same."""
+    if len(raw) > LINE_LIMIT:
+        return False
     try:
         read_object(raw)
     except NotJson:
@@ -398,17 +548,20 @@ def make_private_directory(path: str) -> None:
     for directory in reversed(missing):
         try:
             os.mkdir(directory, 0o700)
+            os.chmod(directory, 0o700)
+            sync_directory(os.path.dirname(directory))
         except FileExistsError:
             continue
         except OSError as error:
-            raise StoreError(directory, os.strerror(error.errno or 0)) from error
-        os.chmod(directory, 0o700)
-        sync_directory(os.path.dirname(directory))
+            raise StoreError(directory, reason_of(error)) from error
 
 
 def sync_directory(path: str) -> None:
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):  # a file system that syncs no directories
+            raise
     finally:
         os.close(fd)
