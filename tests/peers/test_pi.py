@@ -69,6 +69,13 @@ def every_place(file: Path) -> list[str | None]:
     return [None, *(json.loads(line)["id"] for line in file.read_bytes().splitlines()[1:])]
 
 
+def disagreements(pi: Pi, file: Path, leaves: list[str | None] | None = None) -> list[str]:
+    """Where we and pi differ over a file, read whole, and read from its end for the current context alone."""
+    seen = pi_sees(pi, file, leaves)
+    [current] = [context for context in seen["contexts"] if context["leaf"] == seen["leafId"]]
+    return [*differences(st.open(file), seen), *context_differences(st.open(file).context(), current)]
+
+
 def parsed(file: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in file.read_bytes().split(b"\n") if line]
 
@@ -78,7 +85,7 @@ def test_what_we_write_pi_opens_at_the_same_place_with_the_same_context(pi: Pi, 
     random = Random(f"ours {seed}")
     file = our_file(tmp_path, random, steps=random.choice((1, 5, 20, 60)))
 
-    assert differences(st.open(file), pi_sees(pi, file)) == []
+    assert disagreements(pi, file) == []
 
 
 def test_pi_lands_at_our_place_in_a_session_long_enough_for_periodic_head_records(pi: Pi, tmp_path: Path) -> None:
@@ -89,8 +96,8 @@ def test_pi_lands_at_our_place_in_a_session_long_enough_for_periodic_head_record
     assert len(session.tree) > 512
     assert periodic
 
-    places = Random("places").sample(every_place(file), 40)
-    assert differences(session, pi_sees(pi, file, places)) == []
+    *places, last = every_place(file)
+    assert disagreements(pi, file, [*Random("places").sample(places, 40), last]) == []
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -98,7 +105,7 @@ def test_what_pi_writes_we_open_at_the_same_place_with_the_same_context(pi: Pi, 
     random = Random(f"pi {seed}")
     file = pi_file(pi, tmp_path, random, steps=random.choice((1, 5, 20, 60, 120)))
 
-    assert differences(st.open(file), pi_sees(pi, file)) == []
+    assert disagreements(pi, file) == []
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -120,7 +127,7 @@ def test_both_append_in_turns_and_agree_after_every_turn(pi: Pi, tmp_path: Path,
         after = file.read_bytes()
 
         assert after.startswith(before), "a line was changed"
-        assert differences(st.open(file), pi_sees(pi, file)) == []
+        assert disagreements(pi, file) == []
         watching.refresh()
         assert state(watching) == state(st.open(file))
 
@@ -142,8 +149,8 @@ def test_both_agree_when_pi_appends_while_our_session_is_open(pi: Pi, tmp_path: 
             theirs.work(random.randint(0, 5))
             theirs.speak()
             pi.apply(file, theirs.ops)
-            assert differences(st.open(file), pi_sees(pi, file)) == []
-        assert differences(st.open(file), pi_sees(pi, file)) == []
+            assert disagreements(pi, file) == []
+        assert disagreements(pi, file) == []
 
 
 def test_our_append_takes_in_what_pi_wrote_meanwhile_or_says_that_the_branch_moved(pi: Pi, tmp_path: Path) -> None:
@@ -162,7 +169,7 @@ def test_our_append_takes_in_what_pi_wrote_meanwhile_or_says_that_the_branch_mov
         with pytest.raises(st.BranchMoved):
             main.append(st.user("not there any more"))
         assert main.append(st.user("now I know")).parent == on_main
-    assert differences(st.open(file), pi_sees(pi, file)) == []
+    assert disagreements(pi, file) == []
 
 
 # Forks
@@ -194,7 +201,7 @@ def test_pi_opens_our_path_fork_with_the_context_of_the_path_it_came_from(pi: Pi
             assert forked.file is not None
             seen = pi_sees(pi, forked.file)
             assert differences(forked, seen) == []
-            [landed] = pi_sees(pi, forked.file, [seen["leafId"]])["contexts"]
+            [landed] = [context for context in seen["contexts"] if context["leaf"] == seen["leafId"]]
             assert context_differences(st.build_context(source.tree, entry.id), landed) == []
             live = source.tree.labels
             assert {id: live[id] for id in live if id in forked.tree} == seen["labels"]
@@ -210,7 +217,7 @@ def test_pi_opens_our_fork_of_a_whole_tree_as_it_opens_the_tree(pi: Pi, tmp_path
     source, copy = pi_sees(pi, file), pi_sees(pi, fork)
     assert copy["header"]["parentSession"] == str(file)
     assert {**copy, "header": None} == {**source, "header": None}
-    assert differences(st.open(fork), copy) == []
+    assert disagreements(pi, fork) == []
 
 
 # Navigation
@@ -255,9 +262,8 @@ def test_an_old_file_that_we_migrate_has_the_contexts_of_pis_own_migration(
     pi.describe(theirs)  # which migrates it
 
     assert migrated_contexts(pi, ours, range(len(lines))) == migrated_contexts(pi, theirs, range(len(lines)))
-    seen = pi_sees(pi, ours)
-    assert differences(st.open(ours), seen) == []
-    assert differences(in_memory, seen) == []
+    assert disagreements(pi, ours) == []
+    assert differences(in_memory, pi_sees(pi, ours)) == []
 
 
 def old_lines(random: Random, version: int) -> list[dict[str, Any]]:
@@ -304,7 +310,7 @@ def test_a_real_version_1_file_that_we_migrate_has_the_contexts_of_pis_own_migra
     own = migrated_contexts(pi, theirs, numbers)
     assert max(len(context["messages"]) for context in own) > 100
     assert migrated_contexts(pi, ours, numbers) == own
-    assert differences(st.open(ours), pi_sees(pi, ours, [every_place(ours)[number] for number in numbers])) == []
+    assert disagreements(pi, ours, [every_place(ours)[number] for number in numbers]) == []
 
 
 # The comparison itself can fail
@@ -353,7 +359,7 @@ def test_the_comparison_reports_a_planted_fault(pi: Pi, tmp_path: Path, what: st
         session.label(first, "here")
         session.append(st.assistant("left behind"))
         session.switch(first)
-    assert differences(st.open(file), pi_sees(pi, file)) == []
+    assert disagreements(pi, file) == []
 
     faulty = tmp_path / "faulty.jsonl"
     faulty.write_bytes(b"".join(line + b"\n" for line in FAULTS[what](file.read_bytes().splitlines())))
