@@ -3,6 +3,7 @@
 import itertools
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as some
@@ -182,12 +183,16 @@ def test_a_compaction_carries_the_system_messages_it_takes_away(session: Session
     [
         (st.Label(target="nope", text="x"), st.NotFound),
         (st.ContextEdit(target="nope"), st.NotFound),
+        (st.ContextEdit(target="first", replacement={"content": None}), st.InvalidOperation),
         (st.Compaction(summary="s", first_kept="nope"), st.InvalidOperation),
         (st.BranchPoint(name="b"), st.InvalidOperation),
         (st.Custom(custom_type="sessiontree.head", data={}), st.InvalidOperation),
     ],
 )
 def test_entries_that_make_no_sense_are_refused_and_nothing_is_written(session, body, error) -> None:
+    [first] = talk(session, "one")
+    if getattr(body, "target", None) == "first":
+        body = msgspec.structs.replace(body, target=first)
     before = session.lines()
 
     with pytest.raises(error):

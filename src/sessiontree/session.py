@@ -437,6 +437,11 @@ class Session:
             case Label(target=target) | ContextEdit(target=target):
                 if target not in self.tree:
                     raise NotFound("entry", target)
+                replacement = body.replacement if isinstance(body, ContextEdit) else None
+                if replacement is not None and not isinstance(replacement.get("content"), str | list):
+                    raise InvalidOperation(
+                        "a context edit replaces content by a text or a list of blocks, or by nothing"
+                    )
                 return body
             case BranchPoint():
                 raise InvalidOperation("branches are made by create_branch")

@@ -533,10 +533,10 @@ def test_what_is_not_for_models_says_what_it_is(body, reason):
     assert why(grow("a", a=body)) == {"a": reason}
 
 
-def test_what_a_compaction_stands_for_names_it():
+def test_what_a_compaction_represented_by_names_it():
     tree = grow("a>J>s>b>K>c", J=compaction(), s=say("system", "x"), K=compaction("J"))
 
-    explained = {item.entry.id: (item.reason, item.stands_for) for item in explain(tree, "c").entries}
+    explained = {item.entry.id: (item.reason, item.represented_by) for item in explain(tree, "c").entries}
 
     assert explained == {
         "a": ("summarized by a compaction", "K"),

@@ -236,7 +236,7 @@ def _explanation_json(explanation: Explanation) -> list[JsonObject]:
             "role": role_of(item.entry),
             "reaches": item.reaches,
             "reason": item.reason,
-            "standsFor": item.stands_for,
+            "representedBy": item.represented_by,
             "tokens": item.tokens,
         }
         for item in explanation.entries
@@ -246,7 +246,7 @@ def _explanation_json(explanation: Explanation) -> list[JsonObject]:
 def _tell_explanation(explanation: Explanation) -> None:
     width = max((len(short(item.entry.id)) for item in explanation.entries), default=0)
     for item in explanation.entries:
-        reason = item.reason + (f" {short(item.stands_for)}" if item.stands_for else "")
+        reason = item.reason + (f" {short(item.represented_by)}" if item.represented_by else "")
         line = (
             f"{short(item.entry.id):{width}} {'✓' if item.reaches else '·'} {item.tokens or '':>7}  "
             f"{safe(row_text(item.entry))[:60]:60}  {safe(reason)}"

@@ -180,7 +180,7 @@ class Explained(Struct, frozen=True, kw_only=True):
     reaches: bool
     reason: str
     """How it reaches the model, or why it does not."""
-    stands_for: EntryId | None = None
+    represented_by: EntryId | None = None
     """The entry that speaks for this one, where one does."""
     tokens: int = 0
     """Estimated, of what is sent."""
@@ -261,7 +261,7 @@ def state_of(path: Sequence[Entry]) -> State:
                 if carried is not None:
                     known = {**_state_from_wire(carried), **known}
                     break
-                known = {"mode": None, "rules": (), **known}
+                known = {"mode": None, "mode_data": None, "rules": (), **known}
             case "thinking_level_change" if "thinking_level" not in known:
                 known["thinking_level"] = getattr(entry.body, "level", None) or "off"
             case "model_change" | "message" if "model" not in known:
@@ -445,7 +445,7 @@ def _passed_over(projection: _Projection, index: int) -> Explained:
         reason = "an older system message"
     else:
         reason = "summarized by a compaction"
-    return Explained(entry=entry, reaches=False, reason=reason, stands_for=compaction)
+    return Explained(entry=entry, reaches=False, reason=reason, represented_by=compaction)
 
 
 def _not_for_models(entry: Entry) -> str:
