@@ -338,7 +338,7 @@ def test_explain_tells_for_every_entry_whether_it_reaches_the_model(cli, data, t
     explained = data("context", "@", "--explain")
     text = cli("context", "@", "--explain")
 
-    told = {item["id"]: (item["reaches"], item["standsFor"]) for item in explained["explain"]}
+    told = {item["id"]: (item["reaches"], item["representedBy"]) for item in explained["explain"]}
     assert told[talk[0]] == (False, st.open("@").head.leaf)
     assert told[talk[3]] == (True, None)
     assert explained["tokens"] == sum(item["tokens"] for item in explained["explain"]) > 0
