@@ -1,7 +1,11 @@
 """What a file of JSON lines does beyond the protocol."""
 
+import fcntl
 import os
 import stat
+import subprocess
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -137,3 +141,160 @@ def test_a_write_that_fails_leaves_the_file_as_it_was(path: Path) -> None:
     assert path.read_bytes() == b"{}\n"
     store.append([b'{"b":1}'], after=cursor)
     assert path.read_bytes() == b'{}\n{"b":1}\n'
+
+
+def test_a_file_that_was_rewritten_in_place_is_a_conflict_even_if_it_is_longer_now(path: Path) -> None:
+    store = JsonlStore(str(path))
+    cursor = store.create([b"{}", b'{"a":1}'])
+    rewritten = b'{}\n{"somebody":"else"}\n{"was":"here"}\n'
+    path.write_bytes(rewritten)
+
+    with pytest.raises(Conflict, match="changed"):
+        store.read(cursor)
+    with pytest.raises(Conflict, match="changed"):
+        store.append([b'{"b":1}'], after=cursor)
+
+    assert path.read_bytes() == rewritten
+
+
+def test_a_file_that_was_made_anew_is_a_conflict_even_if_it_has_the_same_number(path: Path) -> None:
+    cursor = JsonlStore(str(path)).create([b'{"a":1}'])
+    path.unlink()
+    JsonlStore(str(path)).create([b'{"b":1}'])
+
+    with pytest.raises(Conflict):
+        JsonlStore(str(path)).read(cursor)
+
+
+def test_a_newline_that_comes_later_is_no_line_of_its_own(path: Path) -> None:
+    JsonlStore(str(path)).create([b"{}"])
+    with path.open("ab", buffering=0) as file:
+        file.write(b'{"b":2}')
+        store = JsonlStore(str(path))
+        chunk = store.read()
+        file.write(b'\n{"c":3}\n')
+
+    assert chunk.data == b'{}\n{"b":2}'
+    assert store.read(chunk.cursor).data == b'{"c":3}\n'
+
+
+def test_a_line_that_goes_on_behind_its_end_is_a_conflict(path: Path) -> None:
+    JsonlStore(str(path)).create([b"{}"])
+    with path.open("ab", buffering=0) as file:
+        file.write(b'{"b":2}')
+        store = JsonlStore(str(path))
+        cursor = store.read().cursor
+        file.write(b"garbage\n")
+
+    with pytest.raises(Conflict, match="changed"):
+        store.read(cursor)
+
+
+def test_a_file_that_is_cut_while_it_is_read_is_a_conflict(path: Path) -> None:
+    store = JsonlStore(str(path))
+    store.create([b"{}", b'{"a":1}'])
+    end = store.end().cursor
+    os.truncate(path, 0)
+
+    with pytest.raises(Conflict, match="truncated"):
+        store.read(before=end, limit=100)
+    with pytest.raises(Conflict, match="truncated"):
+        list(store.backward(end))
+
+
+def test_all_who_reach_a_file_through_links_share_its_lock(path: Path) -> None:
+    store = JsonlStore(str(path))
+    cursor = store.create([b"{}"])
+    link = path.with_name("link.jsonl")
+    link.symlink_to(path.name)
+    linked = JsonlStore(str(link))
+
+    cursor = linked.append([b'{"a":1}'], after=cursor)
+    linked.replace([b"{}", b'{"b":1}'], after=cursor)
+
+    assert link.is_symlink()
+    assert path.read_bytes() == b'{}\n{"b":1}\n'
+    assert {file.name for file in path.parent.iterdir()} == {
+        "link.jsonl",
+        "s.jsonl",
+        "s.jsonl.bak",
+        "s.jsonl.lock",
+    }
+
+
+def test_a_lock_file_that_was_deleted_is_no_lock(path: Path) -> None:
+    store = JsonlStore(str(path))
+    cursor = store.create([b"{}"])
+    held = os.open(f"{path}.lock", os.O_RDWR)
+    fcntl.flock(held, fcntl.LOCK_EX)
+    done: list[object] = []
+    writer = threading.Thread(target=lambda: done.append(store.append([b'{"a":1}'], after=cursor)))
+    writer.start()
+    time.sleep(0.05)
+
+    os.unlink(f"{path}.lock")
+    assert not done
+    other = JsonlStore(str(path))
+    with other._locked():
+        os.close(held)
+        time.sleep(0.05)
+        assert not done
+
+    writer.join(10)
+    assert done
+
+
+def test_a_process_forked_meanwhile_does_not_keep_the_lock(path: Path) -> None:
+    store = JsonlStore(str(path))
+    cursor = store.create([b"{}"])
+
+    with store._locked():
+        sleeper = subprocess.Popen(["sleep", "60"], pass_fds=[_fd_of(f"{path}.lock")])
+    try:
+        JsonlStore(str(path)).append([b'{"a":1}'], after=cursor)
+    finally:
+        sleeper.kill()
+        sleeper.wait()
+
+
+def _fd_of(name: str) -> int:
+    return next(int(fd) for fd in os.listdir("/proc/self/fd") if _link(fd) == name)
+
+
+def _link(fd: str) -> str | None:
+    try:
+        return os.readlink(f"/proc/self/fd/{fd}")
+    except OSError:
+        return None
+
+
+@pytest.mark.parametrize("umask", [0o277, 0o377])
+def test_a_strict_umask_is_no_obstacle(path: Path, umask: int) -> None:
+    old = os.umask(umask)
+    try:
+        store = JsonlStore(str(path))
+        store.append([b"{}"], after=store.create([b"{}"]))
+    finally:
+        os.umask(old)
+
+    assert {oct(mode(file)) for file in path.parent.iterdir()} == {"0o600"}
+
+
+def test_a_name_that_cannot_be_one_is_an_error_of_ours(tmp_path: Path) -> None:
+    with pytest.raises(StoreError):
+        JsonlStore(f"{tmp_path}/a\0b.jsonl")
+
+
+def test_what_another_program_put_behind_a_write_that_failed_is_not_taken_back(path: Path) -> None:
+    store = JsonlStore(str(path))
+    cursor = store.create([b"{}"])
+    with path.open("ab", buffering=0) as file:
+        file.write(b'{"a":1}\n{"theirs":1}\n')
+    fd = os.open(path, os.O_RDWR | os.O_APPEND)
+
+    store._roll_back(fd, b'{"a":1}\n', 3)
+
+    os.close(fd)
+    assert path.read_bytes() == b'{}\n{"a":1}\n{"theirs":1}\n'
+    with pytest.raises(StoreError, match="open it anew"):
+        store.append([b"{}"], after=cursor)
