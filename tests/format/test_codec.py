@@ -166,7 +166,7 @@ def test_any_json_in_any_field_is_read_without_harm(type, data):
     body = body_from_wire(wire)
 
     assert isinstance(body, cls)
-    assert body_from_wire({"type": type, **body_to_wire(body)}) == body
+    assert body_from_wire(read_object(write_object({"type": type, **body_to_wire(body)}))) == body
 
 
 @pytest.mark.parametrize("count", ["1" * 400, "1e999", "-1e999", '"5"', "true", "null"])
@@ -269,6 +269,11 @@ def test_whatever_is_written_is_one_line_and_reads_back(wire):
 
     assert b"\n" not in raw
     assert read_object(raw) == wire
+
+
+def test_what_utf_8_or_64_bits_cannot_hold_is_written_in_a_form_that_is_read():
+    assert write_object({"a": "\ud800"}) == b'{"a":"\\ud800"}'
+    assert write_object({"a": 10**30}) == b'{"a":1000000000000000000000000000000}'
 
 
 # The header
