@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from sessiontree._version import __version__
 
 if TYPE_CHECKING:
-    from sessiontree.catalog import create, fork, memory, open, recent
+    from sessiontree.catalog import RepairReport, create, fork, memory, open, recent, repair
     from sessiontree.comparison import METRICS, BranchStats, Comparison, Diff, Difference
     from sessiontree.core.context import Context, Explained, Explanation, State, build_context, explain
     from sessiontree.core.entries import (
@@ -56,6 +56,7 @@ if TYPE_CHECKING:
         SessionTreeError,
         StoreError,
     )
+    from sessiontree.format.repair import Repair
     from sessiontree.session import Branch, BranchInfo, Place, Session, compare, diff
 
 __all__ = [
@@ -95,6 +96,8 @@ __all__ = [
     "Place",
     "Problem",
     "ReadOnly",
+    "Repair",
+    "RepairReport",
     "ResetBoundary",
     "RuleInjection",
     "Session",
@@ -116,6 +119,7 @@ __all__ = [
     "memory",
     "open",
     "recent",
+    "repair",
     "tool_call",
     "tool_result",
     "user",
@@ -123,11 +127,13 @@ __all__ = [
 
 _MODULES = {
     "sessiontree.catalog": (
+        "RepairReport",
         "create",
         "fork",
         "memory",
         "open",
         "recent",
+        "repair",
     ),
     "sessiontree.comparison": (
         "BranchStats",
@@ -187,6 +193,7 @@ _MODULES = {
         "SessionTreeError",
         "StoreError",
     ),
+    "sessiontree.format.repair": ("Repair",),
     "sessiontree.session": (
         "Branch",
         "BranchInfo",

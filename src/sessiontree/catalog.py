@@ -10,11 +10,14 @@ import os
 import time
 from collections.abc import Iterator
 
+from msgspec import Struct
+
 from sessiontree.core.plan import plan_fork
 from sessiontree.core.times import iso
 from sessiontree.errors import Ambiguous, InvalidOperation, NotFound, SessionTreeError
 from sessiontree.format.codec import NotJson, read_header, read_object, write_header
 from sessiontree.format.fork import path_fork_lines
+from sessiontree.format.repair import Repair, found_heads, repaired
 from sessiontree.session import Place, Session, clean_name
 from sessiontree.store.jsonl import Durability, JsonlStore
 from sessiontree.store.memory import MemoryStore
@@ -98,7 +101,7 @@ def fork(
         id=id,
         timestamp=stamp,
         cwd=session.cwd,
-        parent_session=None if session.file is None else str(session.file.absolute()),
+        parent_session=_absolute(session),
         forked_from=leaf,
         title=session.name if whole and not session.tree.named else None,
     )
@@ -119,6 +122,47 @@ def fork(
     if whole and at != "HEAD":
         forked.switch(leaf)
     return forked
+
+
+class RepairReport(Struct, frozen=True, kw_only=True):
+    """What `repair` did."""
+
+    repairs: tuple[Repair, ...]
+    file: str | None
+    """The new file; `None` when nothing had to be done, or a line appended to the session was enough."""
+
+
+def repair(session: Session, *, file: str | os.PathLike[str] | None = None) -> RepairReport:
+    """Make a damaged session sound, as a new file or by appending, never in place.
+
+    The new file is beside the old one unless `file` is given; lines that are no entries are left out of it.
+    """
+    heads, done = found_heads(session.tree, session.heads)
+    lines, changed = repaired(session.tree, lambda: os.urandom(8).hex())
+    left_out = [
+        Repair(kind=problem.kind, message="it is left out, and stays in the damaged file", line=problem.line)
+        for problem in session.problems
+        if problem.severity == "fault" and problem.entry is None
+    ]
+    repairs = (*left_out, *changed, *done)
+    if not changed and not left_out:
+        if done:
+            session.restore_heads(heads)
+        return RepairReport(repairs=repairs, file=None)
+    id, stamp = new_session_id(), iso(time.time_ns() // 1_000_000)
+    header = write_header(
+        id=id, timestamp=stamp, cwd=session.cwd, parent_session=_absolute(session), title=session.name
+    )
+    target = os.fspath(file) if file is not None else f"{session.where.removesuffix(SUFFIX)}.repaired-{id[-8:]}{SUFFIX}"
+    store = JsonlStore(target)
+    store.create([header, *lines])
+    with Session(store) as sound:
+        sound.restore_heads(heads)
+    return RepairReport(repairs=repairs, file=target)
+
+
+def _absolute(session: Session) -> str | None:
+    return None if session.file is None else str(session.file.absolute())
 
 
 def _new_file(id: str, cwd: str, dir: str | os.PathLike[str] | None, file: str | os.PathLike[str] | None) -> str:

@@ -651,6 +651,11 @@ class Session:
             if archived != (name in self.heads.archived):
                 self._write_heads(lambda: self.heads.record(archived=self.heads.archived ^ {name}), name)
 
+    def restore_heads(self, heads: dict[str, EntryId | None]) -> None:
+        """Put all heads where they are said to be, by a head record: for those that damage took away."""
+        with self._mutex:
+            self._write_heads(lambda: self.heads.record(moved=True, heads=heads), self.heads.current)
+
     def _known_leaf(self) -> EntryId | None:
         """The current leaf, or `None` where damage took it away, so that one can go elsewhere."""
         leaf = self.heads.leaf

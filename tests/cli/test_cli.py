@@ -590,3 +590,52 @@ def test_being_interrupted_is_told_by_the_exit_code(monkeypatch, fails, talk) ->
     monkeypatch.setattr("sessiontree.cli.read.outline", interrupt)
 
     assert "stopped" in fails("tree", "@", code=130)
+
+
+# Repair
+
+DAMAGE = {
+    "malformed_line": ["garbage"],
+    "orphan": ['{"type":"message","id":"x","parentId":"gone","message":{"role":"user","content":"x"}}'],
+    "self_parent": ['{"type":"message","id":"x","parentId":"x","message":{"role":"user","content":"x"}}'],
+    "cycle": ['{"type":"custom","id":"x","parentId":"y"}', '{"type":"custom","id":"y","parentId":"x"}'],
+    "duplicate_id": ['{"type":"custom","id":"x","parentId":null}', '{"type":"custom","id":"x","parentId":null}'],
+    "missing_anchor": ['{"type":"compaction","id":"x","parentId":null,"summary":"s","firstKeptEntryId":"gone"}'],
+    "missing_head": ['{"type":"custom","id":"x","customType":"sessiontree.head","data":{"heads":{"main":"gone"}}}'],
+    "torn_tail": ['{"type":"message","id":"x'],
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGE)
+def test_every_kind_of_fault_is_found_and_repaired_without_touching_the_file(data, here: Path, kind: str) -> None:
+    lines = ['{"type":"session","version":3,"id":"s","cwd":"/p"}', *DAMAGE[kind]]
+    text = "\n".join(lines) + ("" if kind == "torn_tail" else "\n")
+    (here / "bad.jsonl").write_text(text)
+    assert {problem["kind"] for problem in data("doctor", "bad.jsonl", code=1)["problems"]} == {kind}
+
+    report = data("doctor", "bad.jsonl", "--repair", code=1)
+
+    assert {repair["kind"] for repair in report["repairs"]} == {kind}
+    assert (here / "bad.jsonl").read_text().startswith(text)
+    sound = report["repaired"] or "bad.jsonl"
+    assert data("doctor", sound)["problems"] == []
+
+
+def test_a_folder_is_examined_file_by_file(cli, data, talk, here: Path) -> None:
+    data("fork", "@", "-o", "good.jsonl")
+    (here / "none.jsonl").write_text("nothing of ours\n")
+    (here / "sub").mkdir()
+    (here / "sub" / "bad.jsonl").write_text('{"type":"session","version":3,"id":"s"}\ngarbage\n')
+
+    told = [json.loads(line) for line in cli("doctor", ".", "--json", code=1).splitlines()]
+    text = cli("doctor", ".", "--repair", code=1)
+
+    assert {item["file"]: [problem["kind"] for problem in item["problems"]] for item in told} == {
+        "./good.jsonl": [],
+        "./none.jsonl": ["no_session"],
+        "./sub/bad.jsonl": ["malformed_line"],
+    }
+    assert "the sound copy is ./sub/bad.repaired-" in text
+    assert (here / "none.jsonl").read_text() == "nothing of ours\n"
+    (here / "empty").mkdir()
+    assert "no sessions there" in cli("doctor", "empty")

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+
 import click
 
+from sessiontree import catalog
 from sessiontree.cli.app import (
     app,
     branch_argument,
@@ -20,6 +23,8 @@ from sessiontree.core.entries import Entry, JsonObject, Problem
 from sessiontree.core.messages import role, string, text, tool_calls
 from sessiontree.core.outline import FILTERS, calls_of_results, outline, plain_text, role_of, row_text, short_count
 from sessiontree.core.tokens import estimate
+from sessiontree.errors import FormatError
+from sessiontree.format.repair import Repair
 from sessiontree.session import Session
 
 
@@ -358,22 +363,65 @@ def diff(session: str, a: str, b: str, as_json: bool) -> None:
             echo(dim(f"  files: {safe(', '.join(stats.files))}"))
 
 
-@app.command()
-@session_argument
+@app.command(epilog="\b\nExamples:\n  sessiontree doctor @\n  sessiontree doctor ~/.sessiontree/sessions --repair")
+@click.argument("session", metavar="SESSION|DIR")
+@click.option("--repair", "mend", is_flag=True, help="Write a sound copy beside each damaged file; the file stays.")
 @json_option
 @click.pass_context
-def doctor(ctx: click.Context, session: str, as_json: bool) -> None:
-    """List what is wrong with a session; exit with 1 when there is a fault."""
-    problems = opened(session, read_only=True).problems
-    if as_json:
-        echo_json({"problems": [problem_to_wire(problem) for problem in problems]})
-    for problem in [] if as_json else problems:
-        color = "red" if problem.severity == "fault" else "yellow"
+def doctor(ctx: click.Context, session: str, mend: bool, as_json: bool) -> None:
+    """List what is wrong with a session, or with all in a folder; exit with 1 when there is a fault."""
+    if os.path.isdir(session):
+        files = [os.path.join(at, name) for at, _, names in os.walk(session) for name in sorted(names)]
+        examined = [(file, _examine(file, mend)) for file in files if file.endswith(catalog.SUFFIX)]
+    else:
+        examined = [(session, _examine(session, mend))]
+    for name, (problems, report) in examined:
+        wire: JsonObject = {} if len(examined) == 1 and name == session else {"file": name}
+        if as_json:
+            wire["problems"] = [problem_to_wire(problem) for problem in problems]
+            if report is not None:
+                wire["repairs"] = [repair_to_wire(item) for item in report.repairs]
+                wire["repaired"] = report.file
+            echo_json(wire)
+        else:
+            _tell_examined(name if wire else "", problems, report)
+    if not examined and not as_json:
+        echo("no sessions there")
+    ctx.exit(1 if any(_is_fault(problem) for _, (problems, _) in examined for problem in problems) else 0)
+
+
+def _examine(session: str, mend: bool) -> tuple[list[Problem], catalog.RepairReport | None]:
+    try:
+        with opened(session, read_only=not mend) as examined:
+            problems = examined.problems
+            return problems, catalog.repair(examined) if mend and any(map(_is_fault, problems)) else None
+    except FormatError as error:
+        return [Problem(kind="no_session", severity="fault", message=error.reason)], None
+
+
+def _is_fault(problem: Problem) -> bool:
+    return problem.severity == "fault"
+
+
+def _tell_examined(name: str, problems: list[Problem], report: catalog.RepairReport | None) -> None:
+    if name:
+        echo(strong(safe(name)))
+    for problem in problems:
+        color = "red" if _is_fault(problem) else "yellow"
         place = f"line {problem.line}" if problem.line else ""
         echo(colored(problem.severity, color), dim(f"{problem.kind} {place}"), safe(problem.message))
-    if not problems and not as_json:
+    if not problems:
         echo("nothing is wrong")
-    ctx.exit(1 if any(problem.severity == "fault" for problem in problems) else 0)
+    for item in report.repairs if report is not None else ():
+        place = f"line {item.line}" if item.line else ""
+        echo(colored("repaired", "green"), dim(f"{item.kind} {place}"), safe(item.message))
+    if report is not None:
+        where = f"the sound copy is {report.file}" if report.file else "a line was appended"
+        echo(strong(safe(where)))
+
+
+def repair_to_wire(item: Repair) -> JsonObject:
+    return {"kind": item.kind, "message": item.message, "entry": item.entry, "line": item.line}
 
 
 def problem_to_wire(problem: Problem) -> JsonObject:

@@ -28,7 +28,7 @@ class _Said:
             if body is UNREADABLE:
                 problem = _fault("malformed_line", entry, "not JSON: only its place in the tree could be read")
                 self.unreadable.append(problem)
-            elif not _is_utf8(entry.raw):
+            elif not is_utf8(entry.raw):
                 self.unreadable.append(
                     _fault("not_utf8", entry, "not UTF-8: bytes that no reader can tell are replaced")
                 )
@@ -74,7 +74,8 @@ def _note(kind: str, entry: Entry, message: str) -> Problem:
     return Problem(kind=kind, severity="note", message=message, entry=entry.id, line=entry.line)
 
 
-def _is_utf8(raw: bytes) -> bool:
+def is_utf8(raw: bytes) -> bool:
+    """Whether every reader gets the same text from these bytes."""
     try:
         return raw.isascii() or bool(raw.decode())
     except UnicodeDecodeError:

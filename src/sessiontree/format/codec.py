@@ -394,6 +394,11 @@ def write_object(wire: JsonObject) -> bytes:
         return json.dumps(wire, separators=(",", ":")).encode("ascii")
 
 
+def write_value(value: Any) -> bytes:
+    """One value as JSON text, to be spliced into a line."""
+    return write_object({"": value})[4:-1]
+
+
 def read_header(raw: bytes, wire: JsonObject) -> Header | None:
     """The header, if the line is one."""
     if wire.get("type") != "session" or not isinstance(wire.get("id"), str):

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from sessiontree.core.entries import Body, Custom, EntryId, Label, SessionInfo
 from sessiontree.core.heads import MAIN
 from sessiontree.core.plan import ForkPlan
-from sessiontree.format.codec import ANCHOR, PARENT, write_entry, write_object
+from sessiontree.format.codec import ANCHOR, PARENT, write_entry, write_value
 from sessiontree.format.splice import set_value
 
 
@@ -21,9 +21,9 @@ def path_fork_lines(plan: ForkPlan, *, name: str | None, now: str, new_id: Calla
     for entry in plan.entries:
         raw = entry.raw
         if entry.id in plan.parents:
-            raw = set_value(raw, PARENT, _json(plan.parents[entry.id]))
+            raw = set_value(raw, PARENT, write_value(plan.parents[entry.id]))
         if entry.id in plan.anchors:
-            raw = set_value(raw, ANCHOR, _json(plan.anchors[entry.id]))
+            raw = set_value(raw, ANCHOR, write_value(plan.anchors[entry.id]))
         lines.append(raw)
         last = entry.id
 
@@ -43,7 +43,3 @@ def path_fork_lines(plan: ForkPlan, *, name: str | None, now: str, new_id: Calla
         )
         annotate(heads, now, plan.leaf if plan.leaf is not None else last)
     return lines
-
-
-def _json(value: EntryId | None) -> bytes:
-    return write_object({"": value})[4:-1]

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from sessiontree.core.entries import EntryId, JsonObject
 from sessiontree.core.messages import full_usage, is_list, is_object, number, string, text_blocks
 from sessiontree.core.times import milliseconds
-from sessiontree.format.codec import ANCHOR, ID, PARENT, VERSION, write_object
+from sessiontree.format.codec import ANCHOR, ID, PARENT, VERSION, write_value
 from sessiontree.format.splice import drop_key, rename_key, set_value, value_of
 
 
@@ -44,10 +44,6 @@ def dialect_of(header: JsonObject, version: int) -> Callable[[JsonObject], Diale
 def current_header(raw: bytes) -> bytes:
     """The header line with this version in it."""
     return set_value(raw, "version", str(VERSION).encode())
-
-
-def _json(value: Any) -> bytes:
-    return write_object({"": value})[4:-1]
 
 
 def _custom_role(raw: bytes, wire: JsonObject) -> bytes:
@@ -90,15 +86,15 @@ class Linear:
                 anchor = self._at(wire.get("firstKeptEntryIndex"))
                 raw = drop_key(raw, "firstKeptEntryIndex")
                 if anchor is not None:
-                    raw = set_value(raw, ANCHOR, _json(anchor))
+                    raw = set_value(raw, ANCHOR, write_value(anchor))
             case "stack_pop":
                 raw = set_value(raw, "type", b'"branch_summary"')
-                raw = set_value(raw, "fromId", _json(self._last or "root"))
+                raw = set_value(raw, "fromId", write_value(self._last or "root"))
                 parent = self._at(wire.get("backToIndex"))
             case _:
                 pass
-        raw = set_value(raw, PARENT, _json(parent))
-        raw = set_value(raw, ID, _json(id))
+        raw = set_value(raw, PARENT, write_value(parent))
+        raw = set_value(raw, ID, write_value(id))
         self._ids.append(id)
         if isinstance(wire.get("type"), str):
             self._last = id  # other lines are no entries, so nothing can hang from them
@@ -128,7 +124,7 @@ class Uuid:
             raw = set_value(raw, "type", b'"branch_summary"')
         if wire.get("type") in ("stack_summary", "branch_summary") and "fromId" not in wire:
             # In this dialect the line before is the leaf that was left.
-            raw = set_value(raw, "fromId", _json(self._last or "root"))
+            raw = set_value(raw, "fromId", write_value(self._last or "root"))
         id = wire.get("uuid")
         self._last = id if isinstance(id, str) else self._last
         return _custom_role(raw, wire)
@@ -151,7 +147,7 @@ class Dash:
             branch = wire["branchName"]
         if isinstance(id, str):
             self._branches[id] = branch
-        return raw if "branch" in wire else set_value(raw, "branch", _json(branch))
+        return raw if "branch" in wire else set_value(raw, "branch", write_value(branch))
 
     @staticmethod
     def _message(raw: bytes, wire: JsonObject) -> bytes:
@@ -178,7 +174,7 @@ class Dash:
                 isError=metadata.get("isError") is True,
             )
         message["timestamp"] = milliseconds(string(wire.get("timestamp"))) or 0
-        raw = set_value(raw, "message", _json(message))
+        raw = set_value(raw, "message", write_value(message))
         return drop_key(drop_key(raw, "role"), "content")
 
 

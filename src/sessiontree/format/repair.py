@@ -1,0 +1,96 @@
+"""Repair: the lines of a damaged session as a sound one, and what was done to each. Pure.
+
+Nothing is made up and nothing moves: where an entry really hangs is written down, what shared an id
+gets one of its own, what cannot be read stays in the tree as what it is. The source is not touched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from msgspec import Struct
+
+from sessiontree.core.entries import UNREADABLE, Compaction, Custom, Entry, EntryId
+from sessiontree.core.heads import Heads
+from sessiontree.core.problems import is_utf8
+from sessiontree.core.tree import Tree
+from sessiontree.format.codec import ANCHOR, ID, PARENT, read_object, write_entry, write_object, write_value
+from sessiontree.format.splice import set_value
+
+UNREADABLE_LINE = "sessiontree.unreadable"
+"""The `custom_type` of entries that keep the text of a line that is no JSON."""
+
+
+class Repair(Struct, frozen=True, kw_only=True):
+    """One thing that was put right."""
+
+    kind: str
+    """The kind of the problem that it answers."""
+    message: str
+    entry: EntryId | None = None
+    line: int | None = None
+
+
+def repaired(tree: Tree, new_id: Callable[[], EntryId]) -> tuple[list[bytes], list[Repair]]:
+    """The lines of all entries behind the header, sound, and what was done for it."""
+    lines: list[bytes] = []
+    done: list[Repair] = []
+
+    def note(kind: str, entry: Entry, message: str) -> None:
+        done.append(Repair(kind=kind, message=message, entry=entry.id, line=entry.line))
+
+    for entry in tree.entries:
+        raw, body = entry.raw, entry.decoded()
+        shadowed = tree[entry.id] is not entry
+        if body is UNREADABLE:
+            raw = _as_text(entry)
+            note("malformed_line", entry, "its text is kept in a custom entry at the same place")
+        elif not is_utf8(raw):
+            raw = write_object(read_object(raw))
+            note("not_utf8", entry, "bytes that are not UTF-8 are replaced")
+        id = new_id() if shadowed else entry.id
+        if shadowed:
+            raw = set_value(raw, ID, write_value(id))
+            note("duplicate_id", entry, "it has an id of its own now")
+        parent = (entry.parent if entry.parent in tree else None) if shadowed else tree.parent(entry.id)
+        if parent != entry.parent:
+            raw = set_value(raw, PARENT, write_value(parent))
+            note(_why(tree, entry), entry, "it is a root now, as it was shown")
+        anchor = body.first_kept if isinstance(body, Compaction) else None
+        if anchor not in (None, id) and all(above.id != anchor for above in tree.up(parent)):
+            raw = set_value(raw, ANCHOR, write_value(id))
+            note("missing_anchor", entry, "it says that it keeps no entries, as it did")
+        lines.append(raw)
+    return lines, done
+
+
+def found_heads(tree: Tree, heads: Heads) -> tuple[dict[str, EntryId | None], list[Repair]]:
+    """All heads, those that are not in the file replaced by the last entry that was written on their branch."""
+    found: dict[str, EntryId | None] = {}
+    done: list[Repair] = []
+    for name, head in heads.heads.items():
+        if head is not None and head not in tree:
+            written = [entry.id for entry in tree if entry.branch == name and not entry.is_annotation]
+            head = written[-1] if written else None
+            done.append(Repair(kind="missing_head", message=f"branch {name!r} is at {head or 'root'} now", entry=head))
+        found[name] = head
+    return found, done
+
+
+def _as_text(entry: Entry) -> bytes:
+    data = {"line": entry.line, "text": entry.raw.decode("utf-8", "replace")}
+    kept = write_entry(
+        Custom(custom_type=UNREADABLE_LINE, data=data),
+        id=entry.id,
+        parent=entry.parent,
+        timestamp=entry.timestamp,
+        branch=entry.branch if isinstance(entry.branch, str) else None,
+        current=entry.current,
+    )
+    return kept.raw
+
+
+def _why(tree: Tree, entry: Entry) -> str:
+    if entry.parent == entry.id:
+        return "self_parent"
+    return "cycle" if entry.parent in tree else "orphan"

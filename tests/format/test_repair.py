@@ -1,0 +1,123 @@
+"""Repairing: a sound session with everything that could be read where it was shown."""
+
+import itertools
+
+from hypothesis import given
+
+from sessiontree.core.heads import Heads
+from sessiontree.core.problems import find_problems
+from sessiontree.core.tree import Tree
+from sessiontree.errors import FormatError
+from sessiontree.format.jsonl import Reader
+from sessiontree.format.repair import UNREADABLE_LINE, found_heads, repaired
+from tests.builders import TIME, entry, file_of, header, read
+from tests.strategies import damaged_sessions, sessions
+
+
+def tree_of(data: bytes) -> Tree:
+    return Tree(read(data)[1])
+
+
+def mended(tree: Tree) -> tuple[Tree, list[str]]:
+    """The tree of the repaired lines, and the kinds of what was repaired."""
+    ids = (f"new{number}" for number in itertools.count())
+    lines, done = repaired(tree, lambda: next(ids))
+    return tree_of(file_of(header(), *lines)), [repair.kind for repair in done]
+
+
+def line(id: str, parent: str | None, **keys) -> bytes:
+    return entry(id, parent, **keys).raw
+
+
+def test_a_sound_session_is_left_as_it_is() -> None:
+    tree = tree_of(file_of(header(), line("a", None), line("b", "a")))
+
+    lines, done = repaired(tree, lambda: "new")
+
+    assert lines == [entry.raw for entry in tree.entries]
+    assert done == []
+
+
+def test_every_entry_hangs_where_it_was_shown() -> None:
+    tree = tree_of(file_of(header(), line("a", "gone"), line("s", "s"), line("x", "y"), line("y", "x"), line("b", "a")))
+
+    sound, kinds = mended(tree)
+
+    assert kinds == ["orphan", "self_parent", "cycle"]
+    assert {entry.id: entry.parent for entry in sound} == {"a": None, "s": None, "x": None, "y": "x", "b": "a"}
+
+
+def test_entries_that_shared_an_id_are_all_there_afterwards() -> None:
+    tree = tree_of(file_of(header(), line("a", None), line("d", "a"), line("d", None), line("c", "d")))
+
+    sound, kinds = mended(tree)
+
+    assert kinds == ["duplicate_id"]
+    assert {entry.id: entry.parent for entry in sound} == {"a": None, "new0": "a", "d": None, "c": "d"}
+
+
+def test_a_line_that_begins_well_and_is_no_json_keeps_its_place_and_its_text() -> None:
+    broken = b'{"type":"message","id":"b","parentId":"a","timestamp":"%s","message":{"role":"us"er"}}' % TIME.encode()
+    tree = tree_of(file_of(header(), line("a", None), broken, line("c", "b")))
+
+    sound, kinds = mended(tree)
+
+    assert kinds == ["malformed_line"]
+    assert [entry.id for entry in sound.path("c")] == ["a", "b", "c"]
+    body = sound["b"].body
+    assert (body.custom_type, body.data) == (UNREADABLE_LINE, {"line": 3, "text": broken.decode()})
+
+
+def test_bytes_that_are_no_utf8_are_replaced() -> None:
+    raw = line("a", None).replace(b'"content":"a"', b'"content":"\xff"')
+    sound, kinds = mended(tree_of(file_of(header(), raw)))
+
+    assert kinds == ["not_utf8"]
+    assert sound["a"].body.message["content"] == "\ufffd"
+
+
+def test_a_compaction_whose_anchor_is_missing_says_that_it_keeps_nothing() -> None:
+    compaction = {"type": "compaction", "id": "c", "parentId": "a", "summary": "s", "firstKeptEntryId": "gone"}
+    sound, kinds = mended(tree_of(file_of(header(), line("a", None), compaction)))
+
+    assert kinds == ["missing_anchor"]
+    assert sound["c"].body.first_kept == "c"
+
+
+def test_a_head_that_is_gone_is_the_last_entry_of_its_branch() -> None:
+    data = {"heads": {"main": "gone", "b": "gone too", "c": "a"}, "current": "main"}
+    record = {"type": "custom", "id": "r", "parentId": "a", "customType": "sessiontree.head", "data": data}
+    entries = read(file_of(header(), line("a", None, branch="main"), record))[1]
+    tree, heads = Tree(entries), Heads()
+    heads.replay(entries, tree)
+
+    found, done = found_heads(tree, heads)
+
+    assert found == {"main": "a", "b": None, "c": "a"}
+    assert [repair.kind for repair in done] == ["missing_head", "missing_head"]
+
+
+@given(damaged_sessions())
+def test_whatever_was_damaged_is_sound_afterwards_and_no_entry_is_lost(data) -> None:
+    reader = Reader()
+    try:
+        tree = Tree(reader.feed(data))
+    except FormatError:
+        return
+
+    sound, _ = mended(tree)
+
+    problems = [problem for problem in find_problems(sound, Heads()) if problem.severity == "fault"]
+    assert problems == []
+    assert len(sound) == len(tree.entries)
+
+
+@given(sessions())
+def test_a_well_formed_session_needs_no_repair(data) -> None:
+    reader = Reader()
+    tree = Tree(reader.feed(data))
+
+    lines, done = repaired(tree, lambda: "new")
+
+    assert {repair.kind for repair in done} <= {"missing_anchor"}
+    assert len(lines) == len(tree.entries)
