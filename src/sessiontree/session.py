@@ -170,15 +170,14 @@ class Session:
     # The whole file is read when something is asked that its end cannot tell.
 
     def _load(self) -> _Loaded:
-        if self._loaded is None:
-            with self._mutex:
-                loaded = _Loaded(self._store, self._end)
-                self.header = loaded.reader.header
-                self._loaded = loaded
+        with self._mutex:
+            if self._loaded is None:
+                self._loaded = _Loaded(self._store, self._end)
+                self.header = self._loaded.reader.header
                 for branch in self._unnamed:
-                    branch.is_called(loaded.heads.current)
+                    branch.is_called(self._loaded.heads.current)
                 self._unnamed.clear()
-        return self._loaded
+            return self._loaded
 
     @property
     def tree(self) -> Tree:
@@ -286,9 +285,10 @@ class Session:
         return branch
 
     def context(self, place: Place = "HEAD") -> Context:
-        """What the model sees from a place. From the current one, only the end of the file is read."""
-        if place == "HEAD" and self._loaded is None and self.header.version == VERSION:
-            context = tail_context(self._store.backward(self._end.cursor))
+        """What the model sees from a place. From the head of a branch, only the end of the file is read."""
+        if isinstance(place, str) and place != "root" and self._loaded is None and self.header.version == VERSION:
+            branch = None if place == "HEAD" else place
+            context = tail_context(self._store.backward(self._end.cursor), branch)
             if context is not None:
                 return context
         return build_context(self.tree, self.place(place))

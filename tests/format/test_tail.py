@@ -19,13 +19,17 @@ from tests.strategies import damaged_sessions, sessions
 RECORDED = sorted((Path(__file__).parents[1] / "conformance" / "data" / "pi-1.5.0").glob("*.jsonl"))
 
 
-def whole(data: bytes) -> Context | None:
-    """The context by reading everything; `None` where the current leaf is damaged or before everything."""
-    reader = Reader()
-    tree = Tree(reader.feed(data))
-    heads = Heads()
+def heads_of(data: bytes) -> tuple[Tree, Heads]:
+    tree, heads = Tree(Reader().feed(data)), Heads()
     heads.replay(tree.entries, tree)
-    return build_context(tree, heads.leaf) if heads.leaf is None or heads.leaf in tree else None
+    return tree, heads
+
+
+def whole(data: bytes, branch: str | None = None) -> Context | None:
+    """The context by reading everything; `None` where the leaf is damaged."""
+    tree, heads = heads_of(data)
+    leaf = heads.heads[heads.current if branch is None else branch]
+    return build_context(tree, leaf) if leaf is None or leaf in tree else None
 
 
 def blocks(data: bytes, size: int) -> list[tuple[bytes, bool]]:
@@ -40,9 +44,11 @@ def blocks(data: bytes, size: int) -> list[tuple[bytes, bool]]:
 
 def check(data: bytes, size: int) -> bool:
     """The tail agrees with the whole, or leaves the answer to it; says which."""
+    for branch in heads_of(data)[1].heads:
+        other = tail_context(blocks(data, size), branch)
+        assert other is None or other == whole(data, branch)
     told = tail_context(blocks(data, size))
-    if told is not None:
-        assert told == whole(data)
+    assert told is None or told == whole(data)
     return told is not None
 
 
@@ -139,6 +145,23 @@ def test_a_line_of_ours_elsewhere_sends_one_to_the_last_head_record() -> None:
         assert context is not None
         assert context == whole(data)
         assert context.leaf == "a"
+
+
+def test_other_branches_are_told_from_the_end_too() -> None:
+    record = {"current": "main", "heads": {"main": "a", "agent": "b"}}
+    lines = [
+        line("a", None, branch="main"),
+        line("b", "a", branch="agent"),
+        {"type": "custom", "id": "r", "customType": "sessiontree.head", "data": record, "branch": "main"},
+        line("c", "b", branch="agent", current="main"),
+    ]
+    data = file_of(header(), *lines)
+
+    contexts = {name: tail_context(blocks(data, 10), name) for name in ("main", "agent", "nope")}
+
+    assert contexts == {"main": whole(data, "main"), "agent": whole(data, "agent"), "nope": None}
+    assert contexts["agent"] is not None
+    assert contexts["agent"].leaf == "c"
 
 
 def test_what_the_end_cannot_tell_is_left_to_the_whole_file() -> None:

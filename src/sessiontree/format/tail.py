@@ -82,25 +82,32 @@ class Tail:
                 index += 1
 
 
-def tail_context(blocks: Iterable[tuple[bytes, bool]]) -> Context | None:
-    """The context of the current leaf of a file of version 3.
+def tail_context(blocks: Iterable[tuple[bytes, bool]], branch: str | None = None) -> Context | None:
+    """The context of a branch's leaf, by default the current one, of a file of version 3.
 
     `blocks` are whole lines, the last ones first, each with whether it is the beginning of the file.
     """
     tail = Tail(blocks)
-    leaf = _leaf(tail)
+    leaf = _current_leaf(tail) if branch is None else None
     if leaf is None:
-        return None
-    path = _path(tail, leaf)
+        heads = _heads(tail)
+        if heads is None or (branch is not None and branch not in heads.heads):
+            return None
+        leaf = heads.leaf if branch is None else heads.heads[branch]
+    path = None if leaf is None else _path(tail, leaf)
     return None if path is None else context_of(path)
 
 
-def _leaf(tail: Tail) -> EntryId | None:
+def _current_leaf(tail: Tail) -> EntryId | None:
+    """The last line, where it is a peer's, which is where the peer was, or one of ours on the current branch."""
     last = next(tail.backward(), None)
-    if last is None:
+    if last is None or last.is_annotation or last.branch is None or last.current is not None:
         return None
-    if not last.is_annotation and last.branch is not None and last.current is None:
-        return last.id  # a peer's line, which is where the peer was, or one of ours on the current branch
+    return last.id
+
+
+def _heads(tail: Tail) -> Heads | None:
+    """All heads, by the last head record and the lines behind it."""
     since: list[Entry] = []
     for entry in tail.backward():
         since.append(entry)
@@ -109,13 +116,11 @@ def _leaf(tail: Tail) -> EntryId | None:
         if len(since) > REPLAY_LIMIT:
             return None
     since.reverse()
-    if not since[0].is_head_record and tail.more():
-        return None
     if any(not isinstance(entry.branch, str | None) for entry in since):
         return None  # peers' lines hang from places that only the whole file can tell
-    heads, tree = Heads(), Tree(since)
-    heads.replay(since, tree)
-    return heads.leaf
+    heads = Heads()
+    heads.replay(since, Tree(since))
+    return heads
 
 
 def _path(tail: Tail, leaf: EntryId) -> list[Entry] | None:
