@@ -1,0 +1,300 @@
+"""What runs in a process of its own: to be killed, to have its calls fail, or to be starved.
+
+`python -m tests.reliability.child SCENARIO FILE [PLANT…]` runs a scenario step by step and prints a line of JSON
+after each: what the step wrote, and the error that came out of it, if one did. The functions with a pipe are run
+by `harness.started`; they tell on it what the library has acknowledged.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import sessiontree as st
+from sessiontree.errors import SessionTreeError
+from sessiontree.store import jsonl
+from tests.reliability.planted import PLANTS
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+
+Step = tuple[str, Callable[[], Any]]
+
+
+def plant(names: Sequence[str]) -> None:
+    for name in names:
+        PLANTS[name]()
+
+
+# Scenarios, for the harnesses that make calls fail. A step's name is what it writes: one text, or several.
+
+
+def run(steps: Iterator[Step]) -> None:
+    for name, step in steps:
+        outcome: dict[str, Any] = {"step": name}
+        try:
+            step()
+        except SessionTreeError as error:
+            outcome["error"] = str(error)
+        except Exception as error:  # noqa: BLE001 - told, and judged by the test
+            outcome["error"] = outcome["untyped"] = repr(error)
+        os.write(1, json.dumps(outcome).encode() + b"\n")
+
+
+class Held:
+    """The session of a scenario; opened when it is not open."""
+
+    def __init__(self, file: str) -> None:
+        self.file = file
+        self._session: st.Session | None = None
+
+    def __call__(self) -> st.Session:
+        if self._session is None:
+            self._session = st.open(self.file)
+        return self._session
+
+    def reopen(self) -> None:
+        self.close()
+        self()
+
+    def close(self) -> None:
+        if self._session is not None:
+            session, self._session = self._session, None
+            session.close()
+
+    def put(self, session: st.Session) -> None:
+        self._session = session
+
+
+def append(file: str) -> Iterator[Step]:
+    session = Held(file)
+    yield "one", lambda: session().append(st.user("one" + "." * 700))
+    yield "two three four", lambda: session().extend([st.user(f"{n}{'.' * 300}") for n in ("two", "three", "four")])
+    yield "five", lambda: session().append(st.user("five"))
+    yield "reopen", session.reopen
+    yield "six", lambda: session().append(st.user("six"))
+    yield "close", session.close
+    yield "seven", lambda: session().append(st.user("seven"))
+
+
+def torn(file: str) -> Iterator[Step]:
+    session = Held(file)
+    yield "one", lambda: session().append(st.user("one"))
+    yield "two", lambda: session().append(st.user("two"))
+    yield "reopen", session.reopen
+    yield "six", lambda: session().append(st.user("six"))
+
+
+def flush(file: str) -> Iterator[Step]:
+    session = Held(file)
+    yield "open", lambda: session.put(st.open(file, durability="flush"))
+    yield "one", lambda: session().append(st.user("one"))
+    yield "close", session.close
+    yield "two", lambda: session().append(st.user("two"))
+
+
+def create(file: str) -> Iterator[Step]:
+    session = Held(file)
+    yield "create", lambda: session.put(st.create(name="made", file=file))
+    yield "create again", lambda: None if os.path.exists(file) else session.put(st.create(name="made", file=file))
+    yield "one", lambda: session().append(st.user("one"))
+    yield "reopen", session.reopen
+    yield "two", lambda: session().append(st.user("two"))
+
+
+def fork(file: str) -> Iterator[Step]:
+    session = Held(file)
+    to = os.path.join(os.path.dirname(file), "deep", "forked.jsonl")
+    held = Held(to)
+    yield "fork", lambda: held.put(st.fork(session(), file=to))
+    yield "fork again", lambda: None if os.path.exists(to) else held.put(st.fork(session(), file=to))
+    yield "one", lambda: held().append(st.user("one"))
+    yield "reopen", held.reopen
+    yield "two", lambda: held().append(st.user("two"))
+
+
+def migrate(file: str) -> Iterator[Step]:
+    session = Held(file)
+    yield "migrate", lambda: session().migrate()
+    yield "reopen", session.reopen
+    yield "migrate again", lambda: session().migrate()
+    yield "one", lambda: session().append(st.user("one"))
+
+
+SCENARIOS: dict[str, Callable[[str], Iterator[Step]]] = {
+    "append": append,
+    "torn": torn,
+    "flush": flush,
+    "create": create,
+    "fork": fork,
+    "migrate": migrate,
+}
+
+
+def fill(file: str, *, room: Callable[[], None]) -> None:
+    """Append until the disk is full, make room, append again; what came of it, as JSON."""
+    told: dict[str, Any] = {"acks": [], "errors": [], "untyped": []}
+    session = st.create(file=file)
+    for number in range(2000):
+        if len(told["errors"]) == 3:
+            break
+        text = f"{number}:" + "x" * (997 * (number % 5))
+        bodies = [st.user(f"{text}{part}") for part in range(1 + number % 3)]
+        try:
+            told["acks"] += [[entry.id, entry.body.message["content"]] for entry in session.extend(bodies)]
+        except SessionTreeError as error:
+            told["errors"].append(str(error))
+            with open(file, "rb") as written:
+                told.setdefault("ends", []).append(written.read()[-1:].decode())
+            told.setdefault("memory", []).append(len(session.tree))
+        except Exception as error:  # noqa: BLE001 - told, and judged by the test
+            told["untyped"].append(repr(error))
+            break
+    told["memory_after"] = len(session.tree)
+    room()
+    try:
+        last = session.append(st.user("room again"))
+        told["acks"].append([last.id, "room again"])
+        session.close()
+    except Exception as error:  # noqa: BLE001
+        told["untyped"].append(repr(error))
+    with open(file, "rb") as written:
+        told["lines"] = written.read().decode().split("\n")
+    print(json.dumps(told))
+
+
+def fill_a_small_disk(folder: str) -> None:
+    """Run in a mount namespace of its own: nobody else sees the small disk."""
+    import subprocess
+
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k,mode=700", "tmpfs", folder], check=True)
+    ballast = os.path.join(folder, "ballast")
+    with open(ballast, "wb") as file:
+        file.write(bytes(16384))
+    fill(os.path.join(folder, "s.jsonl"), room=lambda: os.unlink(ballast))
+
+
+def fill_up_to_a_limit(folder: str) -> None:
+    """Run under `prlimit --fsize`, whose soft limit can be raised again."""
+    import resource
+
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    fill(os.path.join(folder, "s.jsonl"), room=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard)))
+
+
+# Writers, for the harnesses that kill
+
+
+def text_of(writer: str, number: int, size: int) -> str:
+    """What a writer says: anybody can tell from the beginning what the whole must be."""
+    start = f"{writer}/{number}/{size}/"
+    return start + "é" * max(0, size - len(start))
+
+
+def tell(acks: Connection, *entries: st.Entry) -> None:
+    os.write(acks.fileno(), b"".join(b"%s\n" % entry.id.encode() for entry in entries))
+
+
+def append_until_killed(file: str, durability: Any, seed: int, plants: Sequence[str], acks: Connection) -> None:
+    plant(plants)
+    choose = random.Random(seed)
+    writer = f"w{seed}"
+    session = st.open(file, durability=durability)
+    for number in range(150):
+        size = choose.choice((10, 10, 300, 5_000, 100_000))
+        if number % 4 == 3:
+            tell(acks, *session.extend([st.user(text_of(writer, number, size)) for _ in range(3)]))
+        else:
+            tell(acks, session.append(st.user(text_of(writer, number, size))))
+    time.sleep(30)
+
+
+def append_once(file: str, plants: Sequence[str], acks: Connection) -> None:
+    plant(plants)
+    with st.open(file, durability="flush") as session:
+        tell(acks, session.append(st.user("after")))
+
+
+def die_in_a_write(file: str, sizes: Sequence[int], at: int, acks: Connection) -> None:
+    """Append, and die after exactly `at` bytes of the write are with the operating system."""
+
+    def write_all(fd: int, data: bytes) -> None:
+        os.write(fd, data[:at])
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    session = st.open(file, durability="flush")
+    tell(acks, session.append(st.user("before")))
+    jsonl.write_all = write_all
+    session.extend([st.user("x" * size) for size in sizes])
+
+
+def write_among_others(
+    file: str, writer: str, count: int, seed: int, largest: int, plants: Sequence[str], acks: Connection
+) -> None:
+    """Append `count` times to a branch of one's own and to one that all share."""
+    plant(plants)
+    choose = random.Random(seed)
+    session = st.open(file, durability="fsync" if seed % 4 == 0 else "flush")
+    own = session.create_branch(writer, at=None, current=False)
+    for number in range(count):
+        size = choose.choice((10, 100, 100, 1_000, 10_000, largest))
+        bodies = [st.user(text_of(writer, number, size))] * choose.choice((1, 1, 1, 3))
+        if choose.random() < 0.7:
+            tell(acks, *own.extend(bodies))
+            continue
+        for _ in range(1000):
+            session.refresh()
+            try:
+                tell(acks, *session.extend(bodies, branch="main"))
+                break
+            except st.BranchMoved:
+                continue
+    session.close()
+    os.write(acks.fileno(), b"done\n")
+
+
+def write_in_threads(file: str, threads: int, count: int, plants: Sequence[str], acks: Connection) -> None:
+    """Threads that share one session, each with a branch of its own and all with one."""
+    import threading
+
+    plant(plants)
+    session = st.open(file, durability="flush")
+    failed: list[str] = []
+
+    def work(number: int) -> None:
+        try:
+            own = session.create_branch(f"t{number}", at=None, current=False)
+            for n in range(count):
+                body = st.user(text_of(f"t{number}", n, 100))
+                tell(acks, own.append(body) if n % 2 else session.append(body, branch="main"))
+        except Exception as error:  # noqa: BLE001 - told, and judged by the test
+            failed.append(repr(error))
+
+    workers = [threading.Thread(target=work, args=(number,)) for number in range(threads)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    session.close()
+    os.write(acks.fileno(), "".join(f"failed {error}\n" for error in failed).encode() or b"done\n")
+
+
+def main() -> None:
+    os.umask(0)
+    scenario, file, *plants = sys.argv[1:]
+    plant(plants)
+    if scenario in SCENARIOS:
+        run(SCENARIOS[scenario](file))
+    else:
+        {"small-disk": fill_a_small_disk, "limit": fill_up_to_a_limit}[scenario](file)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,137 @@
+"""What the reliability tests share: children to kill, and what must be true of a file whatever happened to it."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import stat
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+import sessiontree as st
+from tests.reliability.child import text_of
+
+ROOT = Path(__file__).parents[2]
+TORTURE = bool(os.environ.get("SESSIONTREE_TORTURE"))
+"""Set by `make torture`: the same harnesses, many more times."""
+
+_forks = multiprocessing.get_context("forkserver")
+_forks.set_forkserver_preload(["tests.reliability.child", "sessiontree.catalog"])
+
+
+def times(count: int, *, torture: int) -> int:
+    return torture if TORTURE else count
+
+
+class Child:
+    """A process that tells on a pipe what was acknowledged."""
+
+    def __init__(self, process: BaseProcess, pipe: Connection) -> None:
+        self._process, self._pipe = process, pipe
+        self._told = b""
+
+    def wait_for(self, acks: int, *, seconds: float = 10) -> None:
+        """Until so many lines were told, or the child has ended."""
+        while self._told.count(b"\n") < acks and self._pipe.poll(seconds) and self._read():
+            pass
+
+    def _read(self) -> bool:
+        more = os.read(self._pipe.fileno(), 1 << 16)
+        self._told += more
+        return bool(more)
+
+    def kill(self) -> list[str]:
+        """End it at once, and return all it told."""
+        self._process.kill()
+        return self.rest()
+
+    def rest(self, seconds: float = 120) -> list[str]:
+        """All it told until its end."""
+        while self._pipe.poll(seconds) and self._read():
+            pass
+        self._process.join(seconds)
+        assert not self._process.is_alive(), "the child hangs"
+        self._pipe.close()
+        return self._told.decode().splitlines()
+
+    @property
+    def alive(self) -> bool:
+        return self._process.is_alive()
+
+
+@contextmanager
+def started(work: Callable[..., None], *args: Any) -> Iterator[Child]:
+    """A child that does `work(*args, pipe)`; it is gone when the block is left."""
+    mine, theirs = _forks.Pipe(duplex=False)
+    process = _forks.Process(target=work, args=(*args, theirs))
+    process.start()
+    theirs.close()
+    try:
+        yield Child(process, mine)
+    finally:
+        process.kill()
+        process.join()
+        process.close()
+
+
+def run_child(*args: str, before: Sequence[str] = (), seconds: float = 60) -> subprocess.CompletedProcess[str]:
+    """`child.py` to its end, with a command `before` it that fails or limits what it does."""
+    command = [*before, sys.executable, "-m", "tests.reliability.child", *args]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=seconds, check=False)
+
+
+def lines_of(file: Path) -> list[bytes]:
+    """The lines of a file that must consist of whole lines."""
+    data = file.read_bytes()
+    assert data.endswith(b"\n"), f"the last line is not ended: {data[-80:]!r}"
+    return data[:-1].split(b"\n")
+
+
+def check_acks(file: Path, acks: Iterable[str]) -> st.Session:
+    """Every acknowledged entry is there once and as it was said, every line is whole, ids are unique."""
+    wires = [json.loads(line) for line in lines_of(file)]
+    count = Counter(wire["id"] for wire in wires[1:])
+    acked = Counter(acks)
+    assert not {id for id, number in acked.items() if number > 1}, "acknowledged twice"
+    lost = [id for id in acked if count[id] == 0]
+    assert not lost, f"{len(lost)} of {len(acked)} acknowledged entries are lost"
+    assert not [id for id, number in count.items() if number > 1], "an entry is there twice"
+    for wire in wires[1:]:
+        if wire["type"] == "message":
+            check_text(wire["message"]["content"])
+    session = st.open(file, read_only=True)
+    assert not [problem for problem in session.problems if problem.severity == "fault"], session.problems
+    assert {entry.id for entry in session.tree} == {wire["id"] for wire in wires[1:]}
+    return session
+
+
+def check_text(text: str) -> None:
+    if text.count("/") >= 3:
+        writer, number, size = text.split("/")[:3]
+        assert text == text_of(writer, int(number), int(size)), f"an entry is not what was said: {text[:80]}"
+
+
+def torn_files(file: Path) -> list[Path]:
+    return sorted(file.parent.glob(f"{file.name}.torn-*"))
+
+
+def everything_in(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def too_open(folder: Path) -> dict[str, str]:
+    """What in a folder others than its user may touch, with its mode."""
+    found: dict[str, str] = {}
+    for path in folder.rglob("*"):
+        mode = stat.S_IMODE(path.lstat().st_mode)
+        if mode & ~(0o700 if path.is_dir() else 0o600):
+            found[str(path.relative_to(folder))] = oct(mode)
+    return found

@@ -1,0 +1,242 @@
+"""Faults to plant in a child process, so that every harness can be shown to find one.
+
+Each changes the store of the process it is called in, which is always a child that does nothing else.
+`pieces` is no fault: it makes every write take long, so that a kill lands in the middle of one.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from sessiontree import session as sessions
+from sessiontree.store import jsonl
+from sessiontree.store.base import Cursor
+from sessiontree.store.jsonl import JsonlStore
+
+PIECE = 512
+
+
+def pieces() -> None:
+    """Every write goes out piece by piece, as the kernel may do it."""
+
+    def write_all(fd: int, data: bytes) -> None:
+        for start in range(0, len(data), PIECE):
+            os.write(fd, data[start : start + PIECE])
+
+    jsonl.write_all = write_all
+
+
+def late_write() -> None:
+    """Appends are acknowledged while they wait in memory, a few at a time."""
+    append = JsonlStore.append
+    waiting: list[bytes] = []
+
+    def late(self: JsonlStore, lines: Sequence[bytes], *, after: Cursor) -> Cursor:
+        waiting.extend(lines)
+        if len(waiting) < 4:
+            return after
+        cursor = append(self, waiting, after=after)
+        waiting.clear()
+        return cursor
+
+    JsonlStore.append = late
+
+
+def no_mending() -> None:
+    """What is appended joins an unfinished last line."""
+
+    def at(self: JsonlStore, after: Cursor) -> int:
+        return self._writable()
+
+    JsonlStore._at = at
+
+
+def tail_dropped() -> None:
+    """An unfinished last line is cut away and kept nowhere."""
+    JsonlStore._set_aside = lambda self, start, tail: None
+
+
+def no_roll_back() -> None:
+    """A failed write stays where it is."""
+    JsonlStore._roll_back = lambda self, fd, data, start: None
+
+
+def no_poison() -> None:
+    """After a failed sync the writer goes on as if nothing had been."""
+    JsonlStore._poison = lambda self, reason: None
+
+
+def raw_errors() -> None:
+    """The operating system's own errors come out."""
+    JsonlStore._failed = lambda self, error: error
+
+
+def rewrite_in_place() -> None:
+    """A rewrite cuts the file and writes it anew."""
+
+    def replace(self: JsonlStore, lines: Sequence[bytes], *, after: Cursor) -> Cursor:
+        fd = self._writable()
+        os.ftruncate(fd, 0)
+        for line in lines:
+            os.write(fd, line + b"\n")
+        os.fsync(fd)
+        return self.read().cursor
+
+    JsonlStore.replace = replace
+
+
+def header_later() -> None:
+    """A new session is made empty and gets its header afterwards."""
+
+    def create(self: JsonlStore, lines: Sequence[bytes]) -> Cursor:
+        fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        for line in lines:
+            os.write(fd, line + b"\n")
+        os.fsync(fd)
+        os.close(fd)
+        return self.read().cursor
+
+    JsonlStore.create = create
+
+
+def no_lock() -> None:
+    """Writers do not take turns."""
+
+    @contextmanager
+    def locked(self: JsonlStore) -> Generator[None]:
+        yield
+
+    JsonlStore._locked = locked
+
+
+def newline_apart() -> None:
+    """Text and newline go out separately, and nobody takes turns or looks whether others wrote."""
+    no_lock()
+
+    def append(self: JsonlStore, lines: Sequence[bytes], *, after: Cursor) -> Cursor:
+        fd = self._writable()
+        for line in lines:
+            os.write(fd, line)
+            os.write(fd, b"\n")
+        return self.read(after).cursor
+
+    JsonlStore.append = append
+
+
+def no_sync() -> None:
+    """Appends are acknowledged before they are on the disk, and so is everything else."""
+    jsonl.os = _Without(os, "fsync", "fdatasync")
+
+
+class _Without:
+    """A module without some of its functions: they do nothing."""
+
+    def __init__(self, module: Any, *names: str) -> None:
+        self._module, self._names = module, names
+
+    def __getattr__(self, name: str) -> Any:
+        return (lambda *_: None) if name in self._names else getattr(self._module, name)
+
+
+def blind() -> None:
+    """Nobody looks whether the file is still the one that was read."""
+
+    def append(self: JsonlStore, lines: Sequence[bytes], *, after: Cursor) -> Cursor:
+        with open(self.path, "ab") as file:
+            file.write(b"".join(line + b"\n" for line in lines))
+        return self.read().cursor
+
+    JsonlStore.append = append
+
+
+def wide_modes() -> None:
+    """Files are made as the umask lets them."""
+    made = os.open
+
+    def widely(path: str, flags: int, mode: int = 0o777, **more: Any) -> int:
+        return made(path, flags, 0o666, **more)
+
+    module = _Without(os, "fchmod", "chmod")
+    module.open = widely  # pyright: ignore
+    jsonl.os = module
+
+
+def runs_code() -> None:
+    """Opening a session runs the `conftest.py` of its folder."""
+    load = sessions.Session.__init__
+
+    def loaded(self: Any, store: Any, **more: Any) -> None:
+        load(self, store, **more)
+        script = os.path.join(os.path.dirname(store.path), "conftest.py")
+        with open(script) as file:
+            exec(compile(file.read(), script, "exec"))
+
+    sessions.Session.__init__ = loaded
+
+
+def calls_home() -> None:
+    """Opening a session asks the network something."""
+    import socket
+
+    load = sessions.Session.__init__
+
+    def loaded(self: Any, *args: Any, **more: Any) -> None:
+        load(self, *args, **more)
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
+            asking.connect(("127.0.0.1", 9))
+
+    sessions.Session.__init__ = loaded
+
+
+def breaks_on_odd_labels() -> None:
+    """The loader breaks on a label that stands on an entry whose parent is `null`: found by structure alone."""
+    take = sessions.Session._take
+
+    def odd(self: Any, entries: Any) -> None:
+        take(self, entries)
+        for entry in entries:
+            target = getattr(entry.body, "target", None)
+            if entry.type == "label" and target in self.tree and self.tree[target].parent is None:
+                raise ZeroDivisionError("an odd label")
+
+    sessions.Session._take = odd
+
+
+def reads_for_ever() -> None:
+    """The loader hangs on a blank line."""
+    take = sessions.Session._take
+
+    def slow(self: Any, entries: Any) -> None:
+        while b"" in self._reader.lines:
+            pass
+        take(self, entries)
+
+    sessions.Session._take = slow
+
+
+PLANTS: dict[str, Callable[[], None]] = {
+    plant.__name__: plant
+    for plant in (
+        pieces,
+        late_write,
+        no_mending,
+        tail_dropped,
+        no_roll_back,
+        no_poison,
+        raw_errors,
+        rewrite_in_place,
+        header_later,
+        no_lock,
+        newline_apart,
+        no_sync,
+        blind,
+        wide_modes,
+        runs_code,
+        calls_home,
+        breaks_on_odd_labels,
+        reads_for_ever,
+    )
+}

@@ -1,0 +1,128 @@
+"""`kill -9` at any moment loses nothing that was acknowledged, and leaves a file that can be gone on with."""
+
+from __future__ import annotations
+
+import random
+import time
+from pathlib import Path
+
+import pytest
+
+import sessiontree as st
+from tests.reliability.child import append_once, append_until_killed, die_in_a_write
+from tests.reliability.harness import check_acks, lines_of, started, times, torn_files
+
+
+def kill_loop(folder: Path, durability: str, rounds: int, plants: tuple[str, ...] = (), seed: int = 1) -> int:
+    """Kill a writer so many times; how many unfinished lines that left."""
+    choose = random.Random(seed)
+    torn = 0
+    for round in range(rounds):
+        if round % 10 == 0:
+            file = folder / f"{seed}-{round}.jsonl"
+            st.create(file=file).close()
+            acks: list[str] = []
+        with started(append_until_killed, str(file), durability, seed * 100_000 + round, plants) as child:
+            child.wait_for(choose.choice((0, 1, 1, 2, 5, 12)))
+            time.sleep(choose.random() * 0.004)
+            acks += child.kill()
+        if round % 3 and round % 10 < 9:
+            continue  # the next child finds the file as it is
+        with st.open(file) as session:
+            acks.append(session.append(st.user("after the kill")).id)
+        check_acks(file, acks)
+        if round % 10 == 9:
+            torn += len(torn_files(file))
+    return torn
+
+
+@pytest.mark.parametrize("durability", ["fsync", "flush", "none"])
+def test_every_acknowledged_entry_survives_a_kill(tmp_path: Path, durability: str) -> None:
+    kill_loop(tmp_path, durability, times(60, torture=3000))
+
+
+def test_a_kill_in_the_middle_of_a_write_leaves_a_tail_that_is_set_aside(tmp_path: Path) -> None:
+    torn = kill_loop(tmp_path, "flush", times(60, torture=3000), plants=("pieces",))
+
+    assert torn > 0, "no kill landed in a write: the harness proves nothing"
+
+
+def test_the_kill_loop_finds_entries_acknowledged_before_they_are_written(tmp_path: Path) -> None:
+    with pytest.raises(AssertionError, match="are lost"):
+        kill_loop(tmp_path, "flush", 30, plants=("late_write",))
+
+
+def test_the_kill_loop_finds_a_line_joined_with_an_unfinished_one(tmp_path: Path) -> None:
+    with pytest.raises((AssertionError, ValueError)):
+        kill_loop(tmp_path, "flush", 150, plants=("pieces", "no_mending"))
+
+
+# At every byte
+
+
+def die_at(file: Path, sizes: tuple[int, ...], at: int) -> tuple[list[str], int]:
+    """Kill a writer after exactly `at` bytes of a record; what it acknowledged, and how long the file was before."""
+    st.create(file=file, durability="none").close()
+    with started(die_in_a_write, str(file), sizes, at) as child:
+        acks = child.rest()
+    return acks, sum(len(line) + 1 for line in file.read_bytes().split(b"\n")[:2])
+
+
+def check_death(file: Path, sizes: tuple[int, ...], at: int, plants: tuple[str, ...] = ()) -> bool:
+    """Whether the record was whole; everything else that must hold is asserted."""
+    acks, start = die_at(file, sizes, at)
+    left = file.read_bytes()[start:]
+    whole = left.count(b"\n")
+    tail = left[left.rfind(b"\n") + 1 :]
+
+    said = [entry.body.message["content"] for entry in st.open(file, read_only=True).tree][1:]
+    ended = len(said) == whole + 1  # the newline alone is missing
+    assert said == ["x" * size for size in sizes[: whole + ended]]
+
+    with started(append_once, str(file), plants) as child:
+        acks += child.rest()
+
+    check_acks(file, acks)
+    kept = b"".join(path.read_bytes() for path in torn_files(file))
+    assert kept == (b"" if ended else tail), "the tail was not kept"
+    assert len(lines_of(file)) == 2 + whole + ended + 1
+    return whole + ended == len(sizes)
+
+
+def record_length(folder: Path, sizes: tuple[int, ...]) -> int:
+    file = folder / "measured.jsonl"
+    start = die_at(file, sizes, 1 << 30)[1]
+    return file.stat().st_size - start
+
+
+def some_of(length: int, count: int) -> list[int]:
+    """Places in a record: its ends, and so many between."""
+    edges = {*range(min(4, length)), *range(max(0, length - 4), length + 1)}
+    return sorted(edges | set(range(0, length, max(1, length // count))))
+
+
+@pytest.mark.parametrize("size", [5, 4096, 65_535, 65_537, 1 << 20])
+def test_a_writer_may_die_after_any_byte_of_a_record(tmp_path: Path, size: int) -> None:
+    length = record_length(tmp_path, (size,))
+    places = range(length + 1) if size == 5 else some_of(length, times(15, torture=400))
+
+    whole = [check_death(tmp_path / f"{at}.jsonl", (size,), at) for at in places]
+
+    assert whole[-1]
+    assert not any(whole[:-2]), "a record counts as whole before its last byte"
+
+
+def test_a_writer_may_die_after_any_byte_of_a_batch(tmp_path: Path) -> None:
+    length = record_length(tmp_path, (10, 200, 10))
+
+    whole = [
+        check_death(tmp_path / f"{at}.jsonl", (10, 200, 10), at) for at in some_of(length, times(60, torture=2000))
+    ]
+
+    assert whole[-1]
+
+
+@pytest.mark.parametrize("plant", ["tail_dropped", "no_mending"])
+def test_a_tail_that_is_dropped_or_joined_is_noticed(tmp_path: Path, plant: str) -> None:
+    with pytest.raises((AssertionError, ValueError)):
+        check_death(tmp_path / "s.jsonl", (100,), 40, plants=(plant,))

@@ -1,0 +1,159 @@
+"""A file cut at any byte: whole lines load, the rest is set aside as it is, and looking again changes nothing."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import sessiontree as st
+from tests.reliability.child import append_once
+from tests.reliability.harness import TORTURE, everything_in, lines_of, started, times, torn_files
+
+DATA = Path(__file__).parents[1] / "conformance" / "data"
+PEERS = sorted(DATA.glob("*/*.jsonl"))
+TAILS = {
+    "zeros": bytes(4096),
+    "garbage": bytes(random.Random(5).choices([*range(10), *range(11, 256)], k=300)),
+    "half a letter": '{"type":"message","id":"x","message":{"content":"é'.encode()[:-1],
+    "two records joined": b'{"type":"message","id":"x"{"type":"message","id":"y"}',
+    "a bracket": b"{",
+    "a list": b"[1]",
+    "a word": b"null",
+    "a blank": b"   ",
+}
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """In memory where that can be had: thousands of files are synced here."""
+    memory = Path("/dev/shm")
+    folder = Path(tempfile.mkdtemp(dir=memory if memory.is_dir() else None))
+    yield folder
+    shutil.rmtree(folder)
+
+
+def ours(folder: Path) -> bytes:
+    file = folder / "made" / "ours.jsonl"
+    with st.create(name="née", file=file, durability="none") as session:
+        first = session.append(st.user("what is this? 🌳"))
+        session.append(st.assistant("a\nlong\tanswer" * 5))
+        session.label(first, "here")
+        session.create_branch("side", at=first, current=False).append(st.user("elsewhere"))
+    data = file.read_bytes()
+    shutil.rmtree(file.parent)
+    return data
+
+
+def check_cut(folder: Path, data: bytes, tail: bytes = b"", plants: tuple[str, ...] = ()) -> None:
+    """`data` with `tail` behind it is what a crash left."""
+    whole, unfinished = split(data + tail)
+    file = folder / "s.jsonl"
+    file.write_bytes(data + tail)
+    if not whole:
+        with pytest.raises(st.FormatError):
+            st.open(file).append(st.user("no"))
+        assert everything_in(folder) == {"s.jsonl": data + tail}, "a file that cannot be read was changed"
+        file.unlink()
+        return
+
+    with st.open(file, read_only=True) as session:
+        expected = entries_of(folder / "whole.jsonl", whole)
+        assert [entry.raw for entry in session.tree] == expected, "a whole line is not there"
+        torn = [problem for problem in session.problems if problem.kind == "torn_tail"]
+        assert len(torn) == bool(unfinished)
+        assert file.read_bytes() == data + tail, "reading changed the file"
+        migrated = session.needs_migration
+    if plants:
+        with started(append_once, str(file), plants) as child:
+            child.rest()
+    else:
+        with st.open(file, durability="none") as session:
+            session.append(st.user("after"))
+
+    kept = [path.read_bytes() for path in torn_files(file)]
+    assert kept == [unfinished] * bool(unfinished), "the tail was not kept as it was"
+    if not migrated:
+        lines = lines_of(file)
+        assert b"\n".join(lines).startswith(whole.removesuffix(b"\n")), "a whole line was changed"
+        assert b'"after"' in lines[-1]
+    left = everything_in(folder)
+    with st.open(file) as session:
+        assert [entry.raw for entry in session.tree][: len(expected)] == expected
+        assert not [problem for problem in session.problems if problem.kind in ("torn_tail", "malformed_line")]
+    assert everything_in(folder) == left, "opening again changed something"
+    for name in left:
+        (folder / name).unlink()
+
+
+def split(data: bytes) -> tuple[bytes, bytes]:
+    """The whole lines of a file, by looking at its bytes alone, and what is behind them."""
+    import json
+
+    end = data.rfind(b"\n") + 1
+    try:
+        if isinstance(json.loads(data[end:].decode()), dict):
+            end = len(data)  # the newline alone is missing
+    except ValueError:
+        pass
+    return data[:end], data[end:]
+
+
+def entries_of(file: Path, data: bytes) -> list[bytes]:
+    file.write_bytes(data)
+    with st.open(file, read_only=True) as session:
+        entries = [entry.raw for entry in session.tree]
+    file.unlink()
+    return entries
+
+
+def cuts(data: bytes, count: int) -> list[int]:
+    """Every byte of the last lines, and so many others."""
+    last = data.rfind(b"\n", 0, data.rfind(b"\n", 0, len(data) - 1))
+    choose = random.Random(len(data))
+    return sorted(
+        {*range(max(0, len(data) - 40), len(data)), last, *choose.sample(range(len(data)), min(count, len(data)))}
+    )
+
+
+def test_our_file_may_be_cut_at_any_byte(folder: Path) -> None:
+    data = ours(folder)
+
+    for cut in range(len(data)):
+        check_cut(folder, data[:cut])
+
+
+@pytest.mark.parametrize("file", PEERS, ids=lambda file: f"{file.parent.name}/{file.stem}")
+def test_a_peers_file_may_be_cut_anywhere(folder: Path, file: Path) -> None:
+    data = file.read_bytes()
+    large = len(data) > 200_000
+    places = cuts(data, 1000 if large else len(data)) if TORTURE else cuts(data, 20)[:: 30 if large else 3]
+
+    for cut in places:
+        check_cut(folder, data[:cut])
+
+
+@pytest.mark.parametrize("tail", TAILS)
+def test_a_tail_of_anything_is_set_aside(folder: Path, tail: str) -> None:
+    data = ours(folder)
+    lines = data.split(b"\n")
+
+    for count in range(1, len(lines)):
+        check_cut(folder, b"\n".join(lines[:count]) + b"\n", TAILS[tail])
+
+
+def test_random_tails_are_set_aside(folder: Path) -> None:
+    data, choose = ours(folder), random.Random(1)
+
+    for _ in range(times(100, torture=20_000)):
+        check_cut(folder, data, choose.randbytes(choose.randrange(1, 60)).replace(b"\n", b""))
+
+
+@pytest.mark.parametrize("plant", ["tail_dropped", "no_mending"])
+def test_a_tail_that_is_not_set_aside_is_noticed(folder: Path, plant: str) -> None:
+    with pytest.raises((AssertionError, ValueError, st.SessionTreeError)):
+        check_cut(folder, ours(folder)[:-20], plants=(plant,))

@@ -1,0 +1,176 @@
+"""Many writers: processes that are killed at random, threads that share a session, and a reader who follows."""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+import sessiontree as st
+from sessiontree.store.base import Cursor
+from sessiontree.store.jsonl import JsonlStore
+from tests.reliability.child import write_among_others, write_in_threads
+from tests.reliability.harness import Child, check_acks, lines_of, started, times
+
+MIB = 1 << 20
+
+
+class Follower:
+    """A reader who follows a file while others write, line by line and with a session."""
+
+    def __init__(self, file: Path) -> None:
+        self._store = JsonlStore(str(file))
+        self._session = st.open(file, read_only=True)
+        self._thread = threading.Thread(target=self._follow)
+        self._stop = threading.Event()
+        self.seen: list[bytes] = []
+        self.wrong: list[str] = []
+
+    def _follow(self) -> None:
+        cursor: Cursor | None = None
+        try:
+            while True:
+                last = self._stop.is_set()
+                chunk = self._store.read(cursor)
+                for line in chunk.data.removesuffix(b"\n").split(b"\n") if chunk.data else []:
+                    json.loads(line)
+                    self.seen.append(line)
+                cursor = chunk.cursor
+                self._session.refresh()
+                if last:
+                    return
+        except Exception as error:  # noqa: BLE001 - told, and judged by the test
+            self.wrong.append(repr(error))
+
+    def __enter__(self) -> Follower:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join(60)
+
+    def check(self, file: Path) -> None:
+        assert not self.wrong, f"the follower stumbled: {self.wrong}"
+        assert self.seen == lines_of(file), "the follower saw other lines than there are, or in another order"
+        again = st.open(file, read_only=True)
+        assert dict(self._session.heads.heads) == dict(again.heads.heads), "following and reading anew differ"
+        assert [entry.id for entry in self._session.tree] == [entry.id for entry in again.tree]
+
+
+def write_and_kill(
+    file: Path, writers: int, count: int, kills: int, *, largest: int = MIB, plants: tuple[str, ...] = ()
+) -> list[str]:
+    """So many writers at once; some are killed and others take their places. All they acknowledged."""
+    choose = random.Random(writers * count + kills)
+    acks: list[str] = []
+    running: list[Child] = []
+    with ExitStack() as stack:
+        for number in range(writers + kills):
+            if len(running) == writers:
+                child = running.pop(choose.randrange(writers))
+                child.wait_for(choose.randrange(2, count))
+                acks += child.kill()
+            work = started(write_among_others, str(file), f"w{number}", count, number, largest, plants)
+            running.append(stack.enter_context(work))
+        for child in running:
+            told = child.rest()
+            assert told[-1:] == ["done"], f"a writer gave up: {told[-1:]}"
+            acks += told
+    return [ack for ack in acks if ack != "done"]
+
+
+def check_branches(session: st.Session, acks: list[str]) -> None:
+    """Every acknowledged entry is on the path of its branch: nobody was pushed aside."""
+    for name in session.heads.heads:
+        path = {entry.id for entry in session.branch(name).path()}
+        aside = [id for id in acks if session.tree[id].branch == name and id not in path]
+        assert not aside, f"{len(aside)} entries of {name} are not on it"
+
+
+@pytest.mark.parametrize("plants", [(), ("pieces",)], ids=["whole writes", "writes in pieces"])
+def test_processes_killed_at_random_lose_nothing_and_disturb_nobody(tmp_path: Path, plants: tuple[str, ...]) -> None:
+    for round in range(times(1, torture=10)):
+        file = tmp_path / f"{round}.jsonl"
+        st.create(file=file).close()
+        largest = MIB // 16 if plants else MIB
+
+        with Follower(file) as follower:
+            acks = write_and_kill(file, 4, times(40, torture=400), times(8, torture=60), largest=largest, plants=plants)
+
+        check_branches(check_acks(file, acks), acks)
+        assert len(acks) > 100
+        follower.check(file)
+
+
+def test_threads_that_share_a_session_lose_nothing(tmp_path: Path) -> None:
+    file = tmp_path / "s.jsonl"
+    st.create(file=file).close()
+
+    with Follower(file) as follower, started(write_in_threads, str(file), 8, times(60, torture=2000), ()) as child:
+        *acks, last = child.rest()
+
+    assert last == "done", last
+    check_branches(check_acks(file, acks), acks)
+    follower.check(file)
+
+
+def test_sessions_of_several_threads_in_one_process_take_turns_too(tmp_path: Path) -> None:
+    file = tmp_path / "s.jsonl"
+    st.create(file=file).close()
+    acks: list[str] = []
+
+    def work(number: int) -> None:
+        with st.open(file, durability="none") as session:
+            own = session.create_branch(f"t{number}", at=None, current=False)
+            acks.extend(own.append(st.user(f"{n}")).id for n in range(times(50, torture=1000)))
+
+    workers = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+
+    assert len(acks) == 4 * times(50, torture=1000)
+    check_branches(check_acks(file, acks), acks)
+
+
+# What is planted is found
+
+
+def write_in_rounds(folder: Path, plants: tuple[str, ...]) -> None:
+    for round in range(10):
+        file = folder / f"{round}.jsonl"
+        st.create(file=file).close()
+        acks = write_and_kill(file, 4, 60, 0, largest=10_000, plants=plants)
+        check_branches(check_acks(file, acks), acks)
+
+
+def test_writers_who_take_no_turns_are_found(tmp_path: Path) -> None:
+    with pytest.raises((AssertionError, ValueError)):
+        write_in_rounds(tmp_path, plants=("pieces", "no_lock"))
+
+
+def test_writers_who_write_text_and_newline_apart_are_found(tmp_path: Path) -> None:
+    with pytest.raises((AssertionError, ValueError)):
+        write_in_rounds(tmp_path, plants=("newline_apart",))
+
+
+def test_a_follower_who_meets_a_line_that_is_changed_is_noticed(tmp_path: Path) -> None:
+    file = tmp_path / "s.jsonl"
+    st.create(file=file).close()
+    with Follower(file) as follower:
+        with st.open(file) as session:
+            for number in range(20):
+                session.append(st.user(f"{number}"))
+        while len(follower.seen) < 21:
+            pass
+        lines = lines_of(file)
+        file.write_bytes(b"\n".join([*lines[:-2], lines[-1], lines[-2]]) + b"\n")
+
+    with pytest.raises(AssertionError, match="the follower"):
+        follower.check(file)
