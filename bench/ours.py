@@ -1,0 +1,174 @@
+"""One measurement of sessiontree, in a process of its own: `python ours.py TASK '{"file": ...}'`.
+
+What is imported is not timed. Answers with one line of JSON; times are seconds.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import sessiontree as st
+from sessiontree import catalog
+
+BATCH = 16
+"""So many appends are timed at once: few enough that most batches are not interrupted by other programs."""
+
+
+def context(file: str) -> dict[str, Any]:
+    """Open, and what the model sees from the current leaf."""
+    start = perf_counter()
+    with st.open(file, read_only=True) as session:
+        found = session.context()
+        seconds = perf_counter() - start
+    return {"seconds": seconds, "messages": len(found.messages)}
+
+
+def open_tree(file: str) -> dict[str, Any]:
+    """Open with the whole tree indexed; and the memory that took."""
+    gc.collect()
+    before = memory("VmRSS")
+    start = perf_counter()
+    session = st.open(file, read_only=True)
+    entries, leaf = len(session.tree), session.heads.leaf
+    seconds = perf_counter() - start
+    added = memory("VmHWM") - before
+    return {"seconds": seconds, "entries": entries, "leaf": leaf, "peak": added, "kept": memory("VmRSS") - before}
+
+
+def append(file: str, count: int, durability: str, group: int, scratch: str) -> dict[str, Any]:
+    """Append messages, and write the very same bytes with bare `os.write`, by turns."""
+    bodies = messages(file, count)
+    with tempfile.TemporaryDirectory(dir=scratch) as folder:
+        target = os.path.join(folder, "session.jsonl")
+        session = st.create(file=target, durability=durability)  # type: ignore[arg-type]
+        raw = os.open(os.path.join(folder, "raw"), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        synced = os.open(os.path.join(folder, "synced"), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        ours, bare, bare_synced = [], [], []
+        run_appends(session, bodies[:group], group)  # the first one opens the file
+        for at in range(0, len(bodies), max(BATCH, group)):
+            batch = bodies[at : at + max(BATCH, group)]
+            before = os.path.getsize(target)
+            ours.append(run_appends(session, batch, group) / len(batch))
+            with open(target, "rb") as written:
+                written.seek(before)
+                lines = written.readlines()
+            start = perf_counter()
+            for line in lines:
+                os.write(raw, line)
+            bare.append((perf_counter() - start) / len(batch))
+            if durability == "fsync":
+                start = perf_counter()
+                for at_line in range(0, len(lines), group):
+                    for line in lines[at_line : at_line + group]:
+                        os.write(synced, line)
+                    os.fdatasync(synced)
+                bare_synced.append((perf_counter() - start) / len(batch))
+        session.close()
+        disk = sum(entry.stat().st_size for entry in os.scandir(folder) if entry.name.startswith("session"))
+    payload = sum(map(payload_of, [*bodies, *bodies[:group]]))
+    return {"ours": ours, "raw": bare, "synced": bare_synced, "disk": disk / payload}
+
+
+def payload_of(body: st.Message) -> int:
+    """What the caller gave, as compact JSON."""
+    return len(json.dumps(body.message, separators=(",", ":"), ensure_ascii=False).encode())
+
+
+def run_appends(session: st.Session, bodies: Sequence[st.Message], group: int) -> float:
+    start = perf_counter()
+    if group == 1:
+        for body in bodies:
+            session.append(body)
+    else:
+        for at in range(0, len(bodies), group):
+            session.extend(bodies[at : at + group])
+    return perf_counter() - start
+
+
+def append_far(large: str, small: str, source: str) -> dict[str, Any]:
+    """Appends to a long session and to a short one, by turns. What was written is taken off again."""
+    bodies = messages(source, 1000)
+    sizes = {file: os.path.getsize(file) for file in (large, small)}
+    try:
+        far, near = (st.open(file, durability="none") for file in (large, small))
+        counts = len(far.tree), len(near.tree)
+        times: tuple[list[float], list[float]] = ([], [])
+        run_appends(far, bodies[:1], 1), run_appends(near, bodies[:1], 1)
+        for at in range(0, len(bodies), BATCH):
+            batch = bodies[at : at + BATCH]
+            for session, seconds in zip((far, near), times, strict=True):
+                seconds.append(run_appends(session, batch, 1) / len(batch))
+        return {"far": times[0], "near": times[1], "entries": counts}
+    finally:
+        for file, size in sizes.items():
+            os.truncate(file, size)
+            Path(f"{file}.lock").unlink(missing_ok=True)
+
+
+def fork(file: str, scratch: str) -> dict[str, Any]:
+    """The path of the current leaf as a session of its own: with opening the source, and without."""
+    with tempfile.TemporaryDirectory(dir=scratch) as folder:
+        start = perf_counter()
+        session = st.open(file, read_only=True)
+        loaded = len(session.tree)
+        opened = perf_counter()
+        forked = st.fork(session, dir=folder)
+        done = perf_counter()
+        forked.close()
+        size = sum(entry.stat().st_size for entry in os.scandir(folder))
+    return {"seconds": done - opened, "with_open": done - start, "entries": loaded, "bytes": size}
+
+
+def sessions(agent: str, scratch: str) -> dict[str, Any]:
+    """List all sessions with no index there, and then again."""
+    listing: Callable[..., Any] | None = getattr(st, "sessions", None)
+    if listing is None:
+        return {"skipped": "there is no st.sessions yet"}
+    with tempfile.TemporaryDirectory(dir=scratch) as home:
+        os.symlink(os.path.join(os.path.abspath(agent), "sessions"), os.path.join(home, "sessions"))
+        os.environ["SESSIONTREE_HOME"] = home
+        start = perf_counter()
+        found = len(list(listing(all=True)))
+        cold = perf_counter() - start
+        warm: list[float] = []
+        for _ in range(5):
+            start = perf_counter()
+            list(listing(all=True))
+            warm.append(perf_counter() - start)
+    return {"cold": cold, "warm": warm, "sessions": found}
+
+
+def messages(file: str, count: int) -> list[st.Message]:
+    """The first messages of a session of the corpus."""
+    found: list[st.Message] = []
+    with open(file, "rb") as lines:
+        for line in lines:
+            wire = json.loads(line)
+            if wire["type"] == "message":
+                found.append(st.Message(wire["message"]))
+            if len(found) == count:
+                break
+    return found
+
+
+def memory(key: str) -> float:
+    """A figure of this process in MB: `VmRSS` is the memory it has now, `VmHWM` the most it ever had."""
+    with open("/proc/self/status") as status:
+        return next(int(line.split()[1]) / 1024 for line in status if line.startswith(key))
+
+
+TASKS: dict[str, Callable[..., dict[str, Any]]] = {
+    task.__name__: task for task in (context, open_tree, append, append_far, fork, sessions)
+}
+
+if __name__ == "__main__":
+    _ = catalog.open, st.Session, st.Message, st.fork
+    print(json.dumps(TASKS[sys.argv[1]](**json.loads(sys.argv[2]))))

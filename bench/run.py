@@ -1,0 +1,471 @@
+"""The benchmark: sessiontree beside its peers and beside what the machine can do at most.
+
+    make bench                   the whole corpus, about half an hour
+    make bench ARGS=--quick      a smaller one, about two minutes
+
+Every round measures all of them by turns, each measurement in a fresh process, so that what else the machine does
+hits them alike. A figure is the median of the rounds; a ratio is taken within each round, and its least and greatest
+are told beside its median. See docs/speed.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import platform
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from time import perf_counter
+from typing import Any, NamedTuple
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent / "tests" / "peers")]
+
+from fetch_pi import FetchError, NodeMissing, node, pi_home  # noqa: E402
+
+from corpus import Corpus, made  # noqa: E402
+
+Values = dict[str, float]
+"""What was measured, by name: seconds, or MB, or a plain ratio."""
+
+ROUNDS = {"full": 5, "quick": 3, "tiny": 1}
+
+
+class Row(NamedTuple):
+    """One line of the table: `ours` against `peer`, and what the ratio of the two should be."""
+
+    name: str
+    work: str
+    ours: str
+    peer: str | None
+    at_least: float
+    aim: float
+    more: bool = True
+    """The ratio says how many times less ours takes; otherwise how many times more."""
+    unit: str = "s"
+
+    def reached(self, ratio: float) -> str:
+        for word, goal in (("aim", self.aim), ("yes", self.at_least)):
+            if (ratio >= goal) if self.more else (ratio <= goal):
+                return word
+        return "no"
+
+
+ROWS = (
+    Row("context", "context of the current leaf, {large}", "context", "pi context", 1000, 2000),
+    Row("command", "the same as a command, against pi in process", "context command", "pi context", 100, 300),
+    Row("command-wc", "the same as a command, against `wc -l`", "context command", "wc", 1, 1),
+    Row("size", "context of {large} against {small}, equal tails", "context", "context small", 2, 1.2, more=False),
+    Row("open", "open {middle}, the whole tree indexed", "open", "pi open", 8, 13),
+    Row("memory", "memory added by that, at its peak", "open peak", None, 40, 18, more=False, unit="MB"),
+    Row("append", "append without fsync, against `os.write`", "append", "raw write", 6, 3, more=False),
+    Row("durable", "append durably by 64, against `os.write`", "append durable", "raw write 64", 6, 4, more=False),
+    Row("list-cold", "list {sessions} sessions, cold", "list cold", "pi list", 4, 8),
+    Row("list-warm", "list {sessions} sessions, warm", "list warm", "pi list", 150, 300),
+    Row("fork", "fork a path of {middle}", "fork", "pi fork", 3, 5),
+    Row("flat", "append at {large} against 1,000", "append far", "append near", 1.2, 1, more=False),
+    Row("disk", "disk used against payload", "disk", None, 1.1, 1, more=False, unit="x"),
+    Row("version", "`sessiontree --version` against `python -c pass`", "version", "python", 8, 8, more=False),
+    Row("tree", "`sessiontree tree` of 30 entries against `python -c pass`", "tree", "python", 8, 8, more=False),
+)
+
+BESIDE: tuple[tuple[str, str, dict[str, str]], ...] = (
+    (
+        "context of {small}",
+        "s",
+        {"sessiontree": "context small", "pi": "pi context small", "pp-coding-agent": "pp context small"},
+    ),
+    (
+        "memory added by opening {middle}, at its peak",
+        "MB",
+        {"sessiontree": "open peak", "pi": "pi open peak"},
+    ),
+    (
+        "append a message, not synced",
+        "s",
+        {"sessiontree": "append", "pi": "pi append", "pp-coding-agent": "pp append", "`os.write`": "raw write"},
+    ),
+    (
+        "append a message, synced",
+        "s",
+        {
+            "sessiontree": "append synced",
+            "sessiontree by 64": "append durable",
+            "`os.write`, `fdatasync` by 64": "raw synced 64",
+            "openai-agents": "openai append",
+            "langgraph (first 200)": "langgraph append",
+        },
+    ),
+    (
+        "disk used against payload",
+        "x",
+        {
+            "sessiontree": "disk",
+            "pi": "pi disk",
+            "pp-coding-agent": "pp disk",
+            "openai-agents": "openai disk",
+            "langgraph (first 200)": "langgraph disk",
+        },
+    ),
+    (
+        "fork, opening included",
+        "s",
+        {"sessiontree": "fork with open", "pi": "pi fork with open"},
+    ),
+)
+"""What peers take for the same work, without a goal: work, unit, and for each of them what was measured."""
+
+
+class Skip(Exception):
+    """Something cannot be measured here; the message says why."""
+
+
+class Bench:
+    def __init__(self, corpus: Corpus, scratch: Path, peers: bool) -> None:
+        self.corpus = corpus
+        self.scratch = str(scratch)
+        self.skipped: dict[str, str] = {}
+        """Why a peer is not there, by its name."""
+        self.versions: dict[str, str] = {}
+        self.command = shutil.which("sessiontree", path=str(Path(sys.executable).parent)) or "sessiontree"
+        self.node = self.pi = ""
+        self.python = str(HERE / ".venv-peers" / "bin" / "python")
+        if not peers:
+            self.skipped = dict.fromkeys(("pi", "pp", "openai", "langgraph"), "peers were left out")
+            return
+        try:
+            self.node, self.pi = node(), str(pi_home(HERE.parent / ".peers"))
+            self.versions["pi"] = json.loads(Path(self.pi, "package.json").read_text())["version"]
+            self.versions["node"] = subprocess.check_output([self.node, "--version"], text=True).strip()
+        except (NodeMissing, FetchError) as problem:
+            self.skipped["pi"] = str(problem)
+        for peer in ("pp", "openai", "langgraph"):
+            try:
+                self.versions[peer] = self.peer(peer, "version")["version"]
+            except (Skip, OSError):
+                self.skipped[peer] = f"{peer} is not installed in bench/.venv-peers"
+
+    # Who is measured
+
+    def ours(self, task: str, **given: Any) -> Any:
+        return answer([sys.executable, str(HERE / "ours.py"), task, json.dumps(given)])
+
+    def real_pi(self, task: str, **given: Any) -> Any:
+        self.check("pi")
+        environment = {"PI_CODING_AGENT_DIR": str(self.corpus.agent.resolve()), "PI_OFFLINE": "1"}
+        command = [self.node, "--max-old-space-size=12000", str(HERE / "pi.mjs"), self.pi, task, json.dumps(given)]
+        return answer(command, environment)
+
+    def peer(self, peer: str, task: str, **given: Any) -> Any:
+        self.check(peer)
+        return answer([self.python, str(HERE / "peers.py"), peer, task, json.dumps(given)])
+
+    def check(self, peer: str) -> None:
+        if peer in self.skipped:
+            raise Skip(self.skipped[peer])
+
+    # What is measured. Each adds to the values of a round.
+
+    def measures(self) -> list[Callable[[], Values]]:
+        small, middle, large = (str(file) for file in (self.corpus.small, self.corpus.middle, self.corpus.large))
+        return [
+            lambda: self.tail_reads(large, small),
+            lambda: {"context command": wall([self.command, "context", large, "--json"], 3)},
+            lambda: {"pi context": self.real_pi("context", file=large)["seconds"]},
+            lambda: {"context command": wall([self.command, "context", large, "--json"], 3)},
+            lambda: {"wc": wall(["wc", "-l", large], 3)},
+            lambda: self.opened("", [self.ours("open_tree", file=middle) for _ in range(3)]),
+            lambda: self.opened("pi ", [self.real_pi("open_tree", file=middle)]),
+            lambda: self.appended(small),
+            lambda: self.appended_durably(small),
+            lambda: self.of_peers("pi ", self.real_pi("append", file=small, count=2000, scratch=self.scratch)),
+            lambda: self.of_peers("pp ", self.peer("pp", "append", file=small, count=2000, scratch=self.scratch)),
+            lambda: self.of_peers(
+                "openai ", self.peer("openai", "append", file=small, count=500, scratch=self.scratch)
+            ),
+            lambda: self.of_peers(
+                "langgraph ", self.peer("langgraph", "append", file=small, count=200, scratch=self.scratch)
+            ),
+            lambda: self.forked("", [self.ours("fork", file=middle, scratch=self.scratch) for _ in range(2)]),
+            lambda: self.forked("pi ", [self.real_pi("fork", file=middle, scratch=self.scratch)]),
+            self.listed,
+            lambda: {"pi list": self.real_pi("sessions")["seconds"]},
+            lambda: self.appended_far(large, small),
+            self.started,
+            lambda: {"pi context small": self.real_pi("context", file=small)["seconds"]},
+            lambda: {"pp context small": self.peer("pp", "context", file=small)["seconds"]},
+        ]
+
+    def tail_reads(self, large: str, small: str) -> Values:
+        far: list[float] = []
+        near: list[float] = []
+        for _ in range(5):
+            far.append(self.ours("context", file=large)["seconds"])
+            near.append(self.ours("context", file=small)["seconds"])
+        return {"context": statistics.median(far), "context small": statistics.median(near)}
+
+    def opened(self, who: str, answers: Sequence[Any]) -> Values:
+        return {f"{who}open": middle_of(answers, "seconds"), f"{who}open peak": middle_of(answers, "peak")}
+
+    def appended(self, source: str) -> Values:
+        given = {"file": source, "count": 2000, "scratch": self.scratch}
+        plain = self.ours("append", durability="none", group=1, **given)
+        synced = self.ours("append", durability="fsync", group=1, **{**given, "count": 500})
+        return {
+            "append": statistics.median(plain["ours"]),
+            "raw write": statistics.median(plain["raw"]),
+            "append synced": statistics.median(synced["ours"]),
+            "disk": plain["disk"],
+        }
+
+    def appended_durably(self, source: str) -> Values:
+        found = self.ours("append", file=source, count=2000, durability="fsync", group=64, scratch=self.scratch)
+        return {
+            "append durable": statistics.median(found["ours"]),
+            "raw write 64": statistics.median(found["raw"]),
+            "raw synced 64": statistics.median(found["synced"]),
+        }
+
+    def of_peers(self, who: str, found: Any) -> Values:
+        return {f"{who}append": found["seconds"], f"{who}disk": found["disk"]}
+
+    def appended_far(self, large: str, small: str) -> Values:
+        with tempfile.TemporaryDirectory(dir=self.scratch) as folder:
+            short = os.path.join(folder, "short.jsonl")
+            with open(small, "rb") as source, open(short, "wb") as target:
+                target.writelines(line for _, line in zip(range(1001), source, strict=False))
+            found = self.ours("append_far", large=large, small=short, source=small)
+        return {"append far": statistics.median(found["far"]), "append near": statistics.median(found["near"])}
+
+    def forked(self, who: str, answers: Sequence[Any]) -> Values:
+        return {f"{who}fork": middle_of(answers, "seconds"), f"{who}fork with open": middle_of(answers, "with_open")}
+
+    def listed(self) -> Values:
+        found = self.ours("sessions", agent=str(self.corpus.agent), scratch=self.scratch)
+        if "skipped" in found:
+            raise Skip(found["skipped"])
+        return {"list cold": found["cold"], "list warm": statistics.median(found["warm"])}
+
+    def started(self) -> Values:
+        with tempfile.TemporaryDirectory(dir=self.scratch) as folder:
+            short = os.path.join(folder, "short.jsonl")
+            with open(self.corpus.small, "rb") as source, open(short, "wb") as target:
+                target.writelines(line for _, line in zip(range(31), source, strict=False))
+            times: dict[str, list[float]] = {"python": [], "version": [], "tree": []}
+            for _ in range(5):
+                times["python"].append(wall([sys.executable, "-c", "pass"]))
+                times["version"].append(wall([self.command, "--version"]))
+                times["tree"].append(wall([self.command, "tree", short]))
+        return {name: statistics.median(seconds) for name, seconds in times.items()}
+
+
+def answer(command: Sequence[str], environment: dict[str, str] | None = None) -> Any:
+    """What a measuring process says."""
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **(environment or {})})
+    if done.returncode != 0:
+        said = done.stderr.strip().splitlines()
+        raise Skip(f"{Path(command[1]).name} {command[2]} failed: {said[-1] if said else done.returncode}")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def wall(command: Sequence[str], times: int = 1) -> float:
+    """How long a whole command takes."""
+    seconds: list[float] = []
+    for _ in range(times):
+        start = perf_counter()
+        done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        seconds.append(perf_counter() - start)
+        if done.returncode != 0:
+            raise Skip(f"{Path(command[0]).name} {command[1]} failed: {done.stderr.strip()}")
+    return statistics.median(seconds)
+
+
+def middle_of(answers: Sequence[Any], key: str) -> float:
+    return statistics.median(answer[key] for answer in answers)
+
+
+def run(bench: Bench, rounds: int, say: Callable[[str], None]) -> tuple[list[Values], list[str]]:
+    """The values of each round, and why some are missing."""
+    found: list[Values] = []
+    reasons: dict[str, None] = {}
+    for number in range(rounds):
+        say(f"round {number + 1} of {rounds}, load {os.getloadavg()[0]:.1f}")
+        values: Values = {}
+        seen: dict[str, list[float]] = {}
+        measures = bench.measures()
+        # Turned round every other time, so that nobody always comes after the same one.
+        for measure in measures if number % 2 == 0 else reversed(measures):
+            try:
+                for name, value in measure().items():
+                    seen.setdefault(name, []).append(value)
+            except Skip as reason:
+                reasons[str(reason)] = None
+        for name, several in seen.items():
+            values[name] = statistics.median(several)
+        found.append(values)
+    return found, list(reasons)
+
+
+# Telling
+
+
+class Spread(NamedTuple):
+    median: float
+    least: float
+    most: float
+
+
+def spread(values: Sequence[float]) -> Spread:
+    return Spread(statistics.median(values), min(values), max(values))
+
+
+def table_rows(found: Sequence[Values], names: dict[str, str]) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = []
+    for row in ROWS:
+        told: dict[str, Any] = {
+            "row": row.name,
+            "work": row.work.format(**names),
+            "at_least": row.at_least,
+            "aim": row.aim,
+            "ratio_of": "peer / ours" if row.more else "ours / peer" if row.peer else "ours",
+            "unit": row.unit,
+        }
+        rows.append(told)
+        both = [values for values in found if row.ours in values and (row.peer is None or row.peer in values)]
+        if not both:
+            told["reached"] = None
+            continue
+        ours = [values[row.ours] for values in both]
+        told["ours"] = spread(ours)._asdict()
+        ratios = ours
+        if row.peer is not None:
+            peer = [values[row.peer] for values in both]
+            told["peer"] = spread(peer)._asdict()
+            ratios = [b / a if row.more else a / b for a, b in zip(ours, peer, strict=True)]
+        told["ratio"] = spread(ratios)._asdict()
+        told["reached"] = row.reached(told["ratio"]["median"])
+    return rows
+
+
+def beside_rows(found: Sequence[Values], names: dict[str, str]) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = []
+    for work, unit, who in BESIDE:
+        figures = {
+            name: spread(values)._asdict()
+            for name, key in who.items()
+            if (values := [round[key] for round in found if key in round])
+        }
+        rows.append({"work": work.format(**names), "unit": unit, "figures": figures})
+    return rows
+
+
+def shown(value: float, unit: str) -> str:
+    if unit == "MB":
+        return f"{value:.0f} MB"
+    if unit == "x":
+        return f"{value:.2f}x"
+    factor, name = next(unit for unit in ((1, "s"), (1e3, "ms"), (1e6, "µs")) if value * unit[0] >= 1 or unit[0] == 1e6)
+    return f"{value * factor:.3g} {name}" if value * factor < 100 else f"{value * factor:,.0f} {name}"
+
+
+def times(value: float) -> str:
+    return f"{value:,.0f}x" if value >= 20 else f"{value:.3g}x"
+
+
+def report(result: dict[str, Any]) -> str:
+    """The result as two tables in Markdown."""
+    lines = [
+        "| work | ours | against | ratio (least to greatest) | at least | aim | reached |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for row in result["rows"]:
+        goal = [goal_text(row, row[name]) for name in ("at_least", "aim")]
+        if row["reached"] is None:
+            lines.append(f"| {row['work']} | - | - | not measured | {goal[0]} | {goal[1]} | - |")
+            continue
+        ratio = row["ratio"]
+        least, usual, most = (
+            times(ratio[key]) if row["unit"] == "s" else shown(ratio[key], row["unit"])
+            for key in ("least", "median", "most")
+        )
+        between = f"{usual} ({least} to {most})"
+        peer = shown(row["peer"]["median"], "s") if "peer" in row else "-"
+        ours = shown(row["ours"]["median"], row["unit"])
+        lines.append(f"| {row['work']} | {ours} | {peer} | {between} | {goal[0]} | {goal[1]} | {row['reached']} |")
+    lines += ["", "| the same work elsewhere | |", "|---|---|"]
+    for row in result["beside"]:
+        figures = ", ".join(f"{who} {shown(value['median'], row['unit'])}" for who, value in row["figures"].items())
+        lines.append(f"| {row['work']} | {figures or 'not measured'} |")
+    lines += ["", *(f"Not measured: {reason.rstrip('.')}." for reason in result["skipped"])]
+    return "\n".join(lines).rstrip()
+
+
+def goal_text(row: dict[str, Any], goal: float) -> str:
+    number = f"{goal:g} MB" if row["unit"] == "MB" else f"{goal:,g}x" if goal < 1000 else f"{goal:,.0f}x"
+    return number if row["ratio_of"] == "peer / ours" else f"at most {number}"
+
+
+def names_of(corpus: Corpus) -> dict[str, str]:
+    def name(file: Path, count: int) -> str:
+        size = file.stat().st_size / 1e6
+        return f"{count:,} entries ({size / 1000:.1f} GB)" if size >= 1000 else f"{count:,} entries ({size:,.0f} MB)"
+
+    scale = corpus.scale
+    files = {"large": corpus.large, "middle": corpus.middle, "small": corpus.small}
+    named = {key: name(file, getattr(scale, key)) for key, file in files.items()}
+    return {**named, "sessions": f"{scale.sessions:,}"}
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(description="Measure sessiontree beside its peers.")
+    parser.add_argument("--quick", dest="scale", action="store_const", const="quick", default="full")
+    parser.add_argument("--tiny", dest="scale", action="store_const", const="tiny", help="only to see that it runs")
+    parser.add_argument("--rounds", type=int)
+    parser.add_argument("--no-peers", dest="peers", action="store_false")
+    parser.add_argument("--data", type=Path, default=HERE / "data", help="where the corpus is kept")
+    parser.add_argument("--out", type=Path, help="the JSON file to write; by default bench/results/<date>.json")
+    given = parser.parse_args(arguments)
+
+    def say(text: str) -> None:
+        print(f"bench: {text}", file=sys.stderr, flush=True)
+
+    today = datetime.datetime.now(datetime.UTC).date().isoformat()
+    suffix = "" if given.scale == "full" else f"-{given.scale}"
+    out = given.out or HERE / "results" / f"{today}{suffix}.json"
+    corpus = made(given.data, given.scale, say)
+    scratch = given.data / "scratch"
+    scratch.mkdir(exist_ok=True)
+    bench = Bench(corpus, scratch, given.peers)
+    loads = [os.getloadavg()[0]]
+    rounds = given.rounds or ROUNDS[given.scale]
+    found, skipped = run(bench, rounds, say)
+    loads.append(os.getloadavg()[0])
+    names = names_of(corpus)
+    result: dict[str, Any] = {
+        "date": today,
+        "scale": given.scale,
+        "rounds": rounds,
+        "machine": {"cores": os.cpu_count(), "system": platform.system(), "python": platform.python_version()},
+        "load": [round(load, 1) for load in loads],
+        "versions": bench.versions,
+        "rows": table_rows(found, names),
+        "beside": beside_rows(found, names),
+        "skipped": skipped,
+        "values": found,
+    }
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(json.dumps(result, indent=1) + "\n")
+    print(report(result))
+    say(f"written to {out}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
