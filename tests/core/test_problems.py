@@ -6,7 +6,7 @@ from sessiontree.core.heads import Heads
 from sessiontree.core.messages import assistant, tool_call, tool_result
 from sessiontree.core.problems import find_problems
 from sessiontree.core.tree import Tree
-from tests.builders import entry, grow, hang
+from tests.builders import entry, file_of, grow, hang, header, read
 from tests.strategies import damaged_entry_lists, entry_lists
 
 
@@ -114,6 +114,18 @@ def test_every_entry_that_lost_its_place_is_reported(entries):
     lost = {entry.id for entry in tree if entry.parent is not None and tree.parent(entry.id) is None}
     assert {problem.entry for problem in found if problem.kind in ("orphan", "self_parent", "cycle")} == lost
     assert sum(problem.kind == "duplicate_id" for problem in found) == len(entries) - len(tree)
+
+
+def test_a_line_that_begins_well_but_is_no_json_is_a_fault():
+    [torn] = read(file_of(header(), '{"type":"message","id":"a","parentId":null,"timestamp":"t","message":{]}'))[1]
+
+    assert told(Tree([torn])) == [("malformed_line", "fault", "a", 2)]
+
+
+def test_a_line_that_is_not_utf_8_is_a_fault():
+    [odd] = read(file_of(header(), b'{"type":"message","id":"a","parentId":null,"message":{"content":"\xff"}}'))[1]
+
+    assert told(Tree([odd])) == [("not_utf8", "fault", "a", 2)]
 
 
 def test_odd_fields_are_no_reason_to_fail():

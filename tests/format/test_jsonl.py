@@ -1,3 +1,5 @@
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -38,6 +40,36 @@ def test_a_reader_goes_on_where_it_stopped():
 
     assert [(entry.id, entry.line) for entry in first + second] == [("a", 2), ("b", 3)]
     assert reader.offset(3) == len(file_of(header(), A))
+
+
+def test_lines_can_stay_where_they_are_until_somebody_looks():
+    data = file_of(header(), A, "junk", B)
+    fetched = []
+
+    def fetch(start, length):
+        fetched.append(start)
+        return data[start : start + length]
+
+    reader = Reader(fetch=fetch)
+    a, b = reader.feed(data)
+
+    assert fetched == []
+    assert [json.loads(line.raw) for line in (a, b)] == [A, B]
+    assert fetched == [reader.offset(2), reader.offset(4)]
+    assert joined(reader) == data
+
+
+def test_an_older_file_is_held_as_version_3_has_it():
+    data = file_of(header(version=2), {**A, "message": {"role": "hookMessage"}})
+
+    [line] = Reader(fetch=lambda start, length: data[start : start + length]).feed(data)
+
+    assert json.loads(line.raw)["message"] == {"role": "custom"}
+
+
+def test_a_reader_knows_whether_it_has_met_the_header():
+    assert not Reader().has_header
+    assert read(file_of(header()))[0].has_header
 
 
 def test_a_last_line_without_a_newline_is_read_too():
