@@ -106,9 +106,18 @@ class _Loaded:
 
     def take(self, data: bytes) -> list[Entry]:
         entries = self.reader.feed(data)
+        self._index(entries)
+        return entries
+
+    def wrote(self, entries: Sequence[Entry], lines: Sequence[bytes], cursor: Cursor) -> None:
+        """Take in what was just appended here."""
+        self.cursor, self.unfinished = cursor, b""
+        self.reader.wrote(entries, lines)
+        self._index(entries)
+
+    def _index(self, entries: Sequence[Entry]) -> None:
         self.tree.extend(entries)
         self.heads.replay(entries, self.tree)
-        return entries
 
 
 class Session:
@@ -170,13 +179,16 @@ class Session:
     # The whole file is read when something is asked that its end cannot tell.
 
     def _load(self) -> _Loaded:
+        if self._loaded is not None:
+            return self._loaded
         with self._mutex:
             if self._loaded is None:
-                self._loaded = _Loaded(self._store, self._end)
-                self.header = self._loaded.reader.header
+                loaded = _Loaded(self._store, self._end)
+                self.header = loaded.reader.header
                 for branch in self._unnamed:
-                    branch.is_called(self._loaded.heads.current)
+                    branch.is_called(loaded.heads.current)
                 self._unnamed.clear()
+                self._loaded = loaded
             return self._loaded
 
     @property
@@ -360,15 +372,19 @@ class Session:
             def build() -> list[Entry]:
                 if on is not None and moves:
                     self._check_unmoved(on, expected)
-                head = None if on is None else self.branch(on).leaf
+                head = None if on is None else self._head_of(on)
                 return self._chain(items, head if isinstance(under, UnsetType) else under, on)
 
             return [entry for entry in self._commit(build) if not entry.is_head_record]
 
-    def _check_unmoved(self, branch: str, expected: EntryId | None) -> None:
+    def _head_of(self, branch: str) -> EntryId | None:
         self._check_branch(branch)
-        if self.heads.heads[branch] != expected:
-            raise BranchMoved(branch, expected, self.heads.heads[branch])
+        return self.heads.heads[branch]
+
+    def _check_unmoved(self, branch: str, expected: EntryId | None) -> None:
+        head = self._head_of(branch)
+        if head != expected:
+            raise BranchMoved(branch, expected, head)
 
     def _chain(self, items: Sequence[Item], parent: EntryId | None, branch: str | None) -> list[Entry]:
         """New entries, each under the one before, with head records among them so that none is far."""
@@ -476,10 +492,9 @@ class Session:
                 if self._cursor == before:
                     raise
                 continue
-            loaded = self._load()
-            loaded.take(b"\n".join([*lines, b""]))
-            loaded.cursor, loaded.unfinished, self._wrote = cursor, b"", True
-            return [self.tree[entry.id] for entry in entries]
+            self._load().wrote(entries, lines, cursor)
+            self._wrote = True
+            return entries
 
     @property
     def _cursor(self) -> Cursor:

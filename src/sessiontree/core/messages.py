@@ -73,17 +73,24 @@ def text_blocks(content: str | list[JsonObject]) -> list[JsonObject]:
     return [{"type": "text", "text": content}] if isinstance(content, str) else content
 
 
+COUNTS = ("input", "output", "cacheRead", "cacheWrite")
+COSTS = (*COUNTS, "total")
+FULL_USAGE = (*COUNTS, "totalTokens", "cost")
+
+
 def full_usage(usage: JsonObject | None) -> JsonObject:
     """`usage` in the complete form that peers write: token counts, their total, and cost by kind."""
+    if usage is not None and tuple(usage) == FULL_USAGE and is_object(usage["cost"]) and tuple(usage["cost"]) == COSTS:
+        return usage
     given = dict(usage or {})
     cost = given.pop("cost", None)
-    counts = {key: given.pop(key, 0) for key in ("input", "output", "cacheRead", "cacheWrite")}
+    counts = {key: given.pop(key, 0) for key in COUNTS}
     total = given.pop("totalTokens", None)
-    costs: JsonObject = dict.fromkeys(("input", "output", "cacheRead", "cacheWrite", "total"), 0)
+    costs: JsonObject = dict.fromkeys(COSTS, 0)
     if is_object(cost):
         costs.update(cost)
         if "total" not in cost:
-            costs["total"] = sum(number(costs[key]) for key in ("input", "output", "cacheRead", "cacheWrite"))
+            costs["total"] = sum(number(costs[key]) for key in COUNTS)
     elif cost is not None:
         costs["total"] = cost
     return {

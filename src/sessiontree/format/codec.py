@@ -348,6 +348,8 @@ def type_of(body: Body) -> str:
 
 def body_to_wire(body: Body) -> JsonObject:
     """The fields of a body under their wire names."""
+    if isinstance(body, e.Message):
+        return {"message": body.message}
     if isinstance(body, e.Opaque):
         return {key: value for key, value in body.fields.items() if key not in HEAD_KEYS}
     _, fields = WIRE[type_of(body)]
@@ -371,7 +373,9 @@ def write_entry(
     if current is not None:
         wire["current"] = current
     wire.update(body_to_wire(body))
-    wire.update(extra or {})
+    if extra is not None:
+        wire.update(extra)
+        return read_entry(write_object(wire), line)
     return Entry(
         id=id,
         parent=parent,

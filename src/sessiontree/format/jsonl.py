@@ -8,7 +8,7 @@ migrated in memory.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeAlias
 
 from sessiontree.core.entries import Body, Entry, Header, JsonObject, Problem
@@ -96,6 +96,15 @@ class Reader:
         if start < len(data):
             self._scan(data[start:] if start else data, entries)
         return entries
+
+    def wrote(self, entries: Sequence[Entry], lines: Sequence[bytes]) -> None:
+        """Take in entries that were written behind all others, as these lines of version 3, without reading them."""
+        offsets = self._offsets
+        for entry, raw in zip(entries, lines, strict=True):
+            entry.line, entry.source = len(offsets), self
+            offsets.append(offsets[-1] + len(raw) + 1)
+        if self._fetch is None:
+            self._held.extend(lines)
 
     def _scan(self, data: bytes, entries: list[Entry]) -> None:
         """Lines of version 3, most of them looked at only where they begin."""
