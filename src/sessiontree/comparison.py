@@ -11,7 +11,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from sessiontree.core.entries import BranchSummary, Compaction, Entry, EntryId, JsonObject, Message, Opaque, Usage
+from sessiontree.core.entries import Body, BranchSummary, Compaction, Entry, EntryId, JsonObject, Message, Opaque, Usage
 from sessiontree.core.messages import (
     is_object,
     model_of,
@@ -131,7 +131,7 @@ def stats_of(name: str, leaf: EntryId | None, entries: Sequence[Entry]) -> Branc
     """Sums over `entries`, oldest first."""
     messages = [entry.body.message for entry in entries if isinstance(entry.body, Message)]
     calls = [call for message in messages for call in tool_calls(message)]
-    sums = [sum_ for entry in entries for usage in _usages(entry) if (sum_ := spent(usage)) is not None]
+    sums = [sum_ for entry in entries for usage in usages(entry.body) if (sum_ := spent(usage)) is not None]
     times = [time for entry in entries if (time := milliseconds(entry.timestamp)) is not None]
     return BranchStats(
         name=name,
@@ -151,8 +151,9 @@ def stats_of(name: str, leaf: EntryId | None, entries: Sequence[Entry]) -> Branc
     )
 
 
-def _usages(entry: Entry) -> list[Any]:
-    match entry.body:
+def usages(body: Body) -> list[Any]:
+    """The usage objects of an entry: what it records as spent."""
+    match body:
         case Message(message) if role(message) in ("assistant", "toolResult"):
             return [message.get("usage")]
         case Usage(usage=usage) | Compaction(usage=usage) | BranchSummary(usage=usage):

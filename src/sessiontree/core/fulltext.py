@@ -1,0 +1,138 @@
+"""Full text: everything an entry says, and how it is compared with what somebody looks for.
+
+`outline` has the one line that a listing shows of an entry; here is all of it: what was
+said and thought, what tools were called with and what they answered, summaries, names and
+labels, and the strings inside whatever else there is. Images are not text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from sessiontree.core.entries import (
+    AgentAction,
+    Body,
+    BranchPoint,
+    BranchSummary,
+    Compaction,
+    ContextEdit,
+    Custom,
+    CustomMessage,
+    Entry,
+    JsonObject,
+    Label,
+    Message,
+    ModeChange,
+    ModelChange,
+    Opaque,
+    RuleInjection,
+    SessionInfo,
+    ThinkingLevelChange,
+    Usage,
+)
+from sessiontree.core.messages import is_list, is_object, role, string, tool_calls
+
+
+def full_text(entry: Entry) -> str:
+    """Everything `entry` says, a part on each line. Head records say nothing."""
+    if entry.is_head_record:
+        return ""
+    body = entry.decoded()
+    parts = _message(body.message) if isinstance(body, Message) else _parts(body)
+    return "\n".join(filter(None, parts))
+
+
+def speaker(entry: Entry) -> str:
+    """The role of a message, `custom` for an extension's, and for all else the type of the entry."""
+    if entry.type == "custom_message":
+        return "custom"
+    body = entry.decoded() if entry.type == "message" else None
+    return (role(body.message) if isinstance(body, Message) else "") or entry.type
+
+
+def unify(text: str) -> str:
+    """`text` without regard to case and to how accents are composed."""
+    if not text.isascii():
+        import unicodedata
+
+        text = unicodedata.normalize("NFC", text)
+    return text.casefold()
+
+
+def fold(text: str) -> str:
+    """`text` as it is compared: unified, and on one line with single blanks."""
+    return " ".join(unify(text).split())
+
+
+def _parts(body: Body) -> Iterator[str]:
+    match body:
+        case CustomMessage(content=content):
+            yield from _content(content)
+        case BranchSummary(summary=summary) | Compaction(summary=summary):
+            yield summary
+        case Label(text=text):
+            yield text or ""
+        case SessionInfo(name):
+            yield name or ""
+        case BranchPoint(name=name, description=description):
+            yield from (name, description or "")
+        case AgentAction(action=action, agent=agent, data=data):
+            yield from (agent, action, *_strings(data))
+        case Custom(custom_type=kind, data=data):
+            yield from (kind, *_strings(data))
+        case ContextEdit(replacement=replacement):
+            yield from _content((replacement or {}).get("content"))
+        case ModelChange(provider=provider, model=model):
+            yield from (provider or "", model or "")
+        case ThinkingLevelChange(level):
+            yield level or ""
+        case ModeChange(mode=mode, data=data):
+            yield from (mode, *_strings(data))
+        case RuleInjection(rules):
+            yield from rules
+        case Usage(kind=kind, note=note):
+            yield from (kind, note or "")
+        case Opaque(fields=fields):
+            yield from _strings(fields)
+        case _:
+            pass
+
+
+MESSAGE_TEXTS = ("command", "code", "output", "summary", "text", "errorMessage", "toolName")
+
+
+def _message(message: JsonObject) -> list[str]:
+    parts = _content(message.get("content"))
+    for call in tool_calls(message):
+        parts.append(call.name)
+        parts += _strings(call.arguments)
+    parts += [string(message[key]) for key in MESSAGE_TEXTS if key in message]
+    if "files" in message:
+        parts += _strings(message["files"])
+    return parts
+
+
+def _content(content: Any) -> list[str]:
+    if isinstance(content, str):
+        return [content]
+    return [
+        string(block[key])
+        for block in (content if is_list(content) else ())
+        if is_object(block)
+        for key in ("text", "thinking")
+        if key in block
+    ]
+
+
+def _strings(value: Any) -> Iterator[str]:
+    """Every string inside a JSON value, in order, whatever its depth."""
+    waiting = [value]
+    while waiting:
+        item = waiting.pop()
+        if isinstance(item, str):
+            yield item
+        elif is_object(item):
+            waiting.extend(reversed(item.values()))
+        elif is_list(item):
+            waiting.extend(reversed(item))

@@ -1,0 +1,85 @@
+"""Query: what somebody types into a search, taken apart.
+
+    cache "two ways"     both must be in an entry: a word anywhere, a phrase as it stands
+    cach*                a word that begins so
+    role:user            who said it, or the type of the entry; several with commas
+    since:7d             not older than 7 days; also 12h, 2w, or a date, 2026-01-31
+
+No clock here: `now` is given. Case, accents and white space are compared as `fulltext` says.
+"""
+
+from __future__ import annotations
+
+import re
+
+from msgspec import Struct
+
+from sessiontree.core.fulltext import fold
+from sessiontree.core.times import milliseconds
+from sessiontree.errors import InvalidOperation
+
+_TOKEN = re.compile(r'"([^"]*)(?:"|$)|(\S+)')
+_AGO = re.compile(r"([0-9]{1,6})([hdw])")
+_HOURS = {"h": 1, "d": 24, "w": 7 * 24}
+_ROLES = {"tool": "toolresult"}
+
+
+class Term(Struct, frozen=True, kw_only=True):
+    """A word or a phrase, folded."""
+
+    text: str
+    begins: bool = False
+    """It must stand at the beginning of a word."""
+
+    def position(self, text: str) -> int:
+        """Where in the folded `text` it stands first; -1 when it does not."""
+        if not self.begins:
+            return text.find(self.text)
+        found = re.search(rf"(?<!\w){re.escape(self.text)}", text)
+        return -1 if found is None else found.start()
+
+
+class Query(Struct, frozen=True, kw_only=True):
+    terms: tuple[Term, ...]
+    roles: frozenset[str]
+    """In lower case; none stands for all."""
+    since: int | None
+    """Milliseconds since the epoch."""
+
+    def takes(self, role: str) -> bool:
+        return not self.roles or role.lower() in self.roles
+
+    def matches(self, text: str) -> bool:
+        """Whether all terms are in the folded `text`."""
+        return all(term.position(text) >= 0 for term in self.terms)
+
+
+def parse_query(text: str, *, now: int) -> Query:
+    """The query that `text` spells. Raises `InvalidOperation` when there is nothing in it to look for."""
+    terms: list[Term] = []
+    roles: set[str] = set()
+    since: int | None = None
+    for token in _TOKEN.finditer(text):
+        phrase, word = token[1] or "", token[2] or ""
+        key, colon, value = word.partition(":")
+        if colon and value and key.lower() == "role":
+            roles.update(_ROLES.get(role, role) for role in value.lower().split(","))
+        elif colon and value and key.lower() == "since":
+            since = _since(value, now)
+        elif word.endswith("*") and fold(word[:-1]):
+            terms.append(Term(text=fold(word[:-1]), begins=True))
+        elif folded := fold(phrase or word):
+            terms.append(Term(text=folded))
+    if not (terms or roles or since is not None):
+        raise InvalidOperation("a search needs something to look for")
+    return Query(terms=tuple(terms), roles=frozenset(roles), since=since)
+
+
+def _since(value: str, now: int) -> int:
+    ago = _AGO.fullmatch(value)
+    if ago is not None:
+        return now - int(ago[1]) * _HOURS[ago[2]] * 3_600_000
+    moment = milliseconds(value)
+    if moment is None:
+        raise InvalidOperation(f"since: takes 12h, 7d, 2w or a date such as 2026-01-31, not {value!r}")
+    return moment
