@@ -8,7 +8,9 @@ import pytest
 
 import sessiontree
 
-LAYERS = ["_version", "errors", "core", "format", "comparison", "store", "session", "catalog", "cli"]  # bottom first
+LAYERS = [  # bottom first
+    "_version", "errors", "core", "format", "comparison", "store", "session", "index", "catalog", "shelf", "cli",
+]  # fmt: skip
 PURE = {"core", "format", "comparison"}
 IMPURE_MODULES = {
     "asyncio", "fcntl", "glob", "io", "os", "pathlib", "random", "secrets", "shutil", "socket", "sqlite3",

@@ -1,0 +1,306 @@
+"""Digest: what a listing says of a session, from one pass over its lines that keeps none of them.
+
+Lines are decoded only as far as a listing needs, many at once; a pass can go on where an
+earlier one stopped. A `Digest` vouches for sound files alone: every line an entry, every
+parent and anchor an earlier line, every head there. At the first thing that is otherwise it
+stops, and the session has to be opened to tell what is wrong; so this module repairs,
+judges and migrates nothing. What a line does to the heads is told by `core.heads`; here is
+its short form, for names alone, and a test holds the two together.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Sequence
+from itertools import islice
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, Raw, Struct, UnsetType, field
+
+from sessiontree.core.entries import HEAD_RECORD, Header, is_annotation
+from sessiontree.core.heads import MAIN
+from sessiontree.core.messages import is_list, is_object, string, text
+from sessiontree.core.messages import spent as sums_of
+from sessiontree.core.outline import one_line
+from sessiontree.core.tree import BLANKS
+from sessiontree.format.codec import ANCHOR, PARENT, REFUSALS, VERSION, NotJson, read_object, write_object
+from sessiontree.format.jsonl import Reader
+
+_SLICE = 16384
+
+
+class _Cost(Struct, gc=False):
+    total: float = 0
+
+
+class _Usage(Struct, gc=False):
+    cost: _Cost | float = 0
+
+
+class _Message(Struct, gc=False):
+    role: str = ""
+    usage: _Usage | None = None
+    content: Raw = Raw()
+
+
+class _Line(Struct, gc=False):
+    """What a listing needs of a line; the rest is only checked to be JSON."""
+
+    type: str
+    id: str
+    parent: str | None = field(name=PARENT, default=None)
+    branch: str | UnsetType | None = UNSET
+    current: str | None = None
+    custom_type: str | None = field(name="customType", default=None)
+    message: _Message | None = None
+    usage: _Usage | None = None
+    anchor: str | None = field(name=ANCHOR, default=None)
+    name: Any = None
+    branch_name: str | None = field(name="branchName", default=None)
+    data: Raw = Raw()
+
+
+_lines = msgspec.json.Decoder(_Line)
+
+
+class Unsound(Exception):
+    """The session has to be opened to say what is in it."""
+
+
+class Tally(Struct, kw_only=True):
+    """What was counted so far, without the ids."""
+
+    id: str
+    created: str
+    cwd: str
+    parent_session: str | None
+    title: str | None
+    named: bool = False
+    name: str | None = None
+    first_message: str | None = None
+    messages: int = 0
+    entries: int = 0
+    cost: float = 0
+    heads: dict[str, str | None] = field(default_factory=lambda: {MAIN: None})
+    current: str = MAIN
+    line_branch: str | None = MAIN
+    archived: list[str] = []
+
+    @property
+    def session_name(self) -> str | None:
+        return self.name if self.named else self.title
+
+    @property
+    def branches(self) -> int:
+        """How many branches are not archived."""
+        return sum(name not in self.archived for name in self.heads)
+
+
+class Digest:
+    def __init__(self, tally: Tally, ids: Iterable[str] = (), parents: bytes = b"") -> None:
+        self.tally = tally
+        self._ids = {id: number for number, id in enumerate(ids)}
+        self._parents = array("i")
+        self._parents.frombytes(parents)
+        if len(self._ids) != len(self._parents) or len(self._ids) != tally.entries:
+            raise ValueError("ids, parents and the tally do not go together")
+
+    def since(self, entry: int) -> tuple[list[str], bytes]:
+        """The ids from number `entry` on, and their parents, to go on from another time."""
+        return list(islice(self._ids, entry, None)), self._parents[entry:].tobytes()
+
+    def take(self, data: bytes) -> None:
+        """Take in whole lines. Raises `Unsound`."""
+        if not data.isascii():
+            _check_utf8(data)
+        try:
+            lines: Sequence[_Line] = _lines.decode_lines(data)
+        except REFUSALS:
+            lines = [_line(raw) for raw in data.split(b"\n") if raw.strip()]
+        ids, parents, tally = self._ids, self._parents, self.tally
+        messages, cost, head = 0, 0.0, None
+        is_steady = tally.line_branch == tally.current
+        for line in lines:
+            id, parent, number = line.id, line.parent, len(parents)
+            above = -1 if parent is None else ids.get(parent)
+            if above is None or ids.setdefault(id, number) != number:
+                raise Unsound
+            parents.append(above)
+            if line.type == "message":
+                messages += 1
+                message = line.message
+                if message is not None:
+                    usage = message.usage
+                    if usage is not None and message.role in ("assistant", "toolResult"):
+                        spent = usage.cost
+                        cost += spent.total if isinstance(spent, _Cost) else spent
+                    elif tally.first_message is None and message.role == "user":
+                        self._first(message)
+                if is_steady and line.branch is UNSET:
+                    head = id  # nearly every line of a peer: it goes on where the last one ended
+                    continue
+            if head is not None:
+                tally.heads[tally.current] = head
+                head = None
+            self._settle(line, number)
+            is_steady = tally.line_branch == tally.current
+        if head is not None:
+            tally.heads[tally.current] = head
+        tally.entries = len(parents)
+        tally.messages += messages
+        tally.cost += cost
+
+    def _settle(self, line: _Line, number: int) -> None:
+        """Everything that is not one more message of a peer."""
+        if line.type == "compaction":
+            self._check_anchor(line.anchor, number)
+        if line.type in ("compaction", "branch_summary", "usage", "model_usage") and line.usage is not None:
+            cost = line.usage.cost
+            self.tally.cost += cost.total if isinstance(cost, _Cost) else cost
+        elif line.type == "session_info":
+            self.tally.named = True
+            self.tally.name = _encodable(string(line.name).strip(BLANKS)) or None
+        self._move(line)
+
+    def check_heads(self) -> None:
+        """Raises `Unsound` if a head is missing."""
+        if any(head is not None and head not in self._ids for head in self.tally.heads.values()):
+            raise Unsound
+
+    def _first(self, message: _Message) -> None:
+        if message.content:
+            content = read_object(b'{"":%b}' % bytes(message.content))[""]
+            self.tally.first_message = _encodable(one_line(text(content))) or None
+
+    def _check_anchor(self, anchor: str | None, number: int) -> None:
+        """A compaction keeps entries from its own path."""
+        if anchor is not None:
+            first = self._ids.get(anchor, len(self._ids))
+            while number > first:
+                number = self._parents[number]
+            if number != first:
+                raise Unsound
+
+    def _move(self, line: _Line) -> None:
+        tally = self.tally
+        annotation = is_annotation(line.type, line.custom_type)
+        if line.type == "custom" and line.custom_type == HEAD_RECORD:
+            self._record(line)
+        elif isinstance(line.branch, str):
+            if not annotation:
+                tally.heads[line.branch] = line.id
+            tally.line_branch = line.branch
+            current = line.branch if line.current is None else line.current
+            if current in tally.heads:
+                tally.current = current
+        elif line.branch is None:
+            tally.line_branch = None
+        else:
+            branch = tally.line_branch if tally.line_branch in tally.heads else tally.current
+            if line.type == "branch_point":
+                branch = line.branch_name or ""
+            assert branch is not None
+            # The head of a branch that ends in an annotation is above it, and it is there: so much is enough here.
+            tally.heads[branch] = None if annotation else line.id
+            tally.current = tally.line_branch = branch
+
+    def _record(self, line: _Line) -> None:
+        tally = self.tally
+        data = read_object(b'{"":%b}' % bytes(line.data))[""] if line.data else None
+        if not is_object(data):
+            return
+        heads = data.get("heads")
+        if is_object(heads) and heads:
+            tally.heads = {name: leaf if isinstance(leaf, str) else None for name, leaf in heads.items()}
+        current = data.get("current")
+        if isinstance(current, str) and current in tally.heads:
+            tally.current = current
+        elif tally.current not in tally.heads:
+            tally.current = next(iter(tally.heads))
+        archived = data.get("archived")
+        tally.archived = [name for name in tally.heads if name in archived] if is_list(archived) else []
+        tally.line_branch = tally.current
+
+
+def begin(reader: Reader) -> Digest:
+    """A digest of the session whose header `reader` has read. Raises `Unsound`, and `FormatError` without a header."""
+    header: Header = reader.header
+    if header.version < VERSION or any(problem.severity == "fault" for problem in reader.problems):
+        raise Unsound
+    return Digest(
+        Tally(
+            id=_encodable(header.id),
+            created=_encodable(header.timestamp),
+            cwd=_encodable(header.cwd),
+            parent_session=None if header.parent_session is None else _encodable(header.parent_session),
+            title=_encodable(reader.title or "") or None,
+        )
+    )
+
+
+def _encodable(text: str) -> str:
+    """`text` without what UTF-8 cannot hold."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
+
+
+def _check_utf8(data: bytes) -> None:
+    """By slices: a string as long as `data` would cost more to make than to check."""
+    from codecs import utf_8_decode
+
+    view, start = memoryview(data), 0
+    try:
+        while start < len(data):
+            start += utf_8_decode(view[start : start + _SLICE], "strict", start + _SLICE >= len(data))[1]
+    except UnicodeDecodeError:
+        raise Unsound from None
+
+
+def _line(raw: bytes) -> _Line:
+    """A line that is not as one expects: odd values where a listing looks are as good as none."""
+    try:
+        return _lines.decode(raw)
+    except REFUSALS:
+        pass
+    try:
+        wire = read_object(raw)
+    except NotJson:
+        raise Unsound from None
+    message, usage = wire.get("message"), _usage(wire.get("usage"))
+    if not isinstance(wire.get("type"), str) or not _is_id(wire.get("id")):
+        raise Unsound
+    branch = wire.get("branch", UNSET)
+    line = _Line(
+        type=wire["type"],
+        id=wire["id"],
+        parent=_maybe(wire.get(PARENT)),
+        branch=branch if branch is None or isinstance(branch, str) else UNSET,
+        current=_maybe(wire.get("current")),
+        custom_type=_maybe(wire.get("customType")),
+        usage=usage,
+        anchor=_maybe(wire.get(ANCHOR)),
+        name=wire.get("name"),
+        branch_name=_maybe(wire.get("branchName")),
+        data=Raw(write_object({"": wire["data"]})[4:-1]) if "data" in wire else Raw(),
+    )
+    if is_object(message):
+        content = Raw(write_object({"": message["content"]})[4:-1]) if "content" in message else Raw()
+        line.message = _Message(string(message.get("role")), _usage(message.get("usage")), content)
+    names = (line.branch, line.current, line.branch_name, line.anchor, line.parent)
+    if not all(_is_id(name) for name in names if isinstance(name, str)):
+        raise Unsound
+    return line
+
+
+def _is_id(value: object) -> bool:
+    """Whether `value` is a string that can be kept."""
+    return isinstance(value, str) and (value.isascii() or value == _encodable(value))
+
+
+def _maybe(value: object) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _usage(value: object) -> _Usage | None:
+    sums = sums_of(value)
+    return None if sums is None else _Usage(float(sums.cost))

@@ -1,0 +1,198 @@
+"""The index file: opened, checked, made anew when it is missing, damaged or of another version.
+
+Many processes may use it at once: readers never wait for writers (WAL), and writers take turns,
+a short transaction each. When it cannot be used at all (no room, no permission, something odd in
+its place), work goes on with an index in memory, which is forgotten afterwards.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import sqlite3
+import stat
+from collections.abc import Callable, Generator
+from contextlib import closing, contextmanager
+from typing import TypeVar
+
+import msgspec
+
+from sessiontree.errors import StoreError
+from sessiontree.store.jsonl import make_private_directory
+
+FILE = "index.db"
+VERSION = 1
+"""Of the tables below. Another one in the file: it is made anew."""
+BUSY_SECONDS = 30.0
+
+SCHEMA = f"""
+CREATE TABLE files (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    path BLOB NOT NULL UNIQUE,
+    folder BLOB NOT NULL,
+    size INTEGER NOT NULL,
+    mtime INTEGER NOT NULL,
+    inode INTEGER NOT NULL,
+    summary BLOB NOT NULL,
+    generation INTEGER NOT NULL DEFAULT 0,  -- counts how often the file was read from its beginning
+    kind INTEGER NOT NULL,                  -- of `listing.Kind`
+    body INTEGER NOT NULL,                  -- where the first line behind the header starts
+    read_to INTEGER NOT NULL,               -- where the last whole line ends
+    mark INTEGER NOT NULL,                  -- a checksum of the beginning, and of what stands before read_to
+    tally BLOB,                             -- to go on counting from read_to; NULL: from the beginning
+    text_to INTEGER NOT NULL DEFAULT 0      -- where the last chunk ends
+);
+CREATE INDEX files_by_folder ON files (folder);
+CREATE TABLE ids (
+    file INTEGER NOT NULL,
+    first INTEGER NOT NULL,                 -- the number of the first entry
+    ids BLOB NOT NULL,
+    parents BLOB NOT NULL,
+    PRIMARY KEY (file, first)
+) WITHOUT ROWID;
+CREATE TABLE chunks (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,   -- never used twice: words of chunks that are gone stay behind
+    file INTEGER NOT NULL,
+    start INTEGER NOT NULL,
+    stop INTEGER NOT NULL,
+    newest INTEGER NOT NULL,                -- the time of its newest entry
+    is_full INTEGER NOT NULL
+);
+CREATE INDEX chunks_by_file ON chunks (file, start);
+CREATE VIRTUAL TABLE words USING fts5 (
+    text, content='', columnsize=0, detail=none, tokenize='trigram case_sensitive 1'
+);
+PRAGMA user_version = {VERSION};
+"""
+
+# https://www.sqlite.org/rescode.html: the file is not what it should be, or a table is missing or another one.
+DAMAGE = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR, sqlite3.SQLITE_MISMATCH}
+
+T = TypeVar("T")
+
+
+class _Damaged(Exception):
+    """What is in the index cannot be right."""
+
+    def __init__(self, inode: int) -> None:
+        super().__init__(inode)
+        self.inode = inode
+
+
+class _Unusable(Exception):
+    """There can be no index file here."""
+
+
+class Database:
+    def __init__(self, connection: sqlite3.Connection, *, lasting: bool) -> None:
+        self.connection = connection
+        self.lasting = lasting
+        """Whether anybody will ever use again what is written here."""
+        self.execute = connection.execute
+        self.executemany = connection.executemany
+
+    @contextmanager
+    def transaction(self) -> Generator[None]:
+        """All of it or nothing; others wait for their turn."""
+        self.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+        except BaseException:
+            if self.connection.in_transaction:
+                self.execute("ROLLBACK")
+            raise
+        self.execute("COMMIT")
+
+
+def using(home: str, work: Callable[[Database], T]) -> T:
+    """What `work` makes of the index in the folder `home`. It may be called again, so it must not do things twice."""
+    path = os.path.join(home, FILE)
+    for _ in range(3):
+        try:
+            return _work_on(path, work)
+        except _Damaged as damaged:
+            _remove(path, damaged.inode)
+        except _Unusable:
+            break
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
+        connection.executescript(SCHEMA)
+        return work(Database(connection, lasting=False))
+
+
+def _work_on(path: str, work: Callable[[Database], T]) -> T:
+    inode = 0
+    try:
+        # Nobody takes the file away while it is being opened: its companions are found by name.
+        with _locked(path):
+            inode = _made(path)
+            connection = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None)
+            try:
+                _prepare(connection, inode)
+            except BaseException:
+                connection.close()
+                raise
+        with closing(connection):
+            return work(Database(connection, lasting=True))
+    except sqlite3.Error as error:
+        if getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF in DAMAGE:
+            raise _Damaged(inode) from error
+        raise _Unusable from error
+    except (msgspec.MsgspecError, Misfit) as error:
+        raise _Damaged(inode) from error
+
+
+class Misfit(Exception):
+    """Things in the index do not go together."""
+
+
+def _made(path: str) -> int:
+    """The index file's inode; it is made when it is not there."""
+    try:
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+        os.chmod(path, 0o600)
+    except FileExistsError:
+        pass
+    except OSError as error:
+        raise _Unusable from error
+    status = os.lstat(path)
+    if not stat.S_ISREG(status.st_mode):
+        raise _Unusable
+    return status.st_ino
+
+
+def _prepare(connection: sqlite3.Connection, inode: int) -> None:
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    if version == 0 and not connection.execute("SELECT 1 FROM sqlite_schema").fetchone():
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.executescript(f"BEGIN IMMEDIATE; {SCHEMA} COMMIT;")
+    elif version != VERSION:
+        raise _Damaged(inode)
+    connection.execute("PRAGMA synchronous = NORMAL")
+    connection.execute("PRAGMA cache_size = -32000")
+    connection.execute("SELECT 1 FROM files").fetchone()
+
+
+def _remove(path: str, inode: int) -> None:
+    """Take a damaged index away, unless another process has done so."""
+    try:
+        with _locked(path):
+            if os.lstat(path).st_ino == inode:
+                for suffix in ("", "-wal", "-shm", "-journal"):
+                    if os.path.lexists(path + suffix):
+                        os.unlink(path + suffix)
+    except OSError:
+        return
+
+
+@contextmanager
+def _locked(path: str) -> Generator[None]:
+    try:
+        make_private_directory(os.path.dirname(path))
+        lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+    except (OSError, StoreError) as error:
+        raise _Unusable from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(lock)
