@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from sessiontree._version import __version__
 
 if TYPE_CHECKING:
-    from sessiontree.catalog import RepairReport, create, fork, memory, open, recent, repair
+    from sessiontree.catalog import RepairReport, create, fork, memory, open, recent, repair, search, sessions
     from sessiontree.comparison import METRICS, BranchStats, Comparison, Diff, Difference
     from sessiontree.core.context import Context, Explained, Explanation, State, build_context, explain
     from sessiontree.core.entries import (
@@ -57,6 +57,8 @@ if TYPE_CHECKING:
         StoreError,
     )
     from sessiontree.format.repair import Repair
+    from sessiontree.index.listing import SessionSummary
+    from sessiontree.index.texts import Hit
     from sessiontree.session import Branch, BranchInfo, Place, Session, compare, diff
 
 __all__ = [
@@ -85,6 +87,7 @@ __all__ = [
     "Explanation",
     "FormatError",
     "Header",
+    "Hit",
     "InvalidOperation",
     "Label",
     "Message",
@@ -102,6 +105,7 @@ __all__ = [
     "RuleInjection",
     "Session",
     "SessionInfo",
+    "SessionSummary",
     "SessionTreeError",
     "State",
     "StoreError",
@@ -120,6 +124,8 @@ __all__ = [
     "open",
     "recent",
     "repair",
+    "search",
+    "sessions",
     "tool_call",
     "tool_result",
     "user",
@@ -134,6 +140,8 @@ _MODULES = {
         "open",
         "recent",
         "repair",
+        "search",
+        "sessions",
     ),
     "sessiontree.comparison": (
         "BranchStats",
@@ -194,6 +202,8 @@ _MODULES = {
         "StoreError",
     ),
     "sessiontree.format.repair": ("Repair",),
+    "sessiontree.index.listing": ("SessionSummary",),
+    "sessiontree.index.texts": ("Hit",),
     "sessiontree.session": (
         "Branch",
         "BranchInfo",

@@ -1,28 +1,35 @@
-"""The catalog: where sessions live, and how they are made and found.
+"""The catalog: where sessions live, and how they are made, found, listed and searched.
 
 Sessions live in `$SESSIONTREE_HOME/sessions/<encoded cwd>/`, by default under `~/.sessiontree`.
 They are found by path, by id or the beginning of one, by name, or as the most recent one here.
+The folders of pi and oh-my-pi are listed and searched when asked, and never written to. What makes
+listing and searching fast is in `index`; archiving and deleting are in `shelf`.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from sessiontree.core.plan import plan_fork
 from sessiontree.core.times import iso
-from sessiontree.errors import Ambiguous, InvalidOperation, NotFound, SessionTreeError
+from sessiontree.errors import Ambiguous, InvalidOperation, NotFound
 from sessiontree.format.codec import NotJson, read_header, read_object, write_header
 from sessiontree.format.fork import path_fork_lines
 from sessiontree.format.repair import Repair, found_heads, repaired
+from sessiontree.index.folder import SUFFIX, Found, files_in, folders_in, id_of
 from sessiontree.session import Place, Session, clean_name
 from sessiontree.store.jsonl import Durability, JsonlStore
 from sessiontree.store.memory import MemoryStore
 
-SUFFIX = ".jsonl"
+if TYPE_CHECKING:
+    from sessiontree.index.listing import Progress, SessionSummary
+    from sessiontree.index.texts import Hit
+
 RECENT = "@"
 """Stands for the most recent session of this folder."""
 
@@ -177,19 +184,9 @@ def _new_file(id: str, cwd: str, dir: str | os.PathLike[str] | None, file: str |
 
 
 def session_files() -> Iterator[str]:
-    """Every session file under the home, the one written to last first."""
-    try:
-        folders = [entry.path for entry in os.scandir(sessions_dir()) if entry.is_dir()]
-    except FileNotFoundError:
-        return
-    files = [
-        (entry.stat().st_mtime_ns, entry.path)
-        for folder in folders
-        for entry in os.scandir(folder)
-        if entry.name.endswith(SUFFIX) and entry.is_file()
-    ]
-    for _, path in sorted(files, reverse=True):
-        yield path
+    """Every session file under the home, archived ones too, the one written to last first."""
+    for file in _newest_first(_regular(_below(sessions_dir()))):
+        yield file.path
 
 
 def find(session: str | os.PathLike[str]) -> str:
@@ -204,51 +201,172 @@ def find(session: str | os.PathLike[str]) -> str:
         if not os.path.lexists(text):
             raise NotFound("session file", text)
         return text
+    found = pick(text, _below(sessions_dir()))
+    if found is None:
+        raise NotFound("session", text, "a session is a path, an id, a name, or @ for the most recent here")
+    return found
+
+
+def pick(text: str, files: Sequence[Found]) -> str | None:
+    """The one of these files whose session has this id, the beginning of it, or this name. Raises `Ambiguous`.
+
+    `text` is only compared, never made part of a path.
+    """
     if not text:
         raise InvalidOperation("a session needs a path, an id or a name")
-    files = list(session_files())
-    by_id = [file for file in files if id_of(file).startswith(text)]
-    exact = [file for file in by_id if id_of(file) == text]
+    files = list(_newest_first(_regular(files)))
+    by_id = [file.path for file in files if id_of(file.path).startswith(text)]
+    exact = [path for path in by_id if id_of(path) == text]
     matches = exact or by_id if len(text) >= 4 else []
-    matches = matches or [file for file in files if _is_named(file, text)]
+    matches = matches or [summary.file for summary in summaries_of(files) if summary.name == text]
     if len(matches) > 1:
-        raise Ambiguous("session", text, [id_of(file) for file in matches])
-    if not matches:
-        raise NotFound("session", text, "a session is a path, an id, a name, or @ for the most recent here")
-    return matches[0]
+        raise Ambiguous("session", text, [id_of(path) for path in matches])
+    return matches[0] if matches else None
 
 
-def id_of(file: str) -> str:
-    """The session id in a file's name."""
-    return os.path.basename(file).removesuffix(SUFFIX).rpartition("_")[2]
+def _below(root: str) -> list[Found]:
+    return [file for folder in folders_in(root) for file in files_in(folder)]
 
 
-def _is_named(file: str, name: str) -> bool:
-    """Whether a session has this name; one bad file spoils nothing."""
-    try:
-        return open(file, read_only=True).name == name
-    except (OSError, SessionTreeError):
-        return False
+def _regular(files: Iterable[Found]) -> Iterator[Found]:
+    return (file for file in files if file.fault is None)
+
+
+def _newest_first(files: Iterable[Found]) -> list[Found]:
+    return sorted(files, key=lambda file: (file.mtime, file.path), reverse=True)
 
 
 def _recent_file(cwd: str) -> str | None:
-    try:
-        files = [
-            (entry.stat().st_mtime_ns, entry.path)
-            for entry in os.scandir(os.path.join(sessions_dir(), folder_of(cwd)))
-            if entry.name.endswith(SUFFIX) and entry.is_file()
-        ]
-    except FileNotFoundError:
-        return None
-    return next((path for _, path in sorted(files, reverse=True) if _cwd_of(path) == cwd), None)
+    files = _newest_first(_regular(files_in(os.path.join(sessions_dir(), folder_of(cwd)))))
+    return next((file.path for file in files if not file.archived and _cwd_of(file.path) == cwd), None)
 
 
 def _cwd_of(path: str) -> str | None:
     """The folder in a file's header: two folders may share one name in the catalog."""
     try:
-        with os.fdopen(os.open(path, os.O_RDONLY | os.O_CLOEXEC), "rb") as file:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        with os.fdopen(fd, "rb") as file:
             raw = file.readline(1 << 20)
         header = read_header(raw, read_object(raw))
     except (OSError, NotJson):
         return None
     return None if header is None else header.cwd
+
+
+# Listing and searching
+
+
+def sources() -> dict[str, str]:
+    """Where other programs keep their sessions; nothing is ever written there."""
+    pi = os.environ.get("PI_CODING_AGENT_DIR") or "~/.pi/agent"
+    own = os.environ.get("PI_CODING_AGENT_SESSION_DIR")
+    return {
+        "pi": os.path.expanduser(own or os.path.join(pi, "sessions")),
+        "omp": os.path.expanduser("~/.omp/agent/sessions"),
+    }
+
+
+class _Shelf(Struct, frozen=True):
+    """Where to look for sessions."""
+
+    folders: list[str]
+    root: str | None = None
+    """All folders below it are among `folders`."""
+    cwd: str | None = None
+    """Only sessions of this folder count."""
+    keep_damaged: bool = False
+    """Files that do not tell their folder count too."""
+
+    def takes(self, summary: SessionSummary) -> bool:
+        return self.cwd in (None, summary.cwd) or (self.keep_damaged and summary.damaged and not summary.cwd)
+
+
+def _shelf(
+    cwd: str | os.PathLike[str] | None, all: bool, source: str | None, dir: str | os.PathLike[str] | None
+) -> _Shelf:
+    where = None if all else os.path.abspath(cwd or ".").encode("utf-8", "replace").decode()
+    if dir is not None:
+        root = os.path.abspath(dir)
+        if not os.path.isdir(root):
+            raise NotFound("folder", os.fspath(dir))
+        return _Shelf([root, *folders_in(root)], root) if all else _Shelf([root])
+    if source is not None:
+        if source not in sources():
+            raise InvalidOperation(f"no source {source!r}: choose one of {', '.join(sources())}")
+        root = os.path.abspath(sources()[source])
+        return _Shelf([root, *folders_in(root)], root, where)
+    if where is None:
+        return _Shelf(folders_in(sessions_dir()), sessions_dir())
+    return _Shelf([os.path.join(sessions_dir(), folder_of(os.path.abspath(cwd or ".")))], None, where, True)
+
+
+def sessions(
+    cwd: str | os.PathLike[str] | None = None,
+    *,
+    all: bool = False,
+    archived: bool = False,
+    source: str | None = None,
+    dir: str | os.PathLike[str] | None = None,
+    progress: Progress | None = None,
+) -> list[SessionSummary]:
+    """The sessions of the folder `cwd`, this one by default, or of all, newest first.
+
+    `archived` gives the archived ones instead. `source` is `"pi"` or `"omp"`, for the sessions of those
+    programs; `dir` lists the files in any folder, and with `all` in the folders right below it. What
+    cannot be read is in the list too, and says why.
+    """
+    shelf = _shelf(cwd, all, source, dir)
+    found = _newest_first(file for folder in shelf.folders for file in files_in(folder))
+    listed = summaries_of(found, shelf.folders, root=shelf.root, progress=progress)
+    return [summary for summary in listed if summary.archived == archived and shelf.takes(summary)]
+
+
+def search(
+    query: str,
+    *,
+    cwd: str | os.PathLike[str] | None = None,
+    all: bool = False,
+    source: str | None = None,
+    dir: str | os.PathLike[str] | None = None,
+    limit: int = 50,
+    progress: Progress | None = None,
+) -> list[Hit]:
+    """The newest entries that the query matches, in all branches of the sessions that `sessions` gives.
+
+    Archived sessions are searched too. See `docs/catalog.md` for what a query may say.
+    """
+    from sessiontree.core.query import parse_query
+    from sessiontree.index.database import Database, using
+    from sessiontree.index.listing import summaries
+    from sessiontree.index.texts import search as search_texts
+    from sessiontree.index.texts import take_texts
+
+    wanted = parse_query(query, now=time.time_ns() // 1_000_000)
+    shelf = _shelf(cwd, all, source, dir)
+    found = [file for folder in shelf.folders for file in files_in(folder)]
+
+    def work(db: Database) -> list[Hit]:
+        listed = summaries(db, found, shelf.folders, root=shelf.root, progress=progress)
+        listed = [summary for summary in listed if shelf.takes(summary)]
+        if db.lasting:
+            take_texts(db, [summary.file for summary in listed], progress)
+        return search_texts(db, listed, wanted, limit=max(1, limit))
+
+    return using(home(), work) if found else []
+
+
+def summaries_of(
+    files: Sequence[Found],
+    folders: Iterable[str] | None = None,
+    *,
+    root: str | None = None,
+    progress: Progress | None = None,
+) -> list[SessionSummary]:
+    """A summary of each of these files, in the same order, by way of the index."""
+    from sessiontree.index.database import using
+    from sessiontree.index.listing import summaries
+
+    if not files:
+        return []
+    folders = {os.path.dirname(file.path) for file in files} if folders is None else folders
+    return using(home(), lambda db: summaries(db, files, folders, root=root, progress=progress))

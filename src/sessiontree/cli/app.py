@@ -1,6 +1,6 @@
 """The `sessiontree` command: its group, what commands share, and how errors are told.
 
-Commands live in `read` and `write`; each opens a session, calls the library, and prints.
+Commands live in `read`, `write` and `shelf`; each opens a session, calls the library, and prints.
 """
 
 from __future__ import annotations
@@ -51,9 +51,11 @@ MODULES = {
     **dict.fromkeys(("new", "append"), "write"),
     **dict.fromkeys(("tree", "log", "show", "context"), "read"),
     "branches": "read",
+    **dict.fromkeys(("ls", "search"), "shelf"),
     **dict.fromkeys(("branch", "switch", "navigate", "undo", "label", "name", "fork"), "write"),
     **dict.fromkeys(("compare", "diff"), "read"),
     "migrate": "write",
+    **dict.fromkeys(("archive", "delete"), "shelf"),
     "doctor": "read",
     "demo": "demo",
     "completion": "app",

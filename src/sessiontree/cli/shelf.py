@@ -1,0 +1,180 @@
+"""Commands over many sessions: ls, search, archive, delete."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+import click
+
+from sessiontree import catalog, shelf
+from sessiontree.cli.app import app, json_option, session_argument, short
+from sessiontree.cli.output import colored, dim, echo, echo_json, safe, strong
+from sessiontree.index.listing import Progress, SessionSummary, summary_to_wire
+from sessiontree.index.texts import Hit, hit_to_wire
+
+SLOW_SECONDS = 0.5
+"""Progress is shown of what takes longer."""
+
+all_option = click.option("--all", "everywhere", is_flag=True, help="Sessions of all folders.")
+source_option = click.option(
+    "--source", type=click.Choice(["pi", "omp"]), help="The sessions of pi or oh-my-pi, read-only."
+)
+dir_option = click.option(
+    "--dir", "folder", type=click.Path(file_okay=False), help="The files in this folder, whatever they are about."
+)
+
+
+@app.command(
+    epilog="\b\nExamples:\n  sessiontree ls\n  sessiontree ls --all --json\n  sessiontree ls --source pi --all"
+)
+@all_option
+@click.option("--archived", is_flag=True, help="The archived sessions instead.")
+@click.option("--trash", is_flag=True, help="The deleted sessions instead, of all folders.")
+@source_option
+@dir_option
+@json_option
+def ls(everywhere: bool, archived: bool, trash: bool, source: str | None, folder: str | None, as_json: bool) -> None:
+    """List the sessions of this folder, newest first."""
+    if trash:
+        listed = sorted(catalog.summaries_of(shelf.trashed()), key=lambda summary: summary.modified, reverse=True)
+    else:
+        listed = catalog.sessions(
+            all=everywhere, archived=archived, source=source, dir=folder, progress=_progress("reading sessions")
+        )
+    for summary in listed:
+        if as_json:
+            echo_json(summary_to_wire(summary))
+        else:
+            _tell(summary, with_folder=everywhere or trash or folder is not None)
+    if not listed and not as_json:
+        echo(dim("no sessions" if everywhere or trash or folder is not None else "no sessions of this folder"))
+
+
+def _tell(summary: SessionSummary, *, with_folder: bool) -> None:
+    echo(strong(safe(summary.id)), safe(summary.name or ""), colored("damaged", "red") if summary.damaged else "")
+    counts = [
+        _count(summary.message_count, "message", "messages"),
+        _count(summary.entry_count, "entry", "entries"),
+        _count(summary.branch_count, "branch", "branches"),
+        f"${summary.cost:.4f}",
+    ]
+    times = [f"modified {_time(summary.modified)}", f"made {_time(summary.created)}" if summary.created else ""]
+    fork = f"fork of {safe(catalog.id_of(summary.parent_session))}" if summary.parent_session else ""
+    where = safe(summary.cwd) if with_folder else ""
+    echo(
+        "  " + dim(", ".join(part for part in (*times, *(counts if summary.entry_count else []), fork, where) if part))
+    )
+    if summary.first_message:
+        echo("  " + safe(summary.first_message[:100]))
+    if summary.damage:
+        echo("  " + colored(safe(summary.damage), "red"))
+
+
+def _count(number: int, one: str, many: str) -> str:
+    return f"{number} {one if number == 1 else many}"
+
+
+def _time(timestamp: str) -> str:
+    return safe(timestamp[:16].replace("T", " "))
+
+
+@app.command(
+    epilog="\b\nExamples:\n  sessiontree search cache\n"
+    "  sessiontree search 'cach* \"two ways\" role:user since:7d' --all\n  sessiontree search 缓存 --all --json"
+)
+@click.argument("query", nargs=-1, required=True)
+@all_option
+@source_option
+@dir_option
+@click.option("--limit", default=50, show_default=True, type=click.IntRange(1), help="The most hits to show.")
+@json_option
+def search(
+    query: tuple[str, ...], everywhere: bool, source: str | None, folder: str | None, limit: int, as_json: bool
+) -> None:
+    """Search all entries of all branches, newest first.
+
+    All words of QUERY must be in an entry: a word, "a phrase", or begin* for the beginning of a
+    word. role:user asks who said it; since:7d (12h, 2w, 2026-01-31) how old it may be.
+    """
+    hits = catalog.search(
+        " ".join(query), all=everywhere, source=source, dir=folder, limit=limit, progress=_progress("taking in words")
+    )
+    if as_json:
+        for hit in hits:
+            echo_json(hit_to_wire(hit))
+        return
+    before = None
+    for hit in hits:
+        if hit.file != before:
+            echo(strong(safe(hit.file if source or folder else hit.session)), safe(hit.name or ""))
+            before = hit.file
+        _tell_hit(hit)
+    if not hits:
+        echo(dim("nothing found"))
+
+
+def _tell_hit(hit: Hit) -> None:
+    seen = colored("in context", "green") if hit.in_context else dim("not in context")
+    branch = safe(hit.branch) if hit.branch is not None else "on no branch"
+    echo(f"  {short(hit.entry)}", dim(_time(hit.timestamp)), colored(branch, "cyan"), seen, dim(safe(hit.role)))
+    echo("    " + safe(hit.snippet))
+
+
+@app.command(epilog="\b\nExamples:\n  sessiontree archive @\n  sessiontree archive auth --undo")
+@session_argument
+@click.option("--undo", is_flag=True, help="Put it back into listings.")
+@json_option
+def archive(session: str, undo: bool, as_json: bool) -> None:
+    """Take a session out of listings. It stays where it is."""
+    file = shelf.archive(session, archived=not undo)
+    if as_json:
+        echo_json({"archived": not undo, "file": file})
+    else:
+        echo("back in listings" if undo else "archived", dim(safe(file)))
+
+
+@app.command(epilog="\b\nExamples:\n  sessiontree delete auth\n  sessiontree delete auth --restore")
+@session_argument
+@click.option("--restore", is_flag=True, help="Bring it back from the trash.")
+@click.option("--purge", is_flag=True, help="Remove it for good, from the trash or from where it lives.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@json_option
+def delete(session: str, restore: bool, purge: bool, yes: bool, as_json: bool) -> None:
+    """Move a session to the trash, bring it back, or remove it for good."""
+    if restore and purge:
+        raise click.UsageError("give --restore or --purge")
+    if restore:
+        file, done = shelf.restore(session), "restored"
+    else:
+        _confirm(f"Remove {session} for good?" if purge else f"Move {session} to the trash?", yes)
+        file, done = (shelf.purge(session), "removed") if purge else (shelf.delete(session), "deleted")
+    if as_json:
+        echo_json({"done": done, "file": file})
+    else:
+        echo(done, dim(safe(file)))
+
+
+def _confirm(question: str, yes: bool) -> None:
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise click.UsageError("there is no terminal to ask at: give --yes")
+    click.confirm(safe(question), abort=True, err=True)
+
+
+def _progress(what: str) -> Progress | None:
+    """Tells how far it is, on a terminal, once it takes long."""
+    if not sys.stderr.isatty():
+        return None
+    start = time.monotonic()
+    shown = -1
+
+    def tell(done: int, total: int) -> None:
+        nonlocal shown
+        percent = done * 100 // max(total, 1)
+        if percent != shown and time.monotonic() - start > SLOW_SECONDS:
+            shown = percent
+            click.echo(f"\r\x1b[K{what}: {percent} %" if done < total else "\r\x1b[K", nl=False, err=True)
+
+    return tell

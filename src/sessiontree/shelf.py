@@ -1,0 +1,184 @@
+"""The shelf: sessions put aside, thrown away, and brought back.
+
+An archived session has an empty file `<session>.archived` beside it. So it stays where it is: paths,
+forks and programs that have it open still find it, the mark goes along when the folder is copied,
+and it does not depend on the index, which is a cache.
+
+A deleted session is moved to `$SESSIONTREE_HOME/trash/`, into a folder of its own, with what stands
+beside it (backups, torn lines) and a note of where it was. It is kept there until it is purged;
+nothing is purged by itself. Sessions of other programs are theirs: they are refused.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import time
+
+from sessiontree.catalog import find, home, pick, sources
+from sessiontree.core.times import iso
+from sessiontree.errors import InvalidOperation, NotFound, ReadOnly, StoreError
+from sessiontree.index.folder import ARCHIVED, SUFFIX, Found, files_in, folders_in
+from sessiontree.session import Session
+from sessiontree.store.jsonl import JsonlStore, make_private_directory, sync_directory, write_all
+
+ORIGIN = "origin"
+"""The file in a folder of the trash that says where the session was."""
+LOCK = ".lock"
+
+
+def archive(session: str | os.PathLike[str], *, archived: bool = True) -> str:
+    """Take a session out of listings, or put it back. Nothing of it changes. Returns its file."""
+    file = _own(session)
+    mark = file + ARCHIVED
+    try:
+        if archived:
+            os.close(os.open(mark, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
+            os.chmod(mark, 0o600)
+        elif os.path.lexists(mark):
+            os.unlink(mark)
+        sync_directory(os.path.dirname(mark) or ".")
+    except OSError as error:
+        raise _failed(mark, error) from error
+    return file
+
+
+def delete(session: str | os.PathLike[str]) -> str:
+    """Move a session to the trash. Returns its file there."""
+    file = _own(session)
+    stamp = iso(time.time_ns() // 1_000_000).replace(":", "-").replace(".", "-")
+    folder = os.path.join(trash(), f"{stamp}-{os.urandom(4).hex()}")
+    make_private_directory(folder)
+    try:
+        _write(os.path.join(folder, ORIGIN), os.fsencode(os.path.abspath(file)))
+        sync_directory(folder)
+        names = [file, *_beside(file)]
+        for path in names:
+            _move(path, os.path.join(folder, os.path.basename(path)))
+        _drop(file + LOCK)
+        sync_directory(folder)
+        sync_directory(os.path.dirname(os.path.abspath(file)))
+    except OSError as error:
+        raise _failed(file, error) from error
+    return os.path.join(folder, os.path.basename(file))
+
+
+def restore(session: str) -> str:
+    """Put a session from the trash back where it was. Returns its file."""
+    file = _in_trash(session)
+    folder = os.path.dirname(file)
+    try:
+        with open(os.path.join(folder, ORIGIN), "rb") as note:
+            origin = os.fsdecode(note.read())
+    except OSError as error:
+        raise _failed(os.path.join(folder, ORIGIN), error) from error
+    if os.path.basename(origin) != os.path.basename(file) or not os.path.isabs(origin):
+        raise InvalidOperation(f"{os.path.join(folder, ORIGIN)} does not say where {os.path.basename(file)} was")
+    if os.path.lexists(origin):
+        raise InvalidOperation(f"{origin} exists: it is not written over")
+    make_private_directory(os.path.dirname(origin))
+    try:
+        for path in (*_beside(file), file):
+            _move(path, os.path.join(os.path.dirname(origin), os.path.basename(path)))
+        sync_directory(os.path.dirname(origin))
+        _drop(os.path.join(folder, ORIGIN))
+        os.rmdir(folder)
+    except OSError as error:
+        raise _failed(origin, error) from error
+    return origin
+
+
+def purge(session: str | os.PathLike[str]) -> str:
+    """Remove a session for good, from the trash or from where it lives. Returns the file it was."""
+    try:
+        file = _in_trash(os.fspath(session))
+    except NotFound:
+        file = _own(session)
+    folder = os.path.dirname(os.path.abspath(file))
+    try:
+        for path in (file, *_beside(file)):
+            os.unlink(path)
+        _drop(file + LOCK)
+        if os.path.dirname(folder) == os.path.abspath(trash()):
+            _drop(os.path.join(folder, ORIGIN))
+            os.rmdir(folder)
+        else:
+            sync_directory(folder)
+    except OSError as error:
+        raise _failed(file, error) from error
+    return file
+
+
+def trash() -> str:
+    return os.path.join(home(), "trash")
+
+
+def trashed() -> list[Found]:
+    """The session files in the trash."""
+    return [file for folder in folders_in(trash()) for file in files_in(folder)]
+
+
+def _in_trash(session: str) -> str:
+    found = pick(session, trashed())
+    if found is None:
+        raise NotFound("session in the trash", session)
+    return found
+
+
+def _own(session: str | os.PathLike[str]) -> str:
+    """The file of a session that may be put aside: a regular file, a session, and not another program's."""
+    file = find(session)
+    if not stat.S_ISREG(os.lstat(file).st_mode):
+        raise StoreError(file, "not a regular file")
+    real = os.path.realpath(file)
+    for name, root in sources().items():
+        if real.startswith(os.path.join(os.path.realpath(root), "")):
+            raise ReadOnly(file, f"it is one of {name}'s own")
+    if not real.startswith(os.path.join(os.path.realpath(home()), "")) or not file.endswith(SUFFIX):
+        Session(JsonlStore(file), read_only="it is only looked at")  # anything else on the disk is no session
+    return file
+
+
+def _beside(file: str) -> list[str]:
+    """What belongs to a session: its mark, backups and torn lines."""
+    folder, name = os.path.split(os.path.abspath(file))
+    with os.scandir(folder) as entries:
+        return sorted(
+            entry.path
+            for entry in entries
+            if entry.name.startswith(f"{name}.") and entry.name != name + LOCK and entry.is_file(follow_symlinks=False)
+        )
+
+
+def _move(source: str, target: str) -> None:
+    """Move a file, never onto another one, also from one disk to another."""
+    try:
+        os.link(source, target, follow_symlinks=False)
+    except OSError as error:
+        if error.errno not in (errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP):
+            raise
+        with open(source, "rb") as file:
+            _write(target, file.read())
+        status = os.stat(source)
+        os.utime(target, ns=(status.st_atime_ns, status.st_mtime_ns))
+    os.unlink(source)
+
+
+def _write(path: str, data: bytes) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        os.fchmod(fd, 0o600)
+        write_all(fd, data)
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _drop(path: str) -> None:
+    if os.path.lexists(path):
+        os.unlink(path)
+
+
+def _failed(path: str, error: OSError) -> StoreError:
+    return StoreError(path, os.strerror(error.errno) if error.errno else str(error))
