@@ -286,6 +286,27 @@ def write_in_threads(file: str, threads: int, count: int, plants: Sequence[str],
     os.write(acks.fileno(), "".join(f"failed {error}\n" for error in failed).encode() or b"done\n")
 
 
+def append_after_a_change(file: str, plants: Sequence[str], acks: Connection) -> None:
+    """Open, wait for a file `go` above the folder, append, close; what came of it."""
+    plant(plants)
+    session = st.open(file, durability="flush")
+    assert len(session.tree) > 0
+    os.write(acks.fileno(), b"ready\n")
+    go = os.path.join(os.path.dirname(file), "..", "go")
+    for _ in range(4000):
+        if os.path.exists(go):
+            break
+        time.sleep(0.005)
+    try:
+        session.append(st.user("mine"))
+    except st.StoreError:
+        os.write(acks.fileno(), b"refused\n")
+        session.close()
+        os.write(acks.fileno(), b"closed\n")
+    else:
+        os.write(acks.fileno(), b"written\n")
+
+
 def main() -> None:
     os.umask(0)
     scenario, file, *plants = sys.argv[1:]

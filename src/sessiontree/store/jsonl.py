@@ -107,13 +107,19 @@ class JsonlStore:
                 start = after.value[1]
                 if before is None:
                     start += self._ended_since(fd, after)
-            stop = os.fstat(fd).st_size if before is None else before.value[1]
+            if before is None:
+                stop = os.fstat(fd).st_size
+            else:
+                self._check_seen(fd, before)
+                stop = before.value[1]
             size = stop - start
             data = self._all(fd, start, size if limit is None else min(limit, size))
             while len(data) < size and b"\n" not in data:
                 data += self._all(fd, start + len(data), min(size - len(data), len(data)))
             if len(data) < size:
                 end, unfinished = data.rfind(b"\n") + 1, b""
+            elif before is not None:
+                end, unfinished = len(data), b""
             else:
                 end = whole_lines(data)
                 unfinished = data[end:]

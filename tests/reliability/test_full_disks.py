@@ -1,0 +1,74 @@
+"""A disk that is full, or a file that may not grow: a typed error, nothing half written, and on when there is room."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.reliability.harness import run_child
+
+
+def can_mount() -> bool:
+    if os.geteuid() != 0 or shutil.which("unshare") is None:
+        return False
+    tried = subprocess.run(["unshare", "-m", "mount", "-t", "tmpfs", "tmpfs", "/mnt"], capture_output=True, check=False)
+    return tried.returncode == 0
+
+
+mount = pytest.mark.skipif(not can_mount(), reason="only root can mount a small disk, and not everywhere")
+prlimit = pytest.mark.skipif(shutil.which("prlimit") is None, reason="prlimit is not installed: files have no limit")
+
+SMALL_DISK = ["unshare", "-m"]
+LIMIT = ["prlimit", "--fsize=40000:80000"]
+
+
+def filled(scenario: str, folder: Path, before: list[str], *plants: str) -> dict[str, Any]:
+    done = run_child(scenario, str(folder), *plants, before=before)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def check(told: dict[str, Any], reason: str) -> None:
+    assert told["untyped"] == []
+    assert len(told["errors"]) == 3
+    assert all(reason in error for error in told["errors"])
+    assert told["ends"] == ["\n"] * 3, "something half written is left"
+    assert told["lines"].pop() == ""
+    entries = [json.loads(line) for line in told["lines"][1:]]
+    said = [[entry["id"], entry["message"]["content"]] for entry in entries]
+    assert said == told["acks"], "the file has other entries than were acknowledged"
+    assert told["memory_after"] == len(told["acks"]) - 1, "memory is ahead of the disk"
+
+
+@mount
+def test_a_full_disk_refuses_and_takes_again_when_there_is_room(tmp_path: Path) -> None:
+    check(filled("small-disk", tmp_path, SMALL_DISK), "No space left on device")
+
+
+@prlimit
+def test_a_file_that_may_not_grow_refuses_and_takes_again_when_it_may(tmp_path: Path) -> None:
+    check(filled("limit", tmp_path, LIMIT), "File too large")
+
+
+@mount
+@pytest.mark.parametrize("plant", ["no_roll_back", "raw_errors"])
+def test_a_full_disk_finds_a_planted_fault(tmp_path: Path, plant: str) -> None:
+    told = filled("small-disk", tmp_path, SMALL_DISK, plant)
+
+    with pytest.raises(AssertionError):
+        check(told, "No space left on device")
+
+
+@prlimit
+@pytest.mark.parametrize("plant", ["no_roll_back", "raw_errors"])
+def test_a_limit_finds_a_planted_fault(tmp_path: Path, plant: str) -> None:
+    told = filled("limit", tmp_path, LIMIT, plant)
+
+    with pytest.raises(AssertionError):
+        check(told, "File too large")

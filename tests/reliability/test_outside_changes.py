@@ -1,0 +1,219 @@
+"""Another program changes the file between two appends: taken in or refused, nothing lost, and one can always close."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+import sessiontree as st
+from tests.builders import TIME, file_of
+from tests.reliability.child import append_after_a_change
+from tests.reliability.harness import everything_in, started
+
+THEIRS = file_of(
+    {"type": "message", "id": "theirs00", "parentId": None, "timestamp": TIME, "message": {"role": "user"}}
+)[:-1]
+
+
+def grown(file: Path) -> None:
+    with file.open("ab") as end:
+        end.write(THEIRS + b"\n")
+
+
+def grown_by_a_line_without_its_newline(file: Path) -> None:
+    with file.open("ab") as end:
+        end.write(THEIRS)
+
+
+def grown_by_half_a_line(file: Path) -> None:
+    with file.open("ab") as end:
+        end.write(THEIRS[:50])
+
+
+def grown_by_garbage(file: Path) -> None:
+    with file.open("ab") as end:
+        end.write(b"\0\xff garbage\n")
+
+
+def replaced(file: Path) -> None:
+    other = file.with_name("other")
+    other.write_bytes(file.read_bytes().split(b"\n")[0] + b"\n" + THEIRS + b"\n")
+    other.rename(file)
+
+
+def replaced_by_a_longer_one(file: Path) -> None:
+    other = file.with_name("other")
+    other.write_bytes(file.read_bytes() + THEIRS + b"\n")
+    other.rename(file)
+
+
+def rewritten_in_place(file: Path) -> None:
+    file.write_bytes(file.read_bytes().split(b"\n")[0] + b"\n" + THEIRS * 9 + b"\n")
+
+
+def truncated(file: Path) -> None:
+    os.truncate(file, len(file.read_bytes().split(b"\n")[0]) + 1)
+
+
+def truncated_in_a_line(file: Path) -> None:
+    os.truncate(file, file.stat().st_size - 20)
+
+
+def emptied(file: Path) -> None:
+    os.truncate(file, 0)
+
+
+def deleted(file: Path) -> None:
+    file.unlink()
+
+
+def made_a_folder(file: Path) -> None:
+    file.unlink()
+    file.mkdir()
+
+
+def folder_moved_away(file: Path) -> None:
+    file.parent.rename(file.parent.with_name("elsewhere"))
+
+
+TAKEN_IN = [grown, grown_by_a_line_without_its_newline, grown_by_half_a_line, grown_by_garbage]
+REFUSED = [
+    replaced,
+    replaced_by_a_longer_one,
+    rewritten_in_place,
+    truncated,
+    truncated_in_a_line,
+    emptied,
+    deleted,
+    made_a_folder,
+    folder_moved_away,
+]
+Change = Callable[[Path], None]
+
+
+def made(folder: Path) -> tuple[Path, st.Session]:
+    file = folder / "here" / "s.jsonl"
+    session = st.create(file=file, durability="none")
+    session.append(st.user("one"))
+    session.create_branch("side").append(st.user("two"))
+    return file, session
+
+
+@pytest.mark.parametrize("change", TAKEN_IN)
+def test_what_others_append_is_taken_in(tmp_path: Path, change: Change) -> None:
+    file, session = made(tmp_path)
+    before = file.read_bytes()
+    change(file)
+    changed = file.read_bytes()
+
+    mine = session.append(st.user("mine"), branch="main")
+    session.close()
+
+    now = file.read_bytes()
+    kept = b"".join(path.read_bytes() for path in file.parent.glob("*.torn-*"))
+    assert now.startswith(before)
+    assert changed.removeprefix(before).strip() in now + kept, "what they wrote is lost"
+    assert [entry.id for entry in st.open(file).branch("main").path()][-1] == mine.id
+
+
+@pytest.mark.parametrize("change", REFUSED)
+@pytest.mark.parametrize("wrote", [False, True], ids=["opened", "written to"])
+def test_anything_else_is_refused_and_nothing_is_lost(tmp_path: Path, change: Change, wrote: bool) -> None:
+    file, session = made(tmp_path)
+    if not wrote:
+        session.close()
+        session = st.open(file)
+    known = [entry.raw for entry in session.tree]
+    change(file)
+    theirs = everything_in(tmp_path)
+
+    for _ in range(2):
+        with pytest.raises(st.StoreError):
+            session.append(st.user("mine"))
+
+    assert everything_in(tmp_path) == theirs, "what they made of it was changed"
+    assert [entry.id for entry in session.tree] == [json.loads(raw)["id"] for raw in known], "memory ran ahead"
+    session.close()
+    session.close()
+    assert everything_in(tmp_path) == theirs, "closing changed what they made of it"
+
+
+@pytest.mark.parametrize("change", [replaced, replaced_by_a_longer_one, deleted, folder_moved_away])
+def test_what_is_gone_from_its_place_can_be_kept_elsewhere(tmp_path: Path, change: Change) -> None:
+    file, session = made(tmp_path)
+    known = [entry.id for entry in session.tree]
+    change(file)
+    with pytest.raises(st.StoreError):
+        session.append(st.user("mine"))
+
+    with st.fork(session, whole=True, file=tmp_path / "kept.jsonl") as kept:
+        kept.append(st.user("mine"))
+
+    assert [entry.id for entry in st.open(tmp_path / "kept.jsonl").tree][: len(known)] == known
+
+
+@pytest.mark.parametrize("change", REFUSED)
+def test_a_session_that_was_only_opened_tells_what_happened_too(tmp_path: Path, change: Change) -> None:
+    file, session = made(tmp_path)
+    session.close()
+    session = st.open(file)
+    change(file)
+
+    with suppress(st.SessionTreeError):
+        assert len(session.tree) >= 3  # it still has the file that was
+
+    session.close()
+
+
+def test_many_changes_one_after_another_lose_nothing_of_either_side(tmp_path: Path) -> None:
+    file, session = made(tmp_path)
+    mine = []
+    for number, change in enumerate(itertools.islice(itertools.cycle(TAKEN_IN), 40)):
+        change(file)
+        session.refresh()
+        mine.append(session.append(st.user(f"mine {number}"), branch="main").id)
+
+    again = st.open(file)
+    assert [id for id in mine if id not in again.tree] == []
+    whole = sum(line.strip() == THEIRS for line in file.read_bytes().split(b"\n"))
+    assert whole == 20
+    assert len(list(file.parent.glob("*.torn-*"))) == 10
+
+
+@pytest.mark.parametrize("change", [replaced, truncated_in_a_line, rewritten_in_place])
+def test_a_writer_who_does_not_look_is_found(tmp_path: Path, change: Change) -> None:
+    file, session = made(tmp_path)
+    session.close()
+
+    with started(append_after_a_change, str(file), ("blind",)) as child:
+        child.wait_for(1)
+        change(file)
+        theirs = everything_in(file.parent)
+        (tmp_path / "go").touch()
+        told = child.rest()
+
+    assert told == ["ready", "written"]
+    assert everything_in(file.parent) != theirs, "the change was noticed after all"
+
+
+@pytest.mark.parametrize("change", [replaced, truncated_in_a_line, rewritten_in_place])
+def test_a_writer_in_another_process_looks(tmp_path: Path, change: Change) -> None:
+    file, session = made(tmp_path)
+    session.close()
+
+    with started(append_after_a_change, str(file), ()) as child:
+        child.wait_for(1)
+        change(file)
+        theirs = everything_in(file.parent)
+        (tmp_path / "go").touch()
+        told = child.rest()
+
+    assert told[:1] == ["ready"]
+    assert told[1:] == ["refused", "closed"]
+    assert everything_in(file.parent) == theirs
