@@ -55,7 +55,7 @@ from sessiontree.store.jsonl import JsonlStore
 if TYPE_CHECKING:
     from pathlib import Path
 
-PEEK, READ_AHEAD = 1 << 16, 1 << 22
+PEEK, READ_AHEAD = 1 << 16, 1 << 20
 """How much is read at once, in bytes: for the header, and for the whole file."""
 
 RECORD_EVERY = 256

@@ -33,6 +33,8 @@ class Tree:
         self._by_id: dict[EntryId, Entry] = {}
         self._cut: dict[EntryId, None] = {}
         """Entries that name a parent but hang from nothing: orphans, and one member of each cycle."""
+        self._missing: set[EntryId | None] = set()
+        """Parents that orphans name."""
         self._children: dict[EntryId | None, list[EntryId]] | None = None
         self._labels: dict[EntryId, Entry] = {}
         self._name: str | None = None
@@ -50,9 +52,10 @@ class Tree:
 
     def extend(self, entries: Iterable[Entry]) -> None:
         """Index entries, in the order of the file."""
-        by_id, all_entries, children = self._by_id, self.entries, self._children
+        by_id, children, missing = self._by_id, self._children, self._missing
+        before, annotations = len(self.entries), 0
         for entry in entries:
-            all_entries.append(entry)
+            self.entries.append(entry)
             id, parent = entry.id, entry.parent
             if parent is not None:
                 above = by_id.get(parent)
@@ -60,18 +63,16 @@ class Tree:
                     self._relink = True
                 else:
                     entry.parent = above.id  # one string for both
-            if id in by_id or self._cut:
+            if by_id.setdefault(id, entry) is not entry or id in missing:
                 self._relink = True
-            by_id[id] = entry
+                by_id[id] = entry
             if children is not None:
                 children.setdefault(parent, []).append(id)
-            if entry.type in QUIET:
-                self.real_count += 1
-            elif entry.is_annotation:
+            if entry.type not in QUIET and entry.is_annotation:
+                annotations += 1
                 self.last_annotation = id
                 self._note(entry)
-            else:
-                self.real_count += 1
+        self.real_count += len(self.entries) - before - annotations
 
     @property
     def is_sound(self) -> bool:
@@ -98,6 +99,7 @@ class Tree:
             for entry in by_id.values()
             if entry.parent is not None and (entry.parent not in by_id or entry.parent == entry.id)
         }
+        self._missing = {by_id[id].parent for id in self._cut}
         settled: set[EntryId] = set(self._cut)
         for start in by_id.values():
             walk: dict[EntryId, None] = {}

@@ -235,6 +235,10 @@ def scan(data: bytes, offsets: array[int], source: Source, found: list[Entry]) -
     names = _NAMES
     branches = find(_BRANCH_KEY) >= 0
     start, line, base = 0, len(offsets), offsets[-1]
+    if not data.strip(b"\n"):  # millions of empty lines, say
+        offsets.extend(range(base + 1, base + len(data) + 1))
+        return
+    last, known = b"", ""  # the id before, which nearly every line has as its parent
     end = find(b"\n")
     while end >= 0:
         offsets.append(base + end + 1)
@@ -246,10 +250,12 @@ def scan(data: bytes, offsets: array[int], source: Source, found: list[Entry]) -
             if type == b"custom" or (branches and keys is None and find(_BRANCH_KEY, head.end(), end) >= 0):
                 yield line, start, end
             else:
+                above = known if parent == last else None if parent is None else parent.decode()
+                last, known = id, id.decode()
                 take(
                     Entry(
-                        id=id.decode(),
-                        parent=None if parent is None else parent.decode(),
+                        id=known,
+                        parent=above,
                         type=names.get(type) or names.setdefault(type, type.decode()),
                         line=line,
                         source=source,

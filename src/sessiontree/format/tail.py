@@ -30,6 +30,8 @@ class Block:
         self._offsets = array("Q", [0])
         self.entries: list[Entry] = []
         for line, start, end in scan(data, self._offsets, self, self.entries):
+            if start == end:
+                continue
             try:
                 self.entries.append(read_entry(data[start:end], line, self))
             except NotJson:
