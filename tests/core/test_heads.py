@@ -121,9 +121,11 @@ def test_a_peers_line_goes_on_where_the_line_before_it_was_written():
 
 
 def test_a_peers_line_after_a_late_result_belongs_to_the_current_branch():
-    heads = replayed(*START, entry("c", "a", branch=None), entry("d", "c"))
+    elsewhere = entry("c", "b", branch="side", current="main")
 
-    assert heads.heads == {"main": "d"}
+    heads = replayed(*START, elsewhere, entry("d", "a", branch=None), entry("e", "d"))
+
+    assert heads.heads == {"main": "e", "side": "c"}
 
 
 def test_a_peers_line_after_one_on_a_branch_that_never_began_belongs_to_the_current_branch():
@@ -247,6 +249,7 @@ def test_the_file_ends_at_the_current_place_or_it_does_not():
         (START, True),
         ((*START, label("c", "b", branch="main")), True),
         ((*START, moved_on), False),
+        ((*START, moved_on, label("d", "b", branch="side", current="main")), False),
         ((*START, entry("c", "b", branch=None)), False),
     ]:
         assert replayed(*lines).ends_here(Tree(lines)) is here

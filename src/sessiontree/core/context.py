@@ -104,14 +104,9 @@ class Context(Struct, frozen=True, kw_only=True):
     def request(self) -> list[tuple[EntryId, JsonObject]]:
         """What `to_llm` gives, each message with the entry it comes from; made-up results come from the caller."""
         calls = {call.id for message in self.messages for call in tool_calls(message)}
-        failed = self.failed_calls()
         converted = ((id, _sent(message, calls)) for id, message in zip(self.sources, self.messages, strict=True))
         return _paired(
-            [
-                (id, message)
-                for id, message in converted
-                if message is not None and not stopped_abnormally(message) and answered_call(message) not in failed
-            ]
+            [(id, message) for id, message in converted if message is not None and not stopped_abnormally(message)]
         )
 
     def failed_calls(self) -> set[str]:
