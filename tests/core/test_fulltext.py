@@ -1,0 +1,76 @@
+"""Everything an entry says, and how it is compared."""
+
+import pytest
+from hypothesis import given
+
+from sessiontree.core.fulltext import fold, full_text, speaker
+from tests.builders import entry, say
+from tests.strategies import damaged_entry_lists
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        (say("user", "plain"), "plain"),
+        (say("user", [{"type": "text", "text": "a"}, {"type": "image", "data": "xx"}, 7, {"text": "b"}]), "a\nb"),
+        (
+            say(
+                "assistant",
+                [
+                    {"type": "thinking", "thinking": "hm", "thinkingSignature": "zz"},
+                    {
+                        "type": "toolCall",
+                        "id": "c",
+                        "name": "edit",
+                        "arguments": {"path": "p", "edits": [{"new": "n"}]},
+                    },
+                ],
+                errorMessage="odd",
+            ),
+            "hm\nedit\np\nn\nodd",
+        ),
+        (say("toolResult", [{"type": "text", "text": "out"}], toolName="read"), "out\nread"),
+        (say("bashExecution", command="ls", output="a.py"), "ls\na.py"),
+        (say("fileMention", files=[{"path": "p", "content": "c"}]), "p\nc"),
+        (say("user", {"odd": 1}), ""),
+        ({"type": "custom_message", "customType": "x", "content": "note"}, "note"),
+        ({"type": "branch_summary", "summary": "left"}, "left"),
+        ({"type": "compaction", "summary": "all"}, "all"),
+        ({"type": "label", "targetId": "a", "label": "here"}, "here"),
+        ({"type": "label", "targetId": "a"}, ""),
+        ({"type": "session_info", "name": "auth"}, "auth"),
+        ({"type": "branch_point", "branchName": "b", "description": "why"}, "b\nwhy"),
+        ({"type": "agent_action", "action": "spawn", "agentId": "w", "data": {"task": ["t"]}}, "w\nspawn\nt"),
+        ({"type": "custom", "customType": "todo", "data": {"items": ["one", 2, {"x": "two"}]}}, "todo\none\ntwo"),
+        ({"type": "custom", "customType": "sessiontree.head", "data": {"current": "main"}}, ""),
+        ({"type": "context_edit", "targetId": "a", "replacement": {"content": "new"}}, "new"),
+        ({"type": "context_edit", "targetId": "a", "replacement": None}, ""),
+        ({"type": "model_change", "provider": "p", "modelId": "m"}, "p\nm"),
+        ({"type": "thinking_level_change", "thinkingLevel": "high"}, "high"),
+        ({"type": "mode_change", "mode": "plan", "data": "d"}, "plan\nd"),
+        ({"type": "ttsr_injection", "injectedRules": ["r1", "r2"]}, "r1\nr2"),
+        ({"type": "usage", "kind": "warm", "note": "n"}, "warm\nn"),
+        ({"type": "reset_boundary"}, ""),
+        ({"type": "from_the_future", "deep": [{"x": ["y"]}], "n": 1}, "y"),
+    ],
+)
+def test_the_full_text_has_everything_that_is_said_and_no_images(body, text: str) -> None:
+    assert full_text(entry("a", None, body)) == text
+
+
+def test_who_speaks_is_the_role_of_a_message_or_the_type() -> None:
+    assert speaker(entry("a", None, say("toolResult"))) == "toolResult"
+    assert speaker(entry("a", None, {"type": "custom_message", "customType": "x", "content": ""})) == "custom"
+    assert speaker(entry("a", None, {"type": "label", "targetId": "a"})) == "label"
+    assert speaker(entry("a", None, {"type": "message", "message": 7})) == "message"
+
+
+def test_case_composition_and_white_space_are_not_compared() -> None:
+    assert fold("Straße\n\t KÄSE") == fold("STRASSE ka\u0308se") == "strasse käse"
+
+
+@given(damaged_entry_lists())
+def test_any_entry_has_a_text(entries) -> None:
+    for item in entries:
+        assert isinstance(full_text(item), str)
+        assert isinstance(speaker(item), str)

@@ -1,0 +1,74 @@
+"""What somebody types into a search, taken apart."""
+
+import pytest
+
+from sessiontree.core.fulltext import fold
+from sessiontree.core.query import Term, parse_query
+from sessiontree.errors import InvalidOperation
+from tests.builders import TIME_MS
+
+DAY = 86_400_000
+
+
+def parse(text: str):
+    return parse_query(text, now=TIME_MS)
+
+
+def test_words_phrases_and_beginnings_are_told_apart() -> None:
+    query = parse('Cache "two  Ways" beg* "open end')
+
+    assert query.terms == (
+        Term(text="cache"),
+        Term(text="two ways"),
+        Term(text="beg", begins=True),
+        Term(text="open end"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("query", "text", "found"),
+    [
+        ("ache", "the Cache", True),
+        ("ache*", "the Cache", False),
+        ("cach*", "(caches)", True),
+        ("*", "a * b", True),
+        ("cache dict", "a dict, or a CACHE", True),
+        ("cache dict", "a cache", False),
+        ('"two ways"', "two\n   ways", True),
+        ('"two ways"', "two other ways", False),
+        ("缓存", "用缓存吧", True),
+        ("é", "CAFE\u0301", True),
+        ("C++", "in c++ it is", True),
+        ("key:value", "a key:value pair", True),
+    ],
+)
+def test_all_terms_must_match(query: str, text: str, found: bool) -> None:
+    assert parse(query).matches(fold(text)) is found
+
+
+def test_roles_are_compared_without_case_and_several_are_alternatives() -> None:
+    query = parse("x role:User,tool role:compaction")
+
+    assert [query.takes(role) for role in ("user", "toolResult", "compaction", "assistant")] == [True] * 3 + [False]
+    assert parse("x").takes("anybody")
+
+
+def test_since_takes_hours_days_weeks_and_dates() -> None:
+    assert parse("since:7d").since == TIME_MS - 7 * DAY
+    assert parse("since:12h").since == TIME_MS - DAY // 2
+    assert parse("since:2w").since == TIME_MS - 14 * DAY
+    assert parse("since:2026-01-01").since == TIME_MS
+    assert parse("x").since is None
+    with pytest.raises(InvalidOperation, match="'yesterday'"):
+        parse("since:yesterday")
+
+
+def test_filters_alone_are_a_query_and_an_empty_filter_is_a_word() -> None:
+    assert parse("role:user").terms == ()
+    assert parse("role:").terms == (Term(text="role:"),)
+
+
+@pytest.mark.parametrize("text", ["", "  ", '""', '" "'])
+def test_nothing_to_look_for_is_an_error(text: str) -> None:
+    with pytest.raises(InvalidOperation):
+        parse(text)

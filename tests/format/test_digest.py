@@ -1,0 +1,193 @@
+"""What a listing says of a session, from one pass that keeps no lines."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sessiontree.core.entries import Message
+from sessiontree.core.heads import Heads
+from sessiontree.core.problems import find_problems
+from sessiontree.core.tree import Tree
+from sessiontree.errors import FormatError
+from sessiontree.format.digest import Digest, Unsound, begin
+from tests.builders import file_of, header, read
+from tests.strategies import damaged_sessions, sessions
+
+
+def digest(data: bytes) -> Digest:
+    first, _, rest = data.partition(b"\n")
+    made = begin(read(first + b"\n")[0])
+    made.take(rest)
+    made.check_heads()
+    return made
+
+
+def line(id: str, parent: str | None = None, **fields: Any) -> dict[str, Any]:
+    return {"type": "message", "id": id, "parentId": parent, "message": {"role": "user", "content": id}, **fields}
+
+
+def spent(id: str, parent: str | None, usage: Any, **fields: Any) -> dict[str, Any]:
+    return line(id, parent, message={"role": "assistant", "content": [], "usage": usage}, **fields)
+
+
+def replay(data: bytes) -> tuple[Tree, Heads, bool]:
+    reader, entries = read(data)
+    tree, heads = Tree(entries), Heads()
+    heads.replay(entries, tree)
+    problems = [*reader.problems, *find_problems(tree, heads)]
+    return tree, heads, any(problem.severity == "fault" for problem in problems)
+
+
+@given(st.one_of(sessions(), damaged_sessions()))
+def test_a_digest_agrees_with_the_replay_and_vouches_for_sound_files_alone(data: bytes) -> None:
+    tree, heads, faulty = replay(data)
+
+    try:
+        tally = digest(data).tally
+    except Unsound:
+        return
+    assert not faulty
+    assert (tally.entries, tally.current) == (len(tree), heads.current)
+    assert tally.heads.keys() == heads.heads.keys()
+    assert tally.branches == len(heads.heads.keys() - heads.archived)
+    assert tally.messages == sum(isinstance(entry.body, Message) for entry in tree)
+    assert (tally.named, tally.name) == (tree.named, tree.name)
+
+
+@given(sessions())
+def test_a_sound_file_needs_no_opening(data: bytes) -> None:
+    digest(data)
+
+
+@given(sessions(), st.data())
+def test_a_digest_goes_on_where_another_one_stopped(data: bytes, choice: st.DataObject) -> None:
+    first, *lines = data.splitlines(keepends=True)
+    cut = choice.draw(st.integers(0, len(lines)))
+    whole = digest(data)
+
+    half = begin(read(first)[0])
+    half.take(b"".join(lines[:cut]))
+    rest = Digest(half.tally, *half.since(0))
+    before = rest.tally.entries
+    rest.take(b"".join(lines[cut:]))
+
+    assert rest.tally == whole.tally
+    assert rest.since(before) == whole.since(before)
+
+
+def test_ids_that_do_not_belong_to_the_tally_are_noticed() -> None:
+    made = digest(file_of(header(), line("a")))
+
+    with pytest.raises(ValueError, match="go together"):
+        Digest(made.tally, ["a", "b"], made.since(0)[1])
+
+
+def test_names_costs_and_the_first_message_are_gathered() -> None:
+    tally = digest(
+        file_of(
+            header(title="old"),
+            line("0", None, message={"role": "user", "content": [{"type": "image"}]}),
+            line("a", None, message={"role": "user", "content": [{"type": "text", "text": " hello\n there "}]}),
+            line("b", "a"),
+            spent("c", "b", {"cost": {"total": 0.25}}),
+            spent("d", "c", {"cost": 0.5}),
+            spent("e", "d", {}),
+            {"type": "compaction", "id": "f", "parentId": "e", "summary": "s", "usage": {"cost": 1}},
+            {"type": "usage", "id": "g", "parentId": "f", "kind": "k", "usage": {"cost": {"total": 2}}},
+            {"type": "session_info", "id": "h", "parentId": "g", "name": "  new \u2028"},
+        )
+    ).tally
+
+    assert (tally.first_message, tally.session_name, tally.cost) == ("hello there", "new", 3.75)
+    assert (tally.messages, tally.entries) == (6, 9)
+
+
+def test_the_name_in_the_header_holds_until_there_is_another() -> None:
+    named = {"type": "session_info", "id": "a", "parentId": None, "name": ""}
+
+    assert digest(file_of(header(title="old"))).tally.session_name == "old"
+    assert digest(file_of(header(title="old"), named)).tally.session_name is None
+
+
+def test_odd_values_count_for_nothing_and_spoil_nothing() -> None:
+    empty = line("y", None, message={"role": "user"})
+    cut = '{"type":"message","id":"z","parentId":null,"message":{"role":"user","content":"half \\ud83d"}}'
+    record = {"type": "custom", "id": "r", "parentId": None, "customType": "sessiontree.head", "data": "\ud800"}
+    tally = digest(
+        file_of(
+            header(),
+            empty,
+            cut,
+            spent("a", None, {"cost": True}),
+            spent("b", "a", {"cost": "x"}),
+            spent("c", "b", {"cost": {"total": 10**400}}),
+            line("d", None, parentId=7, branch=7, current=7, customType=7, branchName=7, firstKeptEntryId=7, usage=7),
+            line("e", "d", message=7, data={"x": "\ud800"}),
+            line("f", "e", message={"role": 7, "x": "\ud800"}),
+            {**record, "data": {"heads": {"main": "a", "b": 7}, "archived": ["b"], "x": "\ud800"}},
+            {**record, "id": "r2"},
+            {**record, "id": "r4", "data": {"heads": 7, "x": "\ud800"}},
+            {**record, "id": "r3", "data": {"current": "nobody", "heads": {"x": None}}},
+            "",
+        )
+    ).tally
+
+    assert tally.first_message == "half ?"
+    assert (tally.cost, tally.messages, tally.entries) == (0, 8, 12)
+    assert (tally.current, tally.heads, tally.archived) == ("x", {"x": None}, [])
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [line("a", "gone")],
+        [line("a", "a")],
+        [line("a"), line("a")],
+        [line("a", "b"), line("b")],
+        ["nonsense"],
+        ["[]"],
+        ['{"type":"message"}'],
+        ['{"type":7,"id":"a"}'],
+        ['{"type":"message","id":"\\ud800"}'],
+        ['{"type":"message","id":"a","branch":"\\ud800"}'],
+        [b'{"type":"x","id":"a","text":"\xff"}'],
+        [line("a"), {"type": "compaction", "id": "b", "parentId": "a", "firstKeptEntryId": "gone"}],
+        [line("a"), line("b"), {"type": "compaction", "id": "c", "parentId": "b", "firstKeptEntryId": "a"}],
+        [
+            {
+                "type": "custom",
+                "customType": "sessiontree.head",
+                "id": "a",
+                "parentId": None,
+                "data": {"heads": {"main": "gone"}},
+            }
+        ],
+    ],
+)
+def test_anything_unsound_is_noticed(lines) -> None:
+    with pytest.raises(Unsound):
+        digest(file_of(header(), *lines))
+
+
+def test_text_beyond_ascii_is_sound_wherever_blocks_are_cut() -> None:
+    said = line("a", None, message={"role": "user", "content": "é" * 20_001})
+    raw = json.dumps(said, ensure_ascii=False)
+
+    assert digest(file_of(header(), raw)).tally.first_message == "é" * 200
+
+
+def test_older_dialects_and_unreadable_beginnings_have_to_be_opened() -> None:
+    for data in (file_of(header(version=2)), file_of("nonsense", header())):
+        with pytest.raises(Unsound):
+            begin(read(data)[0])
+    with pytest.raises(FormatError):
+        begin(read(b"\n")[0])
+
+
+def test_a_header_keeps_what_utf8_can_hold() -> None:
+    tally = begin(read(file_of(header(cwd="/\udcff", parentSession="/p.jsonl")))[0]).tally
+
+    assert (tally.cwd, tally.parent_session) == ("/?", "/p.jsonl")
