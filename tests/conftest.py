@@ -19,5 +19,6 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     home = tmp_path / "home"
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.setenv("SESSIONTREE_HOME", str(home / ".sessiontree"))
-    monkeypatch.delenv("NO_COLOR", raising=False)
+    for name in ("NO_COLOR", "PI_CODING_AGENT_DIR", "PI_CODING_AGENT_SESSION_DIR"):
+        monkeypatch.delenv(name, raising=False)
     return home

@@ -3,6 +3,7 @@
 import os
 import stat
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -103,6 +104,128 @@ def test_a_session_can_be_made_in_a_folder_or_as_a_file(tmp_path: Path) -> None:
     assert as_file.file == tmp_path / "one.jsonl"
     with pytest.raises(st.StoreError, match="exists"):
         st.create(file=tmp_path / "one.jsonl")
+
+
+@pytest.mark.parametrize("name", ["..", "a\0b", "x" * 300, "%2e%2e", "\u202ename", "*", "--p--"])
+def test_a_name_is_only_compared_and_never_part_of_a_path(name: str) -> None:
+    session = st.create(name="auth", cwd="/p")
+    assert session.file is not None
+
+    with pytest.raises((st.NotFound, st.StoreError)):
+        st.open(name)
+
+
+def test_links_in_the_catalog_are_not_followed(home: Path, tmp_path: Path) -> None:
+    outside = st.create(name="outside", dir=tmp_path / "elsewhere" / "--x--")
+    inside = st.create(name="inside", cwd="/p")
+    assert inside.file is not None
+    assert outside.file is not None
+    (inside.file.parent.parent / "--link--").symlink_to(outside.file.parent)
+    (inside.file.parent / f"x_{outside.id}.jsonl").symlink_to(outside.file)
+    (inside.file.parent / "x_loop.jsonl").symlink_to("x_loop.jsonl")
+    os.mkfifo(inside.file.parent / "x_pipe.jsonl")
+
+    for name in ("outside", outside.id, "loop", "pipe"):
+        with pytest.raises(st.NotFound):
+            st.open(name)
+    assert st.open("inside").id == inside.id
+    assert [summary.id for summary in st.sessions(all=True) if not summary.damaged] == [inside.id]
+
+
+def test_finding_by_id_or_path_needs_no_index(home: Path) -> None:
+    session = st.create(name="auth", cwd="/p")
+    assert session.file is not None
+
+    for name in (session.id, session.id[:20], str(session.file)):
+        assert st.open(name).id == session.id
+    assert not (home / ".sessiontree" / "index.db").exists()
+
+
+# Listing and searching
+
+
+def ids(**options: Any) -> list[str]:
+    return [summary.id for summary in st.sessions(**options)]
+
+
+def test_sessions_of_this_folder_are_listed_newest_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    made = [st.create(cwd=tmp_path / "a" / "b") for _ in range(3)]
+    other, same_folder_name = st.create(cwd="/q"), st.create(cwd=tmp_path / "a-b")
+    for age, session in enumerate([*made, other, same_folder_name]):
+        assert session.file is not None
+        os.utime(session.file, (1_000_000 - age, 1_000_000 - age))
+    monkeypatch.chdir(tmp_path / "a" / "b")
+
+    assert ids() == ids(cwd=tmp_path / "a" / "b") == [session.id for session in made]
+    assert ids(all=True) == [*(session.id for session in made), other.id, same_folder_name.id]
+    assert ids(cwd="/nowhere") == []
+
+
+def test_a_file_that_tells_no_folder_is_listed_where_it_is() -> None:
+    session = st.create(cwd="/p")
+    assert session.file is not None
+    (session.file.parent / "x_bad.jsonl").write_bytes(b"garbage")
+
+    assert set(ids(cwd="/p")) == {"bad", session.id}
+
+
+def test_any_folder_can_be_listed_and_with_all_those_below_it(tmp_path: Path) -> None:
+    top, below = st.create(dir=tmp_path / "mine"), st.create(dir=tmp_path / "mine" / "more")
+    st.create(dir=tmp_path / "mine" / "more" / "deep")
+
+    assert ids(dir=tmp_path / "mine") == [top.id]
+    assert set(ids(dir=tmp_path / "mine", all=True)) == {top.id, below.id}
+    with pytest.raises(st.NotFound):
+        st.sessions(dir=tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize(("source", "folder"), [("pi", ".pi/agent/sessions"), ("omp", ".omp/agent/sessions")])
+def test_sessions_of_other_programs_are_listed_and_searched_and_never_touched(
+    home: Path, source: str, folder: str
+) -> None:
+    theirs, others = st.create(dir=home / folder / "--p--", cwd="/p"), st.create(dir=home / folder / "-q", cwd="/q")
+    theirs.append(st.user("apple"))
+    st.create(cwd="/p")
+    before = {path: path.stat().st_mtime_ns for path in (home / folder).rglob("*")}
+
+    assert ids(source=source, cwd="/p") == [theirs.id]
+    assert set(ids(source=source, all=True)) == {theirs.id, others.id}
+    assert [hit.session for hit in st.search("apple", source=source, cwd="/p")] == [theirs.id]
+    assert st.search("apple", all=True) == []
+    assert {path: path.stat().st_mtime_ns for path in (home / folder).rglob("*")} == before
+
+
+def test_pi_says_where_its_sessions_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    agent = st.create(dir=tmp_path / "agent" / "sessions" / "--p--")
+    flat = st.create(dir=tmp_path / "flat")
+
+    monkeypatch.setenv("PI_CODING_AGENT_DIR", str(tmp_path / "agent"))
+    assert ids(source="pi", all=True) == [agent.id]
+    monkeypatch.setenv("PI_CODING_AGENT_SESSION_DIR", str(tmp_path / "flat"))
+    assert ids(source="pi", all=True) == [flat.id]
+    with pytest.raises(st.InvalidOperation, match="'emacs'"):
+        st.sessions(source="emacs")
+
+
+def test_a_search_is_of_this_folder_or_of_all() -> None:
+    here, there = st.create(cwd="/p"), st.create(cwd="/q")
+    for session in (here, there):
+        session.append(st.user("apple"))
+
+    assert [hit.session for hit in st.search("apple", cwd="/p")] == [here.id]
+    assert {hit.session for hit in st.search("apple", all=True)} == {here.id, there.id}
+    with pytest.raises(st.InvalidOperation):
+        st.search("")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="the superuser may read everything")
+def test_a_folder_that_may_not_be_read_is_listed_as_bad(home: Path) -> None:
+    session = st.create(cwd="/p")
+    assert session.file is not None
+    session.file.parent.chmod(0)
+
+    assert [summary.damage for summary in st.sessions(all=True)] == ["Permission denied"]
 
 
 # Forks

@@ -148,13 +148,16 @@ def _take_text(db: Database, file: _File) -> Generator[int]:
     if last is not None:
         start = last[1]  # it was not full: it goes on with what is new
     batch: list[_Chunk] = []
+    size = 0
     for chunk in _chunks(file, start):
         batch.append(chunk)
-        if sum(len(chunk.words) for chunk in batch) >= AT_ONCE:
+        size += len(chunk.words)
+        if size >= AT_ONCE:
             if not _keep(db, file, at, batch, last):
                 return
-            yield batch[-1].stop - at
-            at, batch, last = batch[-1].stop, [], None
+            yield chunk.stop - at
+            at, last, size = chunk.stop, None, 0
+            batch.clear()
     _keep(db, file, at, batch, last, done=True)
     yield file.read_to - at
 
