@@ -13,44 +13,7 @@ import pytest
 import sessiontree as st
 from sessiontree.cli.app import MODULES, run
 from sessiontree.cli.output import safe, safe_lines
-
-Run = Callable[..., str]
-
-
-@pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    folder = tmp_path / "here"
-    folder.mkdir()
-    monkeypatch.chdir(folder)
-    return folder
-
-
-@pytest.fixture
-def cli(capsys: pytest.CaptureFixture[str], here: Path) -> Run:
-    """Run a command that must succeed, and give what it printed."""
-
-    def command(*arguments: str, code: int = 0) -> str:
-        assert run(list(arguments)) == code
-        return capsys.readouterr().out
-
-    return command
-
-
-@pytest.fixture
-def fails(capsys: pytest.CaptureFixture[str], here: Path) -> Run:
-    """Run a command that must fail, and give its one sentence."""
-
-    def command(*arguments: str, code: int = 1) -> str:
-        assert run(list(arguments)) == code
-        captured = capsys.readouterr()
-        assert captured.out == ""
-        assert "Traceback" not in captured.err
-        if code == 1:
-            assert captured.err.startswith("sessiontree: ")
-            assert captured.err.count("\n") == 1
-        return captured.err
-
-    return command
+from tests.cli.conftest import HOSTILE, Run, process
 
 
 @pytest.fixture
@@ -466,8 +429,6 @@ def test_damage_is_told_beside_the_drawing(here: Path, capsys) -> None:
 
 # Safety, help, colours, completion
 
-HOSTILE = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202edesrever\u2028\x7f\r\n\ud800"
-
 
 def test_text_from_files_cannot_control_the_terminal(cli, data, talk, here: Path) -> None:
     session = st.open("@")
@@ -548,11 +509,6 @@ def test_the_tour_plays_without_a_terminal(cli) -> None:
 
 
 # As a real process
-
-
-def process(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", "from sessiontree.cli import main; main()", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False, **options)
 
 
 def test_the_version_is_printed_without_loading_anything() -> None:

@@ -1,0 +1,243 @@
+"""Commands over many sessions: ls, search, archive, delete."""
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import sessiontree as st
+from sessiontree.cli.app import run
+from tests.cli.conftest import HOSTILE, Run, process
+
+
+@pytest.fixture
+def rows(cli: Run) -> Callable[..., list[Any]]:
+    """Run a command with --json, and give the objects it printed, one a line."""
+
+    def command(*arguments: str) -> list[Any]:
+        return [json.loads(line) for line in cli(*arguments, "--json").splitlines()]
+
+    return command
+
+
+@pytest.fixture
+def talk(here: Path) -> st.Session:
+    session = st.create(name="auth", cwd=here)
+    session.append(st.user("How do I make it faster?"))
+    session.append(st.assistant("With a cache, or a dict.", usage={"input": 10, "cost": 0.5}))
+    return session
+
+
+def test_ls_gives_a_line_of_json_for_each_session(rows, talk: st.Session, here: Path) -> None:
+    (row,) = rows("ls")
+
+    assert row == {
+        "id": talk.id,
+        "name": "auth",
+        "firstMessage": "How do I make it faster?",
+        "messageCount": 2,
+        "entryCount": 3,
+        "branchCount": 1,
+        "branch": "main",
+        "cost": 0.5,
+        "created": talk.header.timestamp,
+        "modified": row["modified"],
+        "cwd": str(here),
+        "parentSession": None,
+        "archived": False,
+        "damaged": False,
+        "damage": None,
+        "file": str(talk.file),
+    }
+
+
+def test_ls_shows_what_people_look_for(cli, talk: st.Session) -> None:
+    assert talk.file is not None
+    fork = st.fork(talk, at="HEAD~1")
+    (talk.file.parent / "x_bad.jsonl").write_bytes(b"garbage")
+
+    text = cli("ls")
+
+    for part in (
+        f"{talk.id} auth\n",
+        "2 messages, 3 entries, 1 branch, $0.5000",
+        "How do I make it faster?",
+        f"fork of {talk.id}",
+        "bad damaged",
+        "no session header",
+    ):
+        assert part in text
+    assert text.index("bad damaged") < text.index(fork.id) < text.index(f"{talk.id} auth")
+
+
+def test_ls_of_this_folder_of_all_of_another_folder_and_of_other_programs(rows, cli, talk, home: Path) -> None:
+    other = st.create(cwd="/q")
+    pi = st.create(dir=home / ".pi" / "agent" / "sessions" / "--q--", cwd="/q")
+
+    def ids(*arguments: str) -> list[str]:
+        return [row["id"] for row in rows("ls", *arguments)]
+
+    assert ids() == [talk.id]
+    assert ids("--all") == [other.id, talk.id]
+    assert ids("--source", "pi", "--all") == [pi.id]
+    assert ids("--source", "pi") == []
+    assert ids("--dir", str(pi.file.parent)) == [pi.id]
+    assert "/q" in cli("ls", "--all")
+    assert "no sessions" in cli("ls", "--source", "omp", "--all")
+
+
+def test_archived_sessions_are_listed_when_asked(rows, cli, talk: st.Session) -> None:
+    assert rows("archive", "@") == [{"archived": True, "file": str(talk.file)}]
+
+    assert (rows("ls"), [row["id"] for row in rows("ls", "--archived")]) == ([], [talk.id])
+    assert "no sessions of this folder" in cli("ls")
+    assert "back in listings" in cli("archive", "auth", "--undo")
+    assert len(rows("ls")) == 1
+    assert "archived" in cli("archive", "auth")
+
+
+def test_search_prints_what_other_commands_take(rows, cli, talk: st.Session) -> None:
+    (hit,) = rows("search", "cache")
+    text = cli("search", "cach*", "role:assistant", "since:7d")
+
+    assert set(hit) == {
+        "session", "name", "entry", "type", "role", "timestamp", "branch", "inContext", "snippet", "file",
+    }  # fmt: skip
+    assert (hit["branch"], hit["inContext"], hit["role"]) == ("main", True, "assistant")
+    for command in ("context", "log"):
+        assert cli(command, hit["session"], "--at", hit["entry"])
+    assert rows("fork", hit["session"], "--at", hit["entry"])[0]["forkedFrom"] == hit["entry"]
+    assert text.splitlines()[0] == f"{talk.id} auth"
+    assert f"  {hit['entry'][:8]} " in text
+    assert " main in context assistant\n    With a cache, or a dict.\n" in text
+
+
+def test_search_goes_everywhere_when_asked_and_says_when_there_is_nothing(rows, cli, talk, home: Path) -> None:
+    other = st.create(cwd="/q")
+    other.append(st.user("a cache"))
+    pi = st.create(dir=home / ".pi" / "agent" / "sessions" / "--q--", cwd="/q")
+    left = pi.append(st.user("a cache"))
+    pi.switch("root")
+
+    assert len(rows("search", "cache")) == 1
+    assert len(rows("search", "cache", "--all")) == 2
+    assert len(rows("search", "cache", "--all", "--limit", "1")) == 1
+    assert rows("search", "cache", "--source", "pi", "--all")[0]["entry"] == left.id
+    text = cli("search", "cache", "--source", "pi", "--all")
+    assert text.startswith(str(pi.file))
+    assert "on no branch not in context" in text
+    assert cli("search", "nowhere").strip() == "nothing found"
+
+
+def test_delete_asks_for_yes_where_nobody_can_be_asked(cli, rows, fails, talk: st.Session) -> None:
+    assert "--yes" in fails("delete", "auth", code=2)
+    assert "--restore or --purge" in fails("delete", "auth", "--restore", "--purge", code=2)
+    assert len(rows("ls")) == 1
+
+    (deleted,) = rows("delete", "auth", "--yes")
+    assert deleted["done"] == "deleted"
+    assert (rows("ls"), [row["id"] for row in rows("ls", "--trash")]) == ([], [talk.id])
+    assert "auth" in cli("ls", "--trash")
+    assert "no session 'auth'" in fails("delete", "auth", "--yes")
+    assert rows("delete", "auth", "--restore") == [{"done": "restored", "file": str(talk.file)}]
+    assert cli("delete", talk.id, "--purge", "--yes").startswith("removed")
+    assert (rows("ls"), rows("ls", "--trash")) == ([], [])
+
+
+def at_a_terminal(*arguments: str, answer: bytes = b"") -> tuple[int, bytes]:
+    """Run the command at a terminal of its own, and give its exit code and what was shown."""
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-c", "from sessiontree.cli import main; main()", *arguments]
+    with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs) as child:
+        os.write(ours, answer)
+        os.close(theirs)
+        shown = b""
+        try:
+            while part := os.read(ours, 4096):
+                shown += part
+        except OSError:  # the other end is closed
+            pass
+        os.close(ours)
+    return child.returncode, shown
+
+
+def test_delete_asks_at_a_terminal(talk: st.Session) -> None:
+    assert talk.file is not None
+
+    code, shown = at_a_terminal("delete", "auth", answer=b"n\n")
+    assert (code, talk.file.exists()) == (130, True)
+    assert b"Move auth to the trash? [y/N]" in shown
+
+    code, _ = at_a_terminal("delete", "auth", answer=b"y\n")
+    assert (code, talk.file.exists()) == (0, False)
+
+
+def test_progress_is_shown_at_a_terminal_alone_and_only_of_what_takes_long(talk, monkeypatch, capsys) -> None:
+    from sessiontree.cli import shelf
+
+    assert shelf._progress("reading") is None
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    quick, slow = shelf._progress("reading"), shelf._progress("reading")
+    assert quick is not None
+    assert slow is not None
+    quick(1, 2)
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(shelf, "SLOW_SECONDS", -1)
+    slow(1, 2)
+    slow(1, 2)
+    slow(2, 2)
+
+    assert capsys.readouterr().err == "\r\x1b[Kreading: 50 %\r\x1b[K"
+
+
+def test_text_from_files_cannot_control_the_terminal_here_either(cli, here: Path) -> None:
+    session = st.create(name=HOSTILE.replace("\n", " "), cwd=here)
+    session.append(st.user(f"apple {HOSTILE}"))
+    (here / "a\x1b[2J.jsonl").write_bytes(b"garbage")
+
+    for command in (["ls"], ["ls", "--dir", "."], ["search", "apple"]):
+        for options in ([], ["--json"]):
+            out = cli(*command, *options)
+            assert not set(out) & {"\x1b", "\x07", "\x9b", "\u202e", "\u2028", "\x7f", "\r", "\ud800"}
+
+
+@pytest.mark.parametrize(
+    "arguments", [("search",), ("search", "x", "--limit", "0"), ("ls", "--source", "emacs"), ("archive",)]
+)
+def test_wrong_usage_is_told(fails, arguments) -> None:
+    assert "Error: " in fails(*arguments, code=2)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("search", ""),
+        ("search", "since:soon"),
+        ("ls", "--dir", "nowhere"),
+        ("archive", "nope"),
+        ("delete", "x", "--yes"),
+    ],
+)
+def test_errors_are_one_sentence(fails, arguments) -> None:
+    assert len(fails(*arguments)) > 20
+
+
+def test_ordinary_commands_do_without_the_database(talk: st.Session) -> None:
+    script = "import sys; from sessiontree.cli.app import run; run(sys.argv[1:]); sys.exit('sqlite3' in sys.modules)"
+    for arguments in (["tree", "@"], ["context", talk.id], ["append", "@", "--role", "user", "x"]):
+        done = subprocess.run([sys.executable, "-c", script, *arguments], capture_output=True, check=False)
+        assert (done.returncode, done.stderr) == (0, b"")
+    assert run(["ls"]) == 0
+
+
+def test_a_listing_in_a_pipe_that_closes_is_no_traceback(talk) -> None:
+    script = f"{sys.executable} -c 'from sessiontree.cli import main; main()' ls --json | true"
+
+    assert subprocess.run(["bash", "-c", script], capture_output=True, check=False).stderr == b""
+    assert process("ls", "--json").stdout.count("\n") == 1
