@@ -189,6 +189,28 @@ def fill_up_to_a_limit(folder: str) -> None:
     fill(os.path.join(folder, "s.jsonl"), room=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard)))
 
 
+def read_a_hostile_file(file: str) -> None:
+    """Ask a file what programs ask first, with little memory; what came of it, as JSON."""
+    import resource
+
+    resource.setrlimit(resource.RLIMIT_AS, (512 << 20, 512 << 20))
+    told: dict[str, Any] = {}
+    start = time.monotonic()
+    try:
+        with st.open(file, durability="none") as session:
+            session.context()
+            told["entries"] = len(session.tree)
+            told["problems"] = sorted({problem.kind for problem in session.problems})
+            session.append(st.user("and on"))
+    except SessionTreeError as error:
+        told["error"] = str(error)
+    except BaseException as error:  # noqa: BLE001 - told, and judged by the test
+        told["untyped"] = repr(error)[:200]
+    told["seconds"] = round(time.monotonic() - start, 2)
+    told["megabytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
+    print(json.dumps(told))
+
+
 # Writers, for the harnesses that kill
 
 
@@ -314,7 +336,7 @@ def main() -> None:
     if scenario in SCENARIOS:
         run(SCENARIOS[scenario](file))
     else:
-        {"small-disk": fill_a_small_disk, "limit": fill_up_to_a_limit}[scenario](file)
+        {"small-disk": fill_a_small_disk, "limit": fill_up_to_a_limit, "hostile": read_a_hostile_file}[scenario](file)
 
 
 if __name__ == "__main__":

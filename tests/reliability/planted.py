@@ -193,28 +193,41 @@ def calls_home() -> None:
 
 def breaks_on_odd_labels() -> None:
     """The loader breaks on a label that stands on an entry whose parent is `null`: found by structure alone."""
-    take = sessions.Session._take
+    load = sessions.Session._load
 
-    def odd(self: Any, entries: Any) -> None:
-        take(self, entries)
-        for entry in entries:
+    def odd(self: Any) -> Any:
+        loaded = load(self)
+        for entry in loaded.tree:
             target = getattr(entry.body, "target", None)
-            if entry.type == "label" and target in self.tree and self.tree[target].parent is None:
+            if entry.type == "label" and target in loaded.tree and loaded.tree[target].parent is None:
                 raise ZeroDivisionError("an odd label")
+        return loaded
 
-    sessions.Session._take = odd
+    sessions.Session._load = odd
 
 
 def reads_for_ever() -> None:
-    """The loader hangs on a blank line."""
-    take = sessions.Session._take
+    """The loader hangs on a file without entries."""
+    load = sessions.Session._load
 
-    def slow(self: Any, entries: Any) -> None:
-        while b"" in self._reader.lines:
+    def slow(self: Any) -> Any:
+        loaded = load(self)
+        while not len(loaded.tree):
             pass
-        take(self, entries)
+        return loaded
 
-    sessions.Session._take = slow
+    sessions.Session._load = slow
+
+
+def takes_all_memory() -> None:
+    """The loader keeps a gigabyte for a file without entries."""
+    load = sessions.Session._load
+
+    def large(self: Any) -> Any:
+        loaded = load(self)
+        return loaded if len(loaded.tree) else [bytes(1 << 20) for _ in range(1 << 10)]
+
+    sessions.Session._load = large
 
 
 PLANTS: dict[str, Callable[[], None]] = {
@@ -238,5 +251,6 @@ PLANTS: dict[str, Callable[[], None]] = {
         calls_home,
         breaks_on_odd_labels,
         reads_for_ever,
+        takes_all_memory,
     )
 }

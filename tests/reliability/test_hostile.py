@@ -1,0 +1,183 @@
+"""No file, however broken or hostile, crashes, hangs or blows up the program."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import sessiontree as st
+from tests.builders import entry, file_of, header
+from tests.reliability.harness import ROOT, run_child, times
+
+MILLION = 10**6
+SECONDS = 30
+"""The most that a bomb may take on a machine that has other things to do."""
+
+
+def message(content: bytes) -> bytes:
+    """A line with any bytes as the content of a message."""
+    raw = entry("a", None, {"type": "message", "message": {"role": "user", "content": "CONTENT"}}).raw
+    return raw.replace(b'"CONTENT"', content)
+
+
+BOMBS: dict[str, bytes] = {
+    "a million brackets": b"[" * MILLION,
+    "a value nested a million deep": message(b"[" * MILLION + b"]" * MILLION),
+    "objects nested a million deep": message(b'{"a":' * MILLION + b"1" + b"}" * MILLION),
+    "a million digits": message(b"9" * MILLION),
+    "a million digits as an exponent": message(b"1e" + b"9" * MILLION),
+    "a hundred thousand keys": message(b"{" + b",".join(b'"%d":1' % n for n in range(10**5)) + b"}"),
+    "one key a hundred thousand times": message(b"{" + b",".join([b'"a":1'] * 10**5) + b"}"),
+    "ten million empty lines": b"\n" * (10 * MILLION),
+    "a hundred thousand lines that are no entries": b"{}\n" * 10**5,
+    "a million lone surrogates": message(b'"' + b"\\ud800" * MILLION + b'"'),
+    "a line over the limit": message(b'"' + b"x" * (64 << 20) + b'"'),
+    "a cycle of twenty thousand": b"\n".join(entry(f"{n:08x}", f"{(n - 1) % 20000:08x}").raw for n in range(20000)),
+    "everything in one line": file_of(header()).strip() * 1000,
+    "bytes that are no letters": b"\xff\xfe" * MILLION,
+}
+
+
+def asked(file: Path, *plants: str, seconds: float = SECONDS) -> dict[str, Any]:
+    done = run_child("hostile", str(file), *plants, seconds=seconds)
+    assert done.returncode == 0, done.stderr[-2000:]
+    told = json.loads(done.stdout)
+    assert "untyped" not in told, told
+    return told
+
+
+@pytest.mark.parametrize("bomb", BOMBS)
+def test_a_bomb_hides_only_itself(tmp_path: Path, bomb: str) -> None:
+    file = tmp_path / "s.jsonl"
+    file.write_bytes(file_of(header(), BOMBS[bomb], entry("last", "a").raw))
+
+    told = asked(file)
+
+    assert "error" not in told, told
+    assert told["entries"] >= 1
+    assert file.read_bytes().startswith(file_of(header(), BOMBS[bomb]))
+
+
+@pytest.mark.parametrize("bomb", BOMBS)
+def test_a_bomb_in_the_place_of_a_header_is_refused_and_left_alone(tmp_path: Path, bomb: str) -> None:
+    file = tmp_path / "s.jsonl"
+    file.write_bytes(BOMBS[bomb][: 2 * MILLION] + b"\n")
+    before = file.stat()
+
+    told = asked(file)
+
+    assert "error" in told, told
+    assert (file.stat().st_size, file.stat().st_mtime_ns) == (before.st_size, before.st_mtime_ns)
+
+
+@pytest.mark.parametrize("start", [b"", file_of(header())], ids=["no header", "a header"])
+def test_a_gigabyte_without_a_newline_is_refused_when_there_is_no_room_for_it(tmp_path: Path, start: bytes) -> None:
+    file = tmp_path / "s.jsonl"
+    file.write_bytes(start)
+    os.truncate(file, 1 << 30)
+
+    assert "memory" in asked(file)["error"]
+    assert file.stat().st_size == 1 << 30
+
+
+def odd_files(folder: Path) -> dict[str, Path]:
+    os.mkfifo(folder / "pipe.jsonl")
+    (folder / "folder.jsonl").mkdir()
+    (folder / "loop.jsonl").symlink_to("loop.jsonl")
+    (folder / "dangling.jsonl").symlink_to("nowhere.jsonl")
+    (folder / "zero.jsonl").symlink_to("/dev/zero")
+    (folder / "empty.jsonl").touch()
+    (folder / "file").touch()
+    files = {path.name: path for path in folder.glob("*.jsonl")}
+    return {
+        **files,
+        "below a file": folder / "file" / "s.jsonl",
+        "/dev/zero": Path("/dev/zero"),
+        "long": folder / ("n" * 300),
+    }
+
+
+def test_what_is_no_file_is_refused_at_once(tmp_path: Path) -> None:
+    for name, path in odd_files(tmp_path).items():
+        told = asked(path, seconds=10)
+
+        assert "error" in told, f"{name}: {told}"
+
+
+@pytest.mark.parametrize("odd", ["pipe", "folder", "link"])
+def test_a_lock_that_is_no_file_is_refused_at_once(tmp_path: Path, odd: str) -> None:
+    file = tmp_path / "s.jsonl"
+    file.write_bytes(file_of(header()))
+    lock = tmp_path / "s.jsonl.lock"
+    match odd:
+        case "pipe":
+            os.mkfifo(lock)
+        case "folder":
+            lock.mkdir()
+        case _:
+            lock.symlink_to("/etc/passwd")
+
+    told = asked(file, seconds=10)
+
+    assert odd == "pipe" or "error" in told  # a pipe can be locked like any other
+
+
+def test_blocks_of_blank_lines_are_passed_over(tmp_path: Path) -> None:
+    """Also in this process, where coverage is measured."""
+    file = tmp_path / "s.jsonl"
+    first = file_of(header(), entry("a").raw)
+    for blank in (b"\n" * (1 << 19), b"\n\n" + b" " * (1 << 17) + b"\n\n"):
+        file.write_bytes(first + blank + entry("b", "a").raw + b"\n" + blank)
+
+        assert len(st.open(file).context().messages) == 2
+        assert [entry.id for entry in st.open(file).tree] == ["a", "b"]
+
+
+# Fuzzing
+
+
+def fuzz(*args: str, seconds: float) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "tests.reliability.fuzz", *args]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=seconds, check=False)
+
+
+def test_hostile_files_raise_nothing_but_our_errors() -> None:
+    done = fuzz(str(times(600, torture=100_000)), seconds=times(120, torture=3600))
+
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+
+
+def test_fuzzing_finds_a_planted_fault() -> None:
+    done = fuzz("5000", "breaks_on_odd_labels", seconds=120)
+
+    assert done.returncode == 1
+    assert "an odd label" in done.stderr
+
+
+@pytest.mark.torture
+@pytest.mark.skipif(importlib.util.find_spec("atheris") is None, reason="atheris is not installed")
+def test_fuzzing_by_coverage_raises_nothing_but_our_errors(tmp_path: Path) -> None:
+    seconds = int(os.environ.get("SESSIONTREE_FUZZ_SECONDS", "300"))
+    options = [f"-max_total_time={seconds}", "-rss_limit_mb=1024", "-timeout=10", f"-artifact_prefix={tmp_path}/"]
+
+    done = fuzz("--atheris", *options, seconds=seconds + 120)
+
+    assert done.returncode == 0, done.stderr[-4000:]
+
+
+@pytest.mark.parametrize(
+    ("plant", "error"), [("reads_for_ever", subprocess.TimeoutExpired), ("takes_all_memory", AssertionError)]
+)
+def test_a_loader_that_hangs_or_takes_all_memory_is_found(tmp_path: Path, plant: str, error: type[Exception]) -> None:
+    file = tmp_path / "s.jsonl"
+    file.write_bytes(file_of(header()))
+
+    with pytest.raises(error):
+        asked(file, plant, seconds=5)
