@@ -297,6 +297,18 @@ def test_following_a_session_line_by_line_equals_replaying_its_file(entries):
 
 
 @given(damaged_entry_lists())
+def test_replaying_many_lines_at_once_is_applying_each(entries):
+    tree, one_by_one, at_once = Tree(entries), Heads(), Heads()
+    for line in entries:
+        one_by_one.apply(line, tree)
+
+    at_once.replay(entries, tree)
+
+    assert (at_once.heads, at_once.current, at_once.moves) == (one_by_one.heads, one_by_one.current, one_by_one.moves)
+    assert at_once.lines_since_record == one_by_one.lines_since_record
+
+
+@given(damaged_entry_lists())
 def test_the_current_branch_has_a_head_whatever_the_lines_say(entries):
     heads = replayed(*entries)
 

@@ -224,6 +224,17 @@ def test_of_entries_with_one_id_the_last_counts():
     assert ids(tree.children("a")) == ""
 
 
+@pytest.mark.parametrize("lines", ["a b<gone", "a b<b", "a<b b<a", "a b<a b<a"])
+def test_a_damaged_tree_is_not_sound_before_it_is_looked_at_and_after(lines):
+    tree = hang(*lines.split())
+    assert not tree.is_sound
+
+    list(tree.walk())
+
+    assert not tree.is_sound
+    assert grow("a>b b>c").is_sound
+
+
 # Properties
 
 

@@ -67,6 +67,18 @@ def test_an_older_file_is_held_as_version_3_has_it():
     assert json.loads(line.raw)["message"] == {"role": "custom"}
 
 
+def test_lines_that_were_just_written_need_no_reading():
+    reader, _ = read(file_of(header(), A))
+    written = [entry("b", "a"), entry("c", "b")]
+
+    reader.wrote(written, [line.raw for line in written])
+
+    again, entries = read(joined(reader))
+    assert ids(entries) == "abc"
+    assert [line.line for line in written] == [3, 4]
+    assert [reader.offset(line) for line in (3, 4)] == [again.offset(line) for line in (3, 4)]
+
+
 def test_a_reader_knows_whether_it_has_met_the_header():
     assert not Reader().has_header
     assert read(file_of(header()))[0].has_header

@@ -6,8 +6,9 @@ from hypothesis import strategies as st
 
 from sessiontree.core.context import build_context
 from sessiontree.core.entries import BranchSummary, Compaction
-from sessiontree.core.heads import BranchInfo
+from sessiontree.core.heads import BranchInfo, Heads
 from sessiontree.core.messages import text
+from sessiontree.core.problems import find_problems
 from sessiontree.core.tree import Tree
 from sessiontree.format.splice import drop_key
 from tests.builders import TIME, TIME_MS, file_of, header, ids, read, replayed
@@ -202,6 +203,7 @@ def test_the_example_of_the_first_draft_gives_its_five_messages():
 
     assert (reader.dialect, reader.header.id, reader.header.cwd) == ("uuid", "abc", "/project")
     assert replayed(*entries).leaf == "m8"
+    assert [problem.kind for problem in find_problems(tree, Heads())] == []
     assert [entry.id for entry in tree.path("m8")] == ["m1", "m2", "bs1", "m7", "m8"]
     assert said(tree, "m8") == [
         ("user", "Build a CLI"),

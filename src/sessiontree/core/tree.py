@@ -77,7 +77,7 @@ class Tree:
     @property
     def is_sound(self) -> bool:
         """Whether every entry hangs where it says, and no id stands twice."""
-        return not self._relink and not self._cut
+        return not self._relink and not self._cut and len(self._by_id) == len(self.entries)
 
     def _note(self, entry: Entry) -> None:
         if entry.type == "label" and isinstance(entry.body, Label):
