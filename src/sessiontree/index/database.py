@@ -7,7 +7,6 @@ its place), work goes on with an index in memory, which is forgotten afterwards.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import sqlite3
 import stat
@@ -18,7 +17,7 @@ from typing import TypeVar
 import msgspec
 
 from sessiontree.errors import StoreError
-from sessiontree.store.jsonl import make_private_directory
+from sessiontree.store.jsonl import locked_file, make_private_directory
 
 FILE = "index.db"
 VERSION = 1
@@ -188,11 +187,10 @@ def _remove(path: str, inode: int) -> None:
 def _locked(path: str) -> Generator[None]:
     try:
         make_private_directory(os.path.dirname(path))
-        lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+        lock = locked_file(f"{path}.lock")
     except (OSError, StoreError) as error:
         raise _Unusable from error
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
         yield
     finally:
         os.close(lock)
