@@ -329,8 +329,13 @@ class Session:
         )
 
     def _check_branch(self, name: str) -> None:
-        if name not in self.heads.heads:
-            raise NotFound("branch", name, f"there are {', '.join(self.heads.heads)}")
+        self._head_of(name)
+
+    def _head_of(self, branch: str) -> EntryId | None:
+        heads = self.heads.heads
+        if branch not in heads:
+            raise NotFound("branch", branch, f"there are {', '.join(heads)}")
+        return heads[branch]
 
     # Writing
 
@@ -363,23 +368,17 @@ class Session:
             on = self.heads.current if branch is UNSET else branch
             if on is None and parent is UNSET:
                 raise InvalidOperation("an entry without a branch needs a parent")
-            if on is not None:
-                self._check_branch(on)
+            expected = None if on is None else self._head_of(on)
             under = UNSET if parent is UNSET else self.place(parent)
-            expected = None if on is None else self.heads.heads[on]
             moves = any(not is_annotation(type_of(body), getattr(body, "custom_type", None)) for body, _ in items)
 
             def build() -> list[Entry]:
-                if on is not None and moves:
-                    self._check_unmoved(on, expected)
                 head = None if on is None else self._head_of(on)
+                if moves and head != expected:
+                    raise BranchMoved(on or "", expected, head)
                 return self._chain(items, head if isinstance(under, UnsetType) else under, on)
 
             return [entry for entry in self._commit(build) if not entry.is_head_record]
-
-    def _head_of(self, branch: str) -> EntryId | None:
-        self._check_branch(branch)
-        return self.heads.heads[branch]
 
     def _check_unmoved(self, branch: str, expected: EntryId | None) -> None:
         head = self._head_of(branch)
@@ -389,15 +388,19 @@ class Session:
     def _chain(self, items: Sequence[Item], parent: EntryId | None, branch: str | None) -> list[Entry]:
         """New entries, each under the one before, with head records among them so that none is far."""
         entries: list[Entry] = []
-        heads = dict(self.heads.heads)
-        since_record = self.heads.lines_since_record
-        current = self.heads.current
-        rooted = self.tree.real_count > 0
+        tree, known = self.tree, self.heads
+        heads, current = dict(known.heads), known.current
+        since_record = known.lines_since_record
+        rooted = tree.real_count > 0
         first = above = self._under(parent)
         chain: list[Entry] = []
+
+        def path() -> list[Entry]:
+            return [*tree.path(first), *chain]
+
         for body, extra in items:
             id = self._new_id()
-            filled = self._filled(body, id, lambda: [*self.tree.path(first), *chain])
+            filled = self._filled(body, id, path)
             entry = self._stamp(filled, id, above, branch, current, extra)
             entries.append(entry)
             since_record += 1
@@ -410,7 +413,7 @@ class Session:
                 if branch is not None:
                     heads[branch] = entry.id
             if since_record >= RECORD_EVERY - 1:
-                record = self.heads.record(heads=dict(heads))
+                record = known.record(heads=dict(heads))
                 beneath = heads[current] if heads[current] is not None or rooted else above
                 entries.append(self._stamp(record, self._new_id(), beneath, current, current))
                 since_record = 0
@@ -420,7 +423,9 @@ class Session:
 
     def _under(self, leaf: EntryId | None) -> EntryId | None:
         """The parent of what is written at `leaf`: annotations before the first real entry form its chain."""
-        return self.tree.last_annotation if leaf is None and not self.tree.real_count else leaf
+        if leaf is not None:
+            return leaf
+        return None if self.tree.real_count else self.tree.last_annotation
 
     def _stamp(
         self,
@@ -481,18 +486,19 @@ class Session:
 
     def _commit(self, build: Callable[[], list[Entry]]) -> list[Entry]:
         """Write what `build` makes of the state of things; when others wrote first, take that in and build anew."""
+        loaded = self._load()
         while True:
             entries = build()
             lines = [entry.raw for entry in entries]
-            before = self._cursor
+            before = loaded.cursor
             try:
                 cursor = self._store.append(lines, after=before)
             except Conflict:
-                self.refresh()
-                if self._cursor == before:
+                loaded.refresh()
+                if loaded.cursor == before:
                     raise
                 continue
-            self._load().wrote(entries, lines, cursor)
+            loaded.wrote(entries, lines, cursor)
             self._wrote = True
             return entries
 

@@ -113,7 +113,8 @@ def complete(message: JsonObject, *, now: int, provider: str = "unknown", model:
         filled.setdefault("model", model)
         usage = message.get("usage")
         filled["usage"] = full_usage(usage if is_object(usage) else None)
-        filled.setdefault("stopReason", "toolUse" if list(tool_calls(filled)) else "stop")
+        if "stopReason" not in filled:
+            filled["stopReason"] = "toolUse" if any(tool_calls(filled)) else "stop"
     elif role == "toolResult":
         content = message.get("content")
         filled["content"] = text_blocks(content) if isinstance(content, str) else (content or [])

@@ -20,8 +20,9 @@ import errno
 import fcntl
 import os
 import stat
+import threading
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Literal, TypeAlias
 
 from sessiontree.errors import Conflict, NotFound, StoreError
@@ -46,6 +47,7 @@ class JsonlStore:
         self.path = self.where = path
         self.durability: Durability = durability
         self._fd: int | None = None
+        self._fd_identity: Identity | None = None
         self._read_fd: int | None = None
         self._identity: Identity | None = None
         self._poisoned: str | None = None
@@ -56,6 +58,7 @@ class JsonlStore:
         except ValueError:
             raise StoreError(repr(path), "not the name of a file") from None
         self._folder = os.path.dirname(self._file)
+        self._lock = Lock(f"{self._file}.lock")
 
     def create(self, lines: Sequence[bytes]) -> Cursor:
         data = self._joined(lines)
@@ -177,10 +180,10 @@ class JsonlStore:
         if identity_of(there) != cursor.value[0]:
             raise Conflict(self.where, "the file was replaced by another program")
 
-    def _check_seen(self, fd: int, after: Cursor) -> int:
+    def _check_seen(self, fd: int, after: Cursor, status: os.stat_result | None = None) -> int:
         """Refuse to go on from `after` in a file that is not the one that was read up to there; its size."""
         identity, start, seen = after.value
-        status = os.fstat(fd)
+        status = status or os.fstat(fd)
         if identity != identity_of(status):
             raise Conflict(self.where, "the file was replaced by another program")
         if status.st_size < start:
@@ -226,7 +229,8 @@ class JsonlStore:
                 if seen and not seen.endswith(b"\n"):
                     data = b"\n" + data
                 self._write(fd, data, start)
-                return Cursor((identity, start + len(data), (seen + data)[-SEEN:]))
+                seen = data[-SEEN:] if len(data) >= SEEN else (seen + data)[-SEEN:]
+                return Cursor((identity, start + len(data), seen))
         except OSError as error:
             raise self._failed(error) from error
 
@@ -271,6 +275,7 @@ class JsonlStore:
             raise self._failed(error) from error
         finally:
             self._let_go()
+            self._lock.close()
 
     def __del__(self) -> None:
         shut(self._read_fd)
@@ -294,46 +299,39 @@ class JsonlStore:
     def _let_go(self) -> None:
         self._unsynced = False
         self._fd = shut(self._fd)
+        self._fd_identity = None
 
     def _writable(self) -> int:
         """The open file; noticed if another one stands in its place."""
+        return self._standing()[0]
+
+    def _standing(self) -> tuple[int, os.stat_result]:
         if self._poisoned is not None:
             raise StoreError(self.where, f"{self._poisoned}: open it anew before writing")
         try:
             if self._fd is None:
                 self._fd = self._open(WRITE)
+                self._fd_identity = identity_of(os.fstat(self._fd))
             there = os.stat(self._file)
         except (FileNotFoundError, NotFound):
             self._let_go()
             raise Conflict(self.where, "the file was deleted by another program") from None
-        if identity_of(there) != identity_of(os.fstat(self._fd)):
+        if identity_of(there) != self._fd_identity:
             self._let_go()
             raise Conflict(self.where, "the file was replaced by another program")
-        return self._fd
+        return self._fd, there
 
     def _at(self, after: Cursor) -> int:
         """The open file, if it ends at `after` once an unfinished last line is out of the way."""
-        fd = self._writable()
-        size = self._check_seen(fd, after)
+        fd, there = self._standing()
+        size = self._check_seen(fd, after, there)
         start = after.value[1]
         if size > start and not self._mend_tail(fd, start, size):
             raise Conflict(self.where, "others wrote first")
         return fd
 
-    @contextmanager
-    def _locked(self) -> Generator[None]:
-        path = f"{self._file}.lock"
-        try:
-            lock = locked_file(path)
-        except OSError as error:
-            raise StoreError(path, reason_of(error)) from error
-        try:
-            yield
-        finally:
-            # Not by closing alone: a process forked meanwhile has it open too.
-            with suppress(OSError):
-                fcntl.flock(lock, fcntl.LOCK_UN)
-            shut(lock)
+    def _locked(self) -> AbstractContextManager[None]:
+        return self._lock
 
     # Writing
 
@@ -466,6 +464,51 @@ def identity_of(status: os.stat_result) -> Identity:
     return status.st_dev, status.st_ino
 
 
+class Lock:
+    """The lock file of a session, for one thread at a time. It stays open, since opening takes longer than writing."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._process = 0
+        self._turn = threading.Lock()
+        self._fd: int | None = None
+
+    def __enter__(self) -> None:
+        if self._process != os.getpid():
+            # What a forked process has of its parent's is one lock with it: it needs its own.
+            self._process, self._turn, self._fd = os.getpid(), threading.Lock(), shut(self._fd)
+        self._turn.acquire()
+        try:
+            if self._fd is not None:
+                fcntl.flock(self._fd, fcntl.LOCK_EX)
+                if os.fstat(self._fd).st_nlink:
+                    return
+                self._fd = shut(self._fd)  # deleted since
+            self._fd = locked_file(self._path)
+        except BaseException as error:
+            self._turn.release()
+            if isinstance(error, OSError):
+                raise StoreError(self._path, reason_of(error)) from error
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            # Not by closing alone: a process forked meanwhile has it open too.
+            if self._fd is not None:
+                fcntl.flock(self._fd, fcntl.LOCK_UN)
+        except OSError:
+            self._fd = shut(self._fd)
+        finally:
+            self._turn.release()
+
+    def close(self) -> None:
+        with self._turn:
+            self._fd = shut(self._fd)
+
+    def __del__(self) -> None:
+        shut(self._fd)
+
+
 def locked_file(path: str) -> int:
     """The lock file at `path`, open and ours alone."""
     while True:
@@ -537,12 +580,12 @@ def read_all(fd: int, start: int, size: int) -> bytes:
 
 
 def write_all(fd: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        written = os.write(fd, view)
+    done = os.write(fd, data)
+    while done < len(data):
+        written = os.write(fd, memoryview(data)[done:])
         if written == 0:
             raise OSError(errno.EIO, "nothing was written")
-        view = view[written:]
+        done += written
 
 
 def make_private_directory(path: str) -> None:
