@@ -79,6 +79,18 @@ def test_lines_that_were_just_written_need_no_reading():
     assert [reader.offset(line) for line in (3, 4)] == [again.offset(line) for line in (3, 4)]
 
 
+def test_lines_that_were_just_written_to_a_file_stay_there():
+    data = file_of(header(), A)
+    line = entry("b", "a")
+    written = data + line.raw + b"\n"
+    reader = Reader(fetch=lambda start, length: written[start : start + length])
+    reader.feed(data)
+
+    reader.wrote([line], [line.raw])
+
+    assert joined(reader) == written
+
+
 def test_a_reader_knows_whether_it_has_met_the_header():
     assert not Reader().has_header
     assert read(file_of(header()))[0].has_header
