@@ -95,6 +95,13 @@ def test_costs_by_kind_are_added_up():
     assert full_usage({"cost": {"input": 1, "cacheRead": 2}})["cost"]["total"] == 3
 
 
+def test_usage_in_the_full_form_stays_as_it_is():
+    full = full_usage({"input": 10, "cost": 0.01})
+
+    assert full_usage(full) == full
+    assert full_usage({**full, "cost": {"input": 1}})["cost"]["total"] == 1
+
+
 def test_a_message_is_completed_as_peers_write_it():
     filled = complete({"role": "assistant", "content": "hi"}, now=7, provider="p", model="m")
 
@@ -118,6 +125,7 @@ def test_completing_keeps_what_is_there():
     assert (filled["model"], filled["timestamp"], filled["stopReason"]) == ("mine", 1, "toolUse")
     assert filled["content"] == given_["content"]
     assert "provider" not in given_
+    assert complete({**given_, "stopReason": "length"}, now=7)["stopReason"] == "length"
 
 
 def test_completing_a_result_says_that_it_is_no_error():
