@@ -20,7 +20,7 @@ from msgspec import UNSET, Struct, UnsetType
 from sessiontree.comparison import Comparison, Diff
 from sessiontree.comparison import compare as compare_branches
 from sessiontree.comparison import diff as diff_places
-from sessiontree.core.context import Context, Explanation, build_context, context_of, explain, fold_system, state_of
+from sessiontree.core.context import Context, Explanation, build_context, context_of, explain, fold_system, model_above
 from sessiontree.core.entries import (
     Body,
     BranchPoint,
@@ -395,12 +395,13 @@ class Session:
         first = above = self._under(parent)
         chain: list[Entry] = []
 
-        def path() -> list[Entry]:
-            return [*tree.path(first), *chain]
+        def up() -> Iterator[Entry]:
+            yield from reversed(chain)
+            yield from tree.up(first)
 
         for body, extra in items:
             id = self._new_id()
-            filled = self._filled(body, id, path)
+            filled = self._filled(body, id, up)
             entry = self._stamp(filled, id, above, branch, current, extra)
             entries.append(entry)
             since_record += 1
@@ -446,14 +447,14 @@ class Session:
             extra=extra,
         )
 
-    def _filled(self, body: Body, id: EntryId, path: Callable[[], list[Entry]]) -> Body:
-        """`body` with what peers expect to find in it; `path` is the way to where it will stand."""
+    def _filled(self, body: Body, id: EntryId, up: Callable[[], Iterator[Entry]]) -> Body:
+        """`body` with what peers expect to find in it; `up` gives the entries above where it will stand."""
         match body:
             case Message(message):
                 provider, model = "unknown", "unknown"
                 if role(message) == "assistant" and ("provider" not in message or "model" not in message):
-                    state = state_of(path())
-                    provider, model = state.provider or provider, state.model or model
+                    above = model_above(up())
+                    provider, model = above[0] or provider, above[1] or model
                 return Message(complete(message, now=self._now(), provider=provider, model=model))
             case Label(target=target) | ContextEdit(target=target):
                 if target not in self.tree:
@@ -469,8 +470,9 @@ class Session:
             case Custom(custom_type="sessiontree.head"):
                 raise InvalidOperation("head records are written by moving, switching and closing")
             case Compaction(first_kept=anchor):
-                context = context_of(path())
-                if anchor is not None and all(entry.id != anchor for entry in path()):
+                path = list(up())[::-1]
+                context = context_of(path)
+                if anchor is not None and all(entry.id != anchor for entry in path):
                     raise InvalidOperation(f"a compaction cannot keep from {anchor!r}, which is not on its path")
                 system = body.system_message or fold_system(context.messages)
                 if system is not None:

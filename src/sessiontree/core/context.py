@@ -8,7 +8,7 @@ if not, what stands for it. One projection serves all three.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -270,6 +270,19 @@ def state_of(path: Sequence[Entry]) -> State:
                 pass
     injected = [*known.pop("rules", ()), *(rule for several in reversed(rules) for rule in several)]
     return State(**known, rules=tuple(dict.fromkeys(injected)))
+
+
+def model_above(up: Iterable[Entry]) -> tuple[str | None, str | None]:
+    """Provider and model that hold below entries, the nearest first: as `state_of` tells, looking no further up."""
+    for entry in up:
+        if entry.type in ("model_change", "message"):
+            known = _model(entry.decoded())
+            if known:
+                return known["provider"], known["model"]
+        elif entry.type == "compaction" and isinstance(entry.body, Compaction) and entry.body.state is not None:
+            carried = _state_from_wire(entry.body.state)
+            return carried["provider"], carried["model"]
+    return None, None
 
 
 def _model(body: Body) -> dict[str, str | None]:
