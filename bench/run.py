@@ -11,6 +11,7 @@ are told beside its median. See docs/speed.md.
 from __future__ import annotations
 
 import argparse
+import compileall
 import datetime
 import json
 import os
@@ -439,6 +440,8 @@ def main(arguments: Sequence[str]) -> int:
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
     suffix = "" if given.scale == "full" else f"-{given.scale}"
     out = given.out or HERE / "results" / f"{today}{suffix}.json"
+    # As an installer would: otherwise the commands compile what was edited since, every time.
+    compileall.compile_dir(HERE.parent / "src", quiet=1)
     corpus = made(given.data, given.scale, say)
     scratch = given.data / "scratch"
     scratch.mkdir(exist_ok=True)
