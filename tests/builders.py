@@ -66,9 +66,10 @@ def header(**fields: Any) -> dict[str, Any]:
     return {"type": "session", "version": 3, "id": "s", "timestamp": TIME, "cwd": "/project", **fields}
 
 
-def file_of(*lines: bytes | str | dict[str, Any]) -> bytes:
-    """The bytes of a file with these lines."""
-    raw = [json.dumps(line) if isinstance(line, dict) else line for line in lines]
+def file_of(*lines: bytes | str | dict[str, Any], spaced: bool = True) -> bytes:
+    """The bytes of a file with these lines; without blanks they are spelled as pi and we write them."""
+    separators = (", ", ": ") if spaced else (",", ":")
+    raw = [json.dumps(line, separators=separators) if isinstance(line, dict) else line for line in lines]
     return b"".join((line.encode() if isinstance(line, str) else line) + b"\n" for line in raw)
 
 

@@ -209,14 +209,15 @@ def _damaged(choices: list[Choice], harm: list[tuple[int, int]], odd: list[Any])
 
 def sessions(max_size: int = 20) -> st.SearchStrategy[bytes]:
     """Files without a fault."""
-    return _histories(max_size).map(lambda choices: file_of(header(), *_well_formed(choices)))
+    lines = _histories(max_size).map(_well_formed)
+    return st.builds(lambda lines, spaced: file_of(header(), *lines, spaced=spaced), lines, st.booleans())
 
 
 def damaged_sessions(max_size: int = 20) -> st.SearchStrategy[bytes]:
     """Files with any damage behind the header."""
     harm = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 59)), min_size=max_size, max_size=max_size)
     damaged = st.builds(_damaged, _histories(max_size), harm, st.lists(json_values, min_size=1, max_size=3))
-    return damaged.map(lambda lines: file_of(header(), *lines))
+    return st.builds(lambda lines, spaced: file_of(header(), *lines, spaced=spaced), damaged, st.booleans())
 
 
 def entry_lists(max_size: int = 20) -> st.SearchStrategy[list[Entry]]:

@@ -117,7 +117,7 @@ def test_every_entry_that_lost_its_place_is_reported(entries):
 
 
 def test_a_line_that_begins_well_but_is_no_json_is_a_fault():
-    [torn] = read(file_of(header(), '{"type":"message","id":"a","parentId":null,"timestamp":"t","message":{]}'))[1]
+    [torn] = read(file_of(header(), '{"type":"message","id":"a","parentId":null,"timestamp":"t","message":{]}}'))[1]
 
     assert told(Tree([torn])) == [("malformed_line", "fault", "a", 2)]
 

@@ -9,6 +9,7 @@ from sessiontree.core.problems import find_problems
 from sessiontree.core.tree import Tree
 from sessiontree.errors import FormatError
 from sessiontree.format import codec, jsonl
+from sessiontree.format.codec import read_entry
 from sessiontree.format.jsonl import Reader
 from tests.builders import entry, file_of, header, ids, read
 from tests.strategies import damaged_sessions, object_texts, sessions
@@ -120,6 +121,15 @@ def test_blank_lines_are_kept_and_are_no_problem():
     assert joined(reader) == data
 
 
+def test_a_file_of_blank_lines_is_a_header_and_nothing():
+    data = file_of(header()) + b"\n" * 5
+
+    reader, entries = read(data)
+
+    assert (entries, reader.number, reader.offset(6)) == ([], 6, len(data) - 1)
+    assert joined(reader) == data
+
+
 def test_lines_end_at_newline_bytes_alone():
     text = "a\u2028b\u2029c\x85d"
 
@@ -225,6 +235,21 @@ def test_reading_loses_no_byte(data):
     assert joined(reader) == data
     assert [entry.raw for entry in entries] == [list(reader.lines())[entry.line - 2] for entry in entries]
     assert all(data[reader.offset(entry.line) :].startswith(entry.raw) for entry in entries)
+
+
+@given(damaged_sessions())
+def test_a_line_in_a_file_is_the_entry_that_it_is_alone(data):
+    for line in read(data)[1]:
+        alone = read_entry(line.raw, line.line)
+
+        assert (line.id, line.parent, line.type, line.timestamp) == (
+            alone.id,
+            alone.parent,
+            alone.type,
+            alone.timestamp,
+        )
+        assert (line.branch, line.current, line.custom_type) == (alone.branch, alone.current, alone.custom_type)
+        assert line.body == alone.body
 
 
 @given(object_texts)
