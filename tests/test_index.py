@@ -19,7 +19,7 @@ from hypothesis import strategies as hs
 
 import sessiontree as st
 from sessiontree import catalog
-from sessiontree.index import database, listing, texts
+from sessiontree.index import database, helpers, listing, reading, texts
 from sessiontree.index.folder import files_in
 from tests.builders import file_of, header
 from tests.strategies import damaged_sessions, sessions
@@ -63,13 +63,13 @@ def found(query: str, folder: Path) -> list[str]:
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Where in files reading starts from now on, beside the few bytes that tell whether a file is the same."""
     starts: list[int] = []
-    real = listing._take
+    real = reading._take
 
     def take(fd: int, digest: Any, start: int) -> Any:
         starts.append(start)
         return real(fd, digest, start)
 
-    monkeypatch.setattr(listing, "_take", take)
+    monkeypatch.setattr(reading, "_take", take)
     return starts
 
 
@@ -240,7 +240,7 @@ def test_names_that_are_no_utf8_are_listed(shelf: Path) -> None:
 
 
 def test_a_line_over_the_limit_is_damage_and_is_not_held_in_memory(shelf: Path, monkeypatch) -> None:
-    monkeypatch.setattr(listing, "LINE_LIMIT", 1 << 17)
+    monkeypatch.setattr(reading, "LINE_LIMIT", 1 << 17)
     monkeypatch.setattr("sessiontree.format.codec.LINE_LIMIT", 1 << 17)
     monkeypatch.setattr("sessiontree.format.jsonl.LINE_LIMIT", 1 << 17)
     put(
@@ -361,6 +361,54 @@ def test_what_is_gone_is_forgotten(shelf: Path, index: Path) -> None:
         assert connection.execute("SELECT count(*) FROM files").fetchone() == (1,)
         assert connection.execute("SELECT count(*) FROM chunks").fetchone() == (1,)
         assert connection.execute("SELECT count(*) FROM ids").fetchone() == (1,)
+
+
+def test_helpers_read_what_one_process_would_read(shelf: Path, index: Path, monkeypatch) -> None:
+    for number in range(12):
+        put(shelf, f"s{number}", header(id=f"s{number}"), say("a", None, f"apple {number}"), say("b", "a", "x"))
+    put(shelf, "bad", "nonsense")
+    put(shelf, "orphan", header(id="orphan"), say("a", "gone", "apple"))
+    with open(os.path.join(os.fsencode(shelf), b"\xff.jsonl"), "wb") as file:
+        file.write(file_of(header(id="odd")))
+    alone = st.sessions(dir=shelf)
+    index.unlink()
+    monkeypatch.setattr(helpers, "WORTH_IT", 100)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(3))
+    started: list[helpers.Helper] = []
+    real = helpers.Helper.readings
+
+    def readings(helper: helpers.Helper) -> Any:
+        started.append(helper)
+        return real(helper)
+
+    monkeypatch.setattr(helpers.Helper, "readings", readings)
+
+    assert st.sessions(dir=shelf) == alone
+    assert [len(helper.share) > 0 for helper in started] == [True, True]
+    assert st.sessions(dir=shelf) == alone
+    assert len(found("apple", shelf)) == 13
+
+
+@pytest.mark.parametrize("program", ["/bin/false", "/bin/true", "/nowhere", ""])
+def test_the_share_of_a_helper_that_fails_is_read_all_the_same(shelf: Path, monkeypatch, program: str) -> None:
+    for number in range(5):
+        put(shelf, f"s{number}", header(id=f"s{number}"), say("a", None, "apple"))
+    monkeypatch.setattr(helpers, "WORTH_IT", 100)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(3))
+    monkeypatch.setattr(sys, "executable", program)
+
+    assert {summary.id for summary in st.sessions(dir=shelf)} == {f"s{number}" for number in range(5)}
+
+
+def test_a_helper_takes_nothing_from_the_current_folder(shelf: Path, tmp_path: Path, monkeypatch) -> None:
+    (tmp_path / "msgspec.py").write_text("raise SystemExit(7)")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    put(shelf, "s", header(), say("a", None, "apple"))
+    helper = helpers.Helper(files_in(str(shelf)))
+
+    assert [reading.summary for reading in helper.readings()] == st.sessions(dir=shelf)
+    helper.close()
 
 
 # Damage to the index itself

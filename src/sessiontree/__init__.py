@@ -57,7 +57,7 @@ if TYPE_CHECKING:
         StoreError,
     )
     from sessiontree.format.repair import Repair
-    from sessiontree.index.listing import SessionSummary
+    from sessiontree.index.reading import SessionSummary
     from sessiontree.index.texts import Hit
     from sessiontree.session import Branch, BranchInfo, Place, Session, compare, diff
 
@@ -202,7 +202,7 @@ _MODULES = {
         "StoreError",
     ),
     "sessiontree.format.repair": ("Repair",),
-    "sessiontree.index.listing": ("SessionSummary",),
+    "sessiontree.index.reading": ("SessionSummary",),
     "sessiontree.index.texts": ("Hit",),
     "sessiontree.session": (
         "Branch",

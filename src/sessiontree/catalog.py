@@ -21,13 +21,14 @@ from sessiontree.errors import Ambiguous, InvalidOperation, NotFound
 from sessiontree.format.codec import NotJson, read_header, read_object, write_header
 from sessiontree.format.fork import path_fork_lines
 from sessiontree.format.repair import Repair, found_heads, repaired
-from sessiontree.index.folder import SUFFIX, Found, files_in, folders_in, id_of
+from sessiontree.index.folder import SUFFIX, Found, files_in, folders_in, id_of, without_gc
 from sessiontree.session import Place, Session, clean_name
 from sessiontree.store.jsonl import Durability, JsonlStore
 from sessiontree.store.memory import MemoryStore
 
 if TYPE_CHECKING:
-    from sessiontree.index.listing import Progress, SessionSummary
+    from sessiontree.index.listing import Progress
+    from sessiontree.index.reading import SessionSummary
     from sessiontree.index.texts import Hit
 
 RECENT = "@"
@@ -316,8 +317,9 @@ def sessions(
     cannot be read is in the list too, and says why.
     """
     shelf = _shelf(cwd, all, source, dir)
-    found = _newest_first(file for folder in shelf.folders for file in files_in(folder))
-    listed = summaries_of(found, shelf.folders, root=shelf.root, progress=progress)
+    with without_gc():
+        found = _newest_first(file for folder in shelf.folders for file in files_in(folder))
+        listed = summaries_of(found, shelf.folders, root=shelf.root, progress=progress)
     return [summary for summary in listed if summary.archived == archived and shelf.takes(summary)]
 
 
@@ -346,7 +348,8 @@ def search(
     found = [file for folder in shelf.folders for file in files_in(folder)]
 
     def work(db: Database) -> list[Hit]:
-        listed = summaries(db, found, shelf.folders, root=shelf.root, progress=progress)
+        with without_gc():
+            listed = summaries(db, found, shelf.folders, root=shelf.root, progress=progress)
         listed = [summary for summary in listed if shelf.takes(summary)]
         if db.lasting:
             take_texts(db, [summary.file for summary in listed], progress)

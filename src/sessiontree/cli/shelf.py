@@ -10,7 +10,8 @@ import click
 from sessiontree import catalog, shelf
 from sessiontree.cli.app import app, json_option, session_argument, short
 from sessiontree.cli.output import colored, dim, echo, echo_json, safe, strong
-from sessiontree.index.listing import Progress, SessionSummary, summary_to_wire
+from sessiontree.index.listing import Progress
+from sessiontree.index.reading import SessionSummary, summary_to_wire
 from sessiontree.index.texts import Hit, hit_to_wire
 
 SLOW_SECONDS = 0.5

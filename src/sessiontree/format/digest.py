@@ -12,22 +12,23 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Sequence
-from itertools import islice
-from typing import Any
+from itertools import count, islice
+from operator import lt
+from typing import Any, cast
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType, field
 
 from sessiontree.core.entries import HEAD_RECORD, Header, is_annotation
 from sessiontree.core.heads import MAIN
-from sessiontree.core.messages import is_list, is_object, string, text
-from sessiontree.core.messages import spent as sums_of
+from sessiontree.core.messages import is_list, is_object, spent, string, text
 from sessiontree.core.outline import one_line
 from sessiontree.core.tree import BLANKS
 from sessiontree.format.codec import ANCHOR, PARENT, REFUSALS, VERSION, NotJson, read_object, write_object
 from sessiontree.format.jsonl import Reader
 
 _SLICE = 16384
+_NOWHERE = 1 << 62
 
 
 class _Cost(Struct, gc=False):
@@ -100,15 +101,17 @@ class Tally(Struct, kw_only=True):
 class Digest:
     def __init__(self, tally: Tally, ids: Iterable[str] = (), parents: bytes = b"") -> None:
         self.tally = tally
-        self._ids = {id: number for number, id in enumerate(ids)}
+        self._ids: dict[str | None, int] = {None: -1}
+        """The number of each id; what hangs from nothing hangs from -1."""
+        self._ids.update(zip(ids, count(), strict=False))
         self._parents = array("i")
         self._parents.frombytes(parents)
-        if len(self._ids) != len(self._parents) or len(self._ids) != tally.entries:
+        if not len(self._ids) - 1 == len(self._parents) == tally.entries:
             raise ValueError("ids, parents and the tally do not go together")
 
     def since(self, entry: int) -> tuple[list[str], bytes]:
         """The ids from number `entry` on, and their parents, to go on from another time."""
-        return list(islice(self._ids, entry, None)), self._parents[entry:].tobytes()
+        return cast(list[str], list(islice(self._ids, entry + 1, None))), self._parents[entry:].tobytes()
 
     def take(self, data: bytes) -> None:
         """Take in whole lines. Raises `Unsound`."""
@@ -118,46 +121,50 @@ class Digest:
             lines: Sequence[_Line] = _lines.decode_lines(data)
         except REFUSALS:
             lines = [_line(raw) for raw in data.split(b"\n") if raw.strip()]
-        ids, parents, tally = self._ids, self._parents, self.tally
-        messages, cost, head = 0, 0.0, None
-        is_steady = tally.line_branch == tally.current
-        for line in lines:
-            id, parent, number = line.id, line.parent, len(parents)
-            above = -1 if parent is None else ids.get(parent)
-            if above is None or ids.setdefault(id, number) != number:
-                raise Unsound
-            parents.append(above)
-            if line.type == "message":
-                messages += 1
-                message = line.message
-                if message is not None:
-                    usage = message.usage
-                    if usage is not None and message.role in ("assistant", "toolResult"):
-                        spent = usage.cost
-                        cost += spent.total if isinstance(spent, _Cost) else spent
-                    elif tally.first_message is None and message.role == "user":
-                        self._first(message)
-                if is_steady and line.branch is UNSET:
-                    head = id  # nearly every line of a peer: it goes on where the last one ended
-                    continue
-            if head is not None:
-                tally.heads[tally.current] = head
-                head = None
-            self._settle(line, number)
-            is_steady = tally.line_branch == tally.current
-        if head is not None:
-            tally.heads[tally.current] = head
-        tally.entries = len(parents)
-        tally.messages += messages
-        tally.cost += cost
+        self._link(lines)
+        self._count(lines)
+        self._replay(lines)
+
+    def _link(self, lines: Sequence[_Line]) -> None:
+        """Take note of ids and parents. Everything at once: a loop over the lines would take longer than decoding."""
+        ids, first = self._ids, len(self._parents)
+        ids.update(zip([line.id for line in lines], count(first), strict=False))
+        above = [ids.get(line.parent, _NOWHERE) for line in lines]
+        if len(ids) - 1 != first + len(lines) or not all(map(lt, above, count(first))):
+            raise Unsound  # an id was used twice, or a parent is missing or comes later
+        self._parents.extend(above)
+        self.tally.entries = len(self._parents)
+
+    def _count(self, lines: Sequence[_Line]) -> None:
+        tally = self.tally
+        messages = [line.message for line in lines if line.type == "message"]
+        tally.messages += len(messages)
+        for message in messages:
+            if message is not None and message.usage is not None:
+                if message.role in ("assistant", "toolResult"):
+                    tally.cost += _money(message.usage)
+            elif tally.first_message is None and message is not None and message.role == "user":
+                self._first(message)
+
+    def _replay(self, lines: Sequence[_Line]) -> None:
+        """What the lines do to the heads, and what only some lines say."""
+        tally, at = self.tally, 0
+        special = [at for at, line in enumerate(lines) if line.type != "message" or line.branch is not UNSET]
+        for stop in (*special, len(lines)):
+            if at < stop:
+                # Messages of a peer, nearly every line of its files: each goes on where the one before ended.
+                self._move(lines[at])
+                tally.heads[tally.current] = lines[stop - 1].id
+            if stop < len(lines):
+                self._settle(lines[stop], len(self._parents) - len(lines) + stop)
+            at = stop + 1
 
     def _settle(self, line: _Line, number: int) -> None:
         """Everything that is not one more message of a peer."""
         if line.type == "compaction":
             self._check_anchor(line.anchor, number)
         if line.type in ("compaction", "branch_summary", "usage", "model_usage") and line.usage is not None:
-            cost = line.usage.cost
-            self.tally.cost += cost.total if isinstance(cost, _Cost) else cost
+            self.tally.cost += _money(line.usage)
         elif line.type == "session_info":
             self.tally.named = True
             self.tally.name = _encodable(string(line.name).strip(BLANKS)) or None
@@ -165,7 +172,7 @@ class Digest:
 
     def check_heads(self) -> None:
         """Raises `Unsound` if a head is missing."""
-        if any(head is not None and head not in self._ids for head in self.tally.heads.values()):
+        if any(head not in self._ids for head in self.tally.heads.values()):
             raise Unsound
 
     def _first(self, message: _Message) -> None:
@@ -176,7 +183,7 @@ class Digest:
     def _check_anchor(self, anchor: str | None, number: int) -> None:
         """A compaction keeps entries from its own path."""
         if anchor is not None:
-            first = self._ids.get(anchor, len(self._ids))
+            first = self._ids.get(anchor, len(self._parents))
             while number > first:
                 number = self._parents[number]
             if number != first:
@@ -237,6 +244,10 @@ def begin(reader: Reader) -> Digest:
             title=_encodable(reader.title or "") or None,
         )
     )
+
+
+def _money(usage: _Usage) -> float:
+    return usage.cost.total if isinstance(usage.cost, _Cost) else usage.cost
 
 
 def _encodable(text: str) -> str:
@@ -302,5 +313,5 @@ def _maybe(value: object) -> str | None:
 
 
 def _usage(value: object) -> _Usage | None:
-    sums = sums_of(value)
+    sums = spent(value)
     return None if sums is None else _Usage(float(sums.cost))

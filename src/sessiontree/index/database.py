@@ -34,7 +34,7 @@ CREATE TABLE files (
     inode INTEGER NOT NULL,
     summary BLOB NOT NULL,
     generation INTEGER NOT NULL DEFAULT 0,  -- counts how often the file was read from its beginning
-    kind INTEGER NOT NULL,                  -- of `listing.Kind`
+    kind INTEGER NOT NULL,                  -- of `reading.Kind`
     body INTEGER NOT NULL,                  -- where the first line behind the header starts
     read_to INTEGER NOT NULL,               -- where the last whole line ends
     mark INTEGER NOT NULL,                  -- a checksum of the beginning, and of what stands before read_to

@@ -24,7 +24,8 @@ from sessiontree.core.times import milliseconds
 from sessiontree.errors import SessionTreeError
 from sessiontree.format.codec import NotJson, read_entry
 from sessiontree.index.database import Database
-from sessiontree.index.listing import Kind, Progress, SessionSummary, lines_of, open_regular
+from sessiontree.index.listing import Progress
+from sessiontree.index.reading import Kind, SessionSummary, lines_of, open_regular
 from sessiontree.session import Session
 from sessiontree.store.jsonl import JsonlStore
 

@@ -1,0 +1,358 @@
+"""Reading: what one session file says to a listing, read again only as far as it has changed.
+
+A file that has grown is read from where the last whole line ended, if what stands before is what it
+was. Anything else is read from its beginning; what is not sound is opened as a session, which tells
+what is wrong. Nothing is ever written to a file, and there is no database here.
+"""
+
+from __future__ import annotations
+
+import enum
+import os
+import stat
+import zlib
+from collections.abc import Callable, Generator, Sequence
+from typing import NamedTuple, TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from sessiontree.comparison import usages
+from sessiontree.core.entries import JsonObject, Message
+from sessiontree.core.messages import role, spent, text
+from sessiontree.core.outline import one_line
+from sessiontree.core.times import iso
+from sessiontree.errors import FormatError, SessionTreeError
+from sessiontree.format.codec import LINE_LIMIT, VERSION, NotJson, read_object
+from sessiontree.format.digest import Digest, Tally, Unsound, begin
+from sessiontree.format.jsonl import Reader
+from sessiontree.index.folder import Found, id_of
+from sessiontree.session import Session
+from sessiontree.store.jsonl import JsonlStore
+
+BLOCK = 1 << 16
+EDGE = 4096
+"""So many bytes of a file's beginning, and of what was read last, tell whether it is still the same."""
+NOT_KEPT = -1
+"""In place of where a file was read to: it could not be read, and may be another time."""
+
+Text = TypeVar("Text", str, str | None)
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class SessionSummary(Struct, frozen=True, kw_only=True):
+    """A session as listings show it."""
+
+    id: str
+    file: str
+    name: str | None = None
+    first_message: str | None = None
+    """What the user said first, on one line."""
+    message_count: int = 0
+    entry_count: int = 0
+    branch_count: int = 0
+    """Archived branches are not counted."""
+    branch: str | None = None
+    """The current branch."""
+    cost: float = 0
+    """Of everything in the file, all branches together."""
+    created: str = ""
+    modified: str = ""
+    """When the file was last written to."""
+    cwd: str = ""
+    parent_session: str | None = None
+    """The session that this one was forked from, as its header says."""
+    archived: bool = False
+    damage: str | None = None
+    """The first thing that is wrong; `sessiontree doctor` tells all."""
+
+    @property
+    def damaged(self) -> bool:
+        return self.damage is not None
+
+
+class Kind(enum.IntEnum):
+    """How the entries of a file are read for their text."""
+
+    LINES = 0
+    """Line by line."""
+    SESSION = 1
+    """As a session: it is in an older dialect."""
+    NONE = 2
+    """Not at all."""
+
+
+class Past(NamedTuple):
+    """What the index knows of a file."""
+
+    id: int
+    generation: int
+    size: int
+    mtime: int
+    inode: int
+    read_to: int
+    body: int
+    mark: int
+    tally: bytes | None
+
+
+class Reading(NamedTuple):
+    """What reading a file gave."""
+
+    found: Found
+    past: Past | None
+    fresh: bool
+    """It was read from its beginning."""
+    summary: SessionSummary
+    kind: Kind
+    body: int
+    read_to: int
+    mark: int
+    tally: bytes | None = None
+    first: int = 0
+    ids: Sequence[str] = ()
+    parents: bytes = b""
+
+
+def open_regular(path: str) -> int:
+    """A regular file, opened for reading: never a link, and never something that blocks. Raises `OSError`."""
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise OSError("not a regular file")
+    return fd
+
+
+def read_anew(found: Found) -> Reading:
+    """What a file says, of which nothing is known."""
+    return read_on(found, None, lambda: None)
+
+
+def read_on(found: Found, past: Past | None, digest: Callable[[], Digest | None]) -> Reading:
+    """What a file says; if it only grew, from where it was left, with the `digest` of what stands before."""
+    try:
+        fd = open_regular(found.path)
+    except OSError as error:
+        return _unreadable(found, past, error)
+    try:
+        status = os.fstat(fd)
+        found = found._replace(size=status.st_size, mtime=status.st_mtime_ns, inode=status.st_ino)
+        if past is not None and past.tally is not None and _goes_on(fd, found, past):
+            before = digest()
+            if before is not None:
+                return _digested(fd, found, past, before, body=past.body, start=past.read_to)
+        return _read_from_the_beginning(fd, found, past)
+    except OSError as error:
+        return _unreadable(found, past, error)
+    finally:
+        os.close(fd)
+
+
+def _unreadable(found: Found, past: Past | None, error: OSError) -> Reading:
+    return Reading(found, past, True, broken(found, error.strerror or str(error)), Kind.NONE, 0, NOT_KEPT, 0)
+
+
+def _goes_on(fd: int, found: Found, past: Past) -> bool:
+    """Whether the file still begins with what was read of it, as far as one can tell without reading it all."""
+    if found.inode != past.inode or found.size < past.size or (found.size == past.size and found.mtime != past.mtime):
+        return False
+    return _mark(fd, past.read_to) == past.mark
+
+
+def _mark(fd: int, end: int) -> int:
+    return zlib.crc32(os.pread(fd, min(EDGE, end), max(0, end - EDGE)), zlib.crc32(os.pread(fd, min(EDGE, end), 0)))
+
+
+def _read_from_the_beginning(fd: int, found: Found, past: Past | None) -> Reading:
+    reader = Reader(found.path)
+    body = 0
+    try:
+        for raw, end in lines_of(fd, 0, found.size, EDGE):
+            if raw is None:
+                raise FormatError(found.path, f"a line before the header is over the limit of {LINE_LIMIT} bytes")
+            reader.feed(raw + b"\n")
+            body = end
+            if reader.has_header:
+                break
+        digest = begin(reader)
+    except FormatError as error:
+        return Reading(found, past, True, broken(found, error.reason), Kind.NONE, 0, 0, 0)
+    except Unsound:
+        return _opened(fd, found, past, body, reader.header.version < VERSION)
+    return _digested(fd, found, past, digest, body=body, start=body)
+
+
+def _digested(fd: int, found: Found, past: Past | None, digest: Digest, *, body: int, start: int) -> Reading:
+    """The rest of a file, from `start` on."""
+    fresh, first = start == body, digest.tally.entries
+    try:
+        end, rest = _take(fd, digest, start)
+        tally, (ids, parents) = _encode(digest.tally), digest.since(first)
+        damage = None
+        if rest and _is_object(rest):
+            # Without a newline, so more of this line may come: what is kept ends before it.
+            digest.take(rest)
+        elif rest.strip():
+            damage = f"the last line is unfinished ({len(rest)} bytes)"
+        digest.check_heads()
+    except Unsound:
+        return _opened(fd, found, past, body, False)
+    summary = _summary(found, digest.tally, damage)
+    mark = _mark(fd, end)
+    return Reading(found, past, fresh, summary, Kind.LINES, body, end, mark, tally, first, ids, parents)
+
+
+def _take(fd: int, digest: Digest, start: int) -> tuple[int, bytes]:
+    """Feed all whole lines from `start` on; where they end, and what follows. Raises `Unsound`."""
+    parts: list[bytes] = []
+    held, end = 0, start
+    while block := os.pread(fd, BLOCK, end + held):
+        cut = block.rfind(b"\n") + 1
+        if cut:
+            data = b"".join([*parts, block[:cut]]) if parts else block if cut == len(block) else block[:cut]
+            digest.take(data)
+            end += len(data)
+            parts, held = [block[cut:]] if cut < len(block) else [], len(block) - cut
+        else:
+            parts.append(block)
+            held += len(block)
+            if held > LINE_LIMIT:
+                raise Unsound
+    return end, b"".join(parts)
+
+
+def lines_of(fd: int, start: int, stop: int, block_size: int = BLOCK) -> Generator[tuple[bytes | None, int]]:
+    """The lines between two places, without newlines, each with where it ends; `None` for one that is too long."""
+    parts: list[bytes] = []
+    held, at = 0, start
+    while at < stop and (block := os.pread(fd, min(block_size, stop - at), at)):
+        at += len(block)
+        if held > LINE_LIMIT:
+            parts = []  # it is too long already: only its end matters
+        *lines, rest = block.split(b"\n")
+        if lines:
+            first = lines[0] if not parts else b"".join([*parts, lines[0]])
+            start += held + len(lines[0]) + 1
+            yield first if held + len(lines[0]) <= LINE_LIMIT else None, start
+            for line in lines[1:]:
+                start += len(line) + 1
+                yield line, start
+            parts, held = [], 0
+        if rest:
+            parts.append(rest)
+            held += len(rest)
+    if held:
+        yield b"".join(parts) if held <= LINE_LIMIT else None, start + held
+
+
+def _is_object(raw: bytes) -> bool:
+    try:
+        read_object(raw)
+    except NotJson:
+        return False
+    return True
+
+
+def _opened(fd: int, found: Found, past: Past | None, body: int, dialect: bool) -> Reading:
+    """What opening the session tells, where a digest does not do."""
+    kind = Kind.SESSION if dialect else Kind.LINES
+    end = found.size if dialect else _last_newline(fd, found.size)
+    try:
+        session = Session(JsonlStore(found.path), read_only="it is being listed")
+        summary = _summary(found, _tally(session), _fault(session))
+    except FormatError as error:
+        return Reading(found, past, True, broken(found, error.reason), Kind.NONE, 0, 0, 0)
+    except SessionTreeError as error:  # it was replaced or taken away meanwhile
+        return Reading(found, past, True, broken(found, str(error)), Kind.NONE, 0, NOT_KEPT, 0)
+    return Reading(found, past, True, summary, kind, body, end, 0)
+
+
+def _last_newline(fd: int, end: int) -> int:
+    while end > 0:
+        start = max(0, end - BLOCK)
+        cut = os.pread(fd, end - start, start).rfind(b"\n")
+        if cut >= 0:
+            return start + cut + 1
+        end = start
+    return 0
+
+
+def _tally(session: Session) -> Tally:
+    """What a digest would say of a session that was opened."""
+    tree, heads, header = session.tree, session.heads, session.header
+    tally = Tally(
+        id=header.id,
+        created=header.timestamp,
+        cwd=header.cwd,
+        parent_session=header.parent_session,
+        title=session.name,
+        entries=len(tree),
+        heads=heads.heads,
+        current=heads.current,
+        archived=sorted(heads.archived),
+    )
+    for entry in tree:
+        body = entry.decoded()
+        tally.cost += sum(sums.cost for usage in usages(body) if (sums := spent(usage)) is not None)
+        if isinstance(body, Message):
+            tally.messages += 1
+            if tally.first_message is None and role(body.message) == "user":
+                tally.first_message = one_line(text(body.message.get("content"))) or None
+    return tally
+
+
+def _fault(session: Session) -> str | None:
+    faults = (problem for problem in session.problems if problem.severity == "fault")
+    return next((f"line {fault.line}: {fault.message}" if fault.line else fault.message for fault in faults), None)
+
+
+def _summary(found: Found, tally: Tally, damage: str | None) -> SessionSummary:
+    return SessionSummary(
+        id=_clean(tally.id),
+        file=found.path,
+        name=_clean(tally.session_name),
+        first_message=_clean(tally.first_message),
+        message_count=tally.messages,
+        entry_count=tally.entries,
+        branch_count=tally.branches,
+        branch=_clean(tally.current),
+        cost=round(tally.cost, 10),
+        created=_clean(tally.created),
+        modified=iso(found.mtime // 1_000_000),
+        cwd=_clean(tally.cwd),
+        parent_session=_clean(tally.parent_session),
+        damage=_clean(damage),
+    )
+
+
+def broken(found: Found, fault: str) -> SessionSummary:
+    return SessionSummary(
+        id=_clean(id_of(found.path)), file=found.path, modified=iso(found.mtime // 1_000_000), damage=_clean(fault)
+    )
+
+
+def _clean(text: Text) -> Text:
+    """`text` without what UTF-8 cannot hold."""
+    return text if text is None or text.isascii() else text.encode("utf-8", "replace").decode()
+
+
+def summary_to_wire(summary: SessionSummary) -> JsonObject:
+    """As commands and the REST interface give it."""
+    return {
+        "id": summary.id,
+        "name": summary.name,
+        "firstMessage": summary.first_message,
+        "messageCount": summary.message_count,
+        "entryCount": summary.entry_count,
+        "branchCount": summary.branch_count,
+        "branch": summary.branch,
+        "cost": summary.cost,
+        "created": summary.created,
+        "modified": summary.modified,
+        "cwd": summary.cwd,
+        "parentSession": summary.parent_session,
+        "archived": summary.archived,
+        "damaged": summary.damaged,
+        "damage": summary.damage,
+        "file": summary.file,
+    }
