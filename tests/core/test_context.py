@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sessiontree.core.context import NO_RESULT, State, build_context, explain, fold_system
+from sessiontree.core.context import NO_RESULT, State, build_context, explain, fold_system, model_above
 from sessiontree.core.entries import (
     AgentAction,
     BranchPoint,
@@ -329,6 +329,15 @@ def test_plain_state_is_written_without_what_was_never_set():
     assert State().to_wire() == {"model": None, "thinkingLevel": "off"}
 
 
+@pytest.mark.parametrize("wire", [State(provider="p", model="m").to_wire(), State().to_wire(), {}])
+def test_the_model_looked_up_from_below_stops_at_a_compaction_that_carries_state(wire):
+    tree = grow("a>K>b", a=ModelChange(provider="old", model="old"), K=compaction(state=wire))
+    held = context(tree).state
+
+    assert model_above(tree.up("b")) == (held.provider, held.model)
+    assert held.model != "old"
+
+
 # Folding system messages
 
 
@@ -629,3 +638,12 @@ def test_state_written_down_reads_back_the_same(entries, data):
     again = build_context(grow("K", K=compaction(state=held.to_wire())), "K").state
 
     assert again == held
+
+
+@given(damaged_entry_lists(), st.data())
+def test_the_model_looked_up_from_below_is_the_one_that_holds(entries, data):
+    tree, leaf = Tree(entries), data.draw(places(entries))
+
+    held = build_context(tree, leaf).state
+
+    assert model_above(tree.up(leaf)) == (held.provider, held.model)
