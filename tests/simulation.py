@@ -207,6 +207,7 @@ class Simulation:
         writer.undo()
         branch, leaf, switched = self.model.undoable.pop()
         self.model.current = branch
+        self.model.archived.discard(branch)
         if not switched:
             self.model.heads[branch] = leaf
         self.model.line_branch = branch

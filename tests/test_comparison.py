@@ -4,6 +4,8 @@ import pytest
 
 import sessiontree as st
 from sessiontree.comparison import METRICS, comparison_to_wire, diff_to_wire
+from sessiontree.session import Session
+from sessiontree.store.memory import MemoryStore
 
 
 @pytest.fixture
@@ -71,7 +73,29 @@ def test_a_branch_without_recorded_cost_does_not_win_by_it(session: st.Session) 
 
     assert result.winner is None
     assert "b has no recorded cost" in result.reason
-    assert result.branches[1].measured is False
+    assert [stats.measured for stats in result.branches] == [("cost", "tokens"), ()]
+
+
+def test_a_branch_that_recorded_only_tokens_does_not_win_by_cost_nor_the_other_way(session: st.Session) -> None:
+    branch(session, "a", st.assistant("x", usage={"input": 1500}))
+    branch(session, "b", st.assistant("x", usage={"cost": 0.03}))
+
+    assert "a has no recorded cost" in st.compare(session, ["a", "b"]).reason
+    assert "b has no recorded tokens" in st.compare(session, ["a", "b"], "tokens").reason
+
+
+def test_the_time_of_a_branch_is_from_its_first_entry_to_its_last() -> None:
+    clock = iter(range(1_700_000_000_000, 1_800_000_000_000, 1500))
+    session = Session.create(MemoryStore(), id="s", now=lambda: next(clock))
+    session.append(st.user("start"))
+    branch(session, "a", st.user("x"))
+    branch(session, "b", st.user("y"), st.user("z"))
+
+    result = st.compare(session, ["a", "b"], "time")
+
+    assert all(stats.time >= 1500 for stats in result.branches)
+    assert result.branches[1].time > result.branches[0].time
+    assert result.winner == "a"
 
 
 def test_branches_without_entries_of_their_own_have_no_winner(session: st.Session) -> None:

@@ -679,6 +679,8 @@ def test_a_torn_last_line_is_a_problem_that_is_told_and_mended_by_the_next_appen
 
     assert session.problems == []
     assert path.with_name(f"s.jsonl.torn-{len(whole)}").read_bytes() == b'{"type":"mess'
+    assert session.set_aside == [f"{path}.torn-{len(whole)}"]
+    assert st.memory().set_aside == []
 
 
 def test_a_head_that_damage_took_away_is_reported_and_one_can_go_elsewhere() -> None:
@@ -713,7 +715,7 @@ def test_what_is_no_session_is_an_error_and_never_written_over(tmp_path: Path) -
 
 def test_names_are_one_line_and_can_be_taken_away(session: Session) -> None:
     session.rename("  two\r\nlines ")
-    assert session.name == "two  lines"
+    assert session.name == "two lines"
 
     session.rename(None)
 
@@ -761,3 +763,62 @@ def test_a_peers_line_after_a_late_result_goes_to_the_current_branch() -> None:
 
     assert (session.head.name, session.head.leaf) == ("main", "p")
     assert session.branch("agent").leaf != "p"
+
+
+def test_a_line_that_begins_like_a_message_and_is_no_json_is_nobodys_head(tmp_path: Path) -> None:
+    path = tmp_path / "s.jsonl"
+    with st.create(file=path, cwd="/p") as session:
+        [one] = talk(session, "one")
+    with path.open("ab") as file:
+        file.write(session.tree[one].raw.replace(one.encode(), b"bad") + b"}\n")
+    session = st.open(path)
+    assert [problem.kind for problem in session.problems][:1] == ["malformed_line"]
+    assert session.context().leaf == session.head.leaf == one
+
+    entry = session.append(st.user("two"))
+
+    assert entry.parent == one
+    other = Session(JsonlStore(str(path)))
+    with path.open("ab") as file:
+        file.write(entry.raw.replace(entry.id.encode(), b"worse") + b"}\n")
+    other.refresh()
+    assert other.head.leaf == entry.id
+
+
+def test_an_undone_switch_brings_an_archived_branch_back(session: Session) -> None:
+    talk(session, "one")
+    session.create_branch("b")
+    session.switch("main")
+    session.archive_branch("b")
+
+    session.undo()
+
+    assert session.head.name == "b"
+    assert not session.heads.archived
+
+
+@pytest.mark.parametrize("type", ["session", "title", "branch_point", ""])
+def test_entries_that_would_be_taken_for_something_else_are_refused(session: Session, type: str) -> None:
+    with pytest.raises(st.InvalidOperation):
+        session.append(st.Opaque(type=type, fields={}))
+
+
+def test_asking_for_the_current_branch_again_and_again_costs_nothing(tmp_path: Path) -> None:
+    with st.create(file=tmp_path / "s.jsonl", cwd="/p") as session:
+        talk(session, "one")
+    session = st.open(tmp_path / "s.jsonl")
+
+    heads = {id(session.head) for _ in range(5)}
+
+    assert len(heads) == 1
+    assert session.head.name == "main"
+
+
+def test_a_head_record_stands_among_every_256_lines() -> None:
+    session = st.memory()
+    for number in range(600):
+        session.append(st.user(str(number)))
+
+    records = [index for index, entry in enumerate(session.tree.entries) if entry.is_head_record]
+
+    assert max(b - a for a, b in itertools.pairwise([-1, *records, len(session.tree.entries)])) <= 256

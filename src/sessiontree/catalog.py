@@ -17,8 +17,8 @@ from msgspec import Struct
 
 from sessiontree.core.plan import plan_fork
 from sessiontree.core.times import iso
-from sessiontree.errors import Ambiguous, InvalidOperation, NotFound
-from sessiontree.format.codec import NotJson, read_header, read_object, write_header
+from sessiontree.errors import Ambiguous, InvalidOperation, NotFound, ReadOnly
+from sessiontree.format.codec import VERSION, NotJson, read_header, read_object, write_header
 from sessiontree.format.fork import path_fork_lines
 from sessiontree.format.repair import Repair, found_heads, repaired
 from sessiontree.index.folder import SUFFIX, Found, files_in, folders_in, id_of, without_gc
@@ -102,6 +102,8 @@ def fork(
     file: str | os.PathLike[str] | None = None,
 ) -> Session:
     """A new session with the path to `at`, or with the whole tree. The source is not touched."""
+    if session.header.version > VERSION:
+        raise ReadOnly(session.where, f"it is of version {session.header.version}, and a fork would not be")
     id, stamp = new_session_id(), iso(time.time_ns() // 1_000_000)
     leaf = session.place(at)
     title = clean_name(name)
@@ -198,11 +200,12 @@ def find(session: str | os.PathLike[str]) -> str:
         if file is None:
             raise NotFound("session", RECENT, "no session was started in this folder")
         return file
-    if isinstance(session, os.PathLike) or text.endswith(SUFFIX) or os.sep in text or os.path.isfile(text):
-        if not os.path.lexists(text):
-            raise NotFound("session file", text)
+    is_path = isinstance(session, os.PathLike) or text.endswith(SUFFIX) or os.sep in text
+    if os.path.lexists(text) and (is_path or os.path.isfile(text)):
         return text
-    found = pick(text, _below(sessions_dir()))
+    found = None if isinstance(session, os.PathLike) else pick(text, _below(sessions_dir()))
+    if found is None and is_path:
+        raise NotFound("session file", text)
     if found is None:
         raise NotFound("session", text, "a session is a path, an id, a name, or @ for the most recent here")
     return found

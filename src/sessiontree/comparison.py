@@ -41,8 +41,8 @@ class BranchStats(Struct, frozen=True, kw_only=True):
     cost: float
     time: int
     """Milliseconds from the first entry to the last."""
-    measured: bool
-    """Whether any entry records what was spent."""
+    measured: tuple[str, ...]
+    """Which of `cost` and `tokens` any entry records."""
     models: tuple[str, ...]
     files: tuple[str, ...]
     tools: tuple[str, ...]
@@ -143,7 +143,7 @@ def stats_of(name: str, leaf: EntryId | None, entries: Sequence[Entry]) -> Branc
         tokens=sum(item.tokens for item in sums),
         cost=_rounded(sum(item.cost for item in sums)),
         time=max(times) - min(times) if times else 0,
-        measured=bool(sums),
+        measured=tuple(name for name in ("cost", "tokens") if any(getattr(item, name) for item in sums)),
         models=_unique("/".join(model) for message in messages if (model := model_of(message)) is not None),
         files=_unique(path for call in calls if (path := _path(call.arguments))),
         tools=tuple(call.name for call in calls),
@@ -188,7 +188,9 @@ def _difference(metric: str, a: BranchStats, b: BranchStats) -> Difference:
 
 
 def _winner(stats: Sequence[BranchStats], metric: str) -> tuple[str | None, str]:
-    missing = [item.name for item in stats if not (item.measured if metric in ("cost", "tokens") else item.entries)]
+    missing = [
+        item.name for item in stats if not (metric in item.measured if metric in ("cost", "tokens") else item.entries)
+    ]
     if missing:
         what = f"no recorded {metric}" if metric in ("cost", "tokens") else "no entries after the branches part"
         return None, f"not enough data: {', '.join(missing)} {'has' if len(missing) == 1 else 'have'} {what}"
@@ -226,7 +228,7 @@ def stats_to_wire(stats: BranchStats) -> JsonObject:
         "totalTokens": stats.tokens,
         "totalCost": stats.cost,
         "durationMs": stats.time,
-        "measured": stats.measured,
+        "measured": list(stats.measured),
         "models": list(stats.models),
         "files": list(stats.files),
         "lastActivity": stats.last_activity,

@@ -9,6 +9,7 @@ on the wrong branch because somebody moved.
 from __future__ import annotations
 
 import os
+import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -22,6 +23,8 @@ from sessiontree.comparison import compare as compare_branches
 from sessiontree.comparison import diff as diff_places
 from sessiontree.core.context import Context, Explanation, build_context, context_of, explain, fold_system, model_above
 from sessiontree.core.entries import (
+    HEAD_RECORD,
+    UNREADABLE,
     Body,
     BranchPoint,
     BranchSummary,
@@ -34,6 +37,7 @@ from sessiontree.core.entries import (
     JsonObject,
     Label,
     Message,
+    Opaque,
     Problem,
     SessionInfo,
     is_annotation,
@@ -44,7 +48,7 @@ from sessiontree.core.places import check_branch_name, resolve
 from sessiontree.core.plan import NavigatePlan, plan_move, plan_navigate
 from sessiontree.core.problems import find_problems
 from sessiontree.core.times import iso
-from sessiontree.core.tree import Tree
+from sessiontree.core.tree import BLANKS, Tree
 from sessiontree.errors import BranchMoved, Conflict, InvalidOperation, NotFound, ReadOnly
 from sessiontree.format.codec import VERSION, type_of, write_entry, write_header
 from sessiontree.format.jsonl import Reader
@@ -97,6 +101,18 @@ class _Loaded:
             self.tree.extend(self.reader.feed(chunk.data))
             read = chunk.cursor
         self.heads.replay(self.tree.entries, self.tree)
+        self._leave_unreadable()
+
+    def _leave_unreadable(self) -> None:
+        """A line that begins like a message and is no JSON moves nobody: peers do not know it."""
+        passed: set[EntryId | None] = set()
+        while unreadable := {head for head in self.heads.heads.values() if self._is_unreadable(head)}:
+            passed |= unreadable
+            self.heads = Heads()
+            self.heads.replay([entry for entry in self.tree.entries if entry.id not in passed], self.tree)
+
+    def _is_unreadable(self, head: EntryId | None) -> bool:
+        return head is not None and head in self.tree and self.tree[head].decoded() is UNREADABLE
 
     def refresh(self) -> list[Entry]:
         """Take in what was appended since."""
@@ -107,6 +123,8 @@ class _Loaded:
     def take(self, data: bytes) -> list[Entry]:
         entries = self.reader.feed(data)
         self._index(entries)
+        if any(entry.decoded() is UNREADABLE for entry in entries):
+            self._leave_unreadable()
         return entries
 
     def wrote(self, entries: Sequence[Entry], lines: Sequence[bytes], cursor: Cursor) -> None:
@@ -137,7 +155,8 @@ class Session:
         self._wrote = False
         self._closed = False
         self._loaded: _Loaded | None = None
-        self._unnamed: list[Branch] = []
+        self._unnamed: Branch | None = None
+        """The current branch, while nobody has asked what it is called."""
         self._end = store.end()
         """Where the lines ended when the session was opened: what others write later is taken in by `refresh`."""
         self.header: Header = self._peek()
@@ -185,9 +204,8 @@ class Session:
             if self._loaded is None:
                 loaded = _Loaded(self._store, self._end)
                 self.header = loaded.reader.header
-                for branch in self._unnamed:
-                    branch.is_called(loaded.heads.current)
-                self._unnamed.clear()
+                if self._unnamed is not None:
+                    self._unnamed.is_called(loaded.heads.current)
                 self._loaded = loaded
             return self._loaded
 
@@ -268,6 +286,11 @@ class Session:
             for problem in found
         ]
 
+    @property
+    def set_aside(self) -> list[str]:
+        """Files that unfinished last lines were moved to, since they were in the way of what was appended."""
+        return self._store.set_aside if isinstance(self._store, JsonlStore) else []
+
     def lines(self) -> list[bytes]:
         """The lines of the whole session, as version 3 has them, the header first."""
         return self._reader.all_lines()
@@ -292,9 +315,9 @@ class Session:
         if self._loaded is not None:
             return Branch(self, self.heads.current)
         # Its name may take reading the whole file; its context need not.
-        branch = Branch(self, None)
-        self._unnamed.append(branch)
-        return branch
+        if self._unnamed is None:
+            self._unnamed = Branch(self, None)
+        return self._unnamed
 
     def context(self, place: Place = "HEAD") -> Context:
         """What the model sees from a place. From the head of a branch, only the end of the file is read."""
@@ -465,9 +488,13 @@ class Session:
                         "a context edit replaces content by a text or a list of blocks, or by nothing"
                     )
                 return body
-            case BranchPoint():
+            case BranchPoint() | Opaque(type="branch_point"):
                 raise InvalidOperation("branches are made by create_branch")
-            case Custom(custom_type="sessiontree.head"):
+            case Opaque(type="session" | "title" | ""):
+                raise InvalidOperation(
+                    f"{body.type!r} cannot be the type of an entry: readers would take it for a header"
+                )
+            case Custom(custom_type=kind) if kind == HEAD_RECORD:
                 raise InvalidOperation("head records are written by moving, switching and closing")
             case Compaction(first_kept=anchor):
                 path = list(up())[::-1]
@@ -639,7 +666,8 @@ class Session:
 
             def record() -> Custom:
                 heads = {**self.heads.heads, move.branch: plan.new_leaf}
-                return self.heads.record(undo=True, current=move.branch, heads=heads)
+                shown = self.heads.archived - {move.branch}
+                return self.heads.record(undo=True, current=move.branch, heads=heads, archived=shown)
 
             self._write_heads(record, move.branch)
             return plan
@@ -763,8 +791,8 @@ class Branch:
 
 
 def clean_name(name: str | None) -> str | None:
-    """A session's name on one line; `None` when nothing is left."""
-    return " ".join((name or "").split("\n")).replace("\r", " ").strip() or None
+    """A session's name on one line, as peers write it; `None` when nothing is left."""
+    return re.sub(r"[\r\n]+", " ", name or "").strip(BLANKS) or None
 
 
 def compare(session: Session, branches: Sequence[str], metric: str = "cost") -> Comparison:

@@ -139,7 +139,10 @@ def test_append_at_a_place_moves_the_branch_there(data, talk) -> None:
 def test_wrong_usage_is_told_with_exit_code_2(talk, fails, arguments) -> None:
     before = st.open("@").lines()
 
-    assert "Error: " in fails(*arguments, code=2)
+    told = fails(*arguments, code=2)
+
+    assert told.count("\n") == 1
+    assert told.endswith("--help`)\n")
 
     assert st.open("@").lines() == before
 
@@ -595,3 +598,93 @@ def test_a_folder_is_examined_file_by_file(cli, data, talk, here: Path) -> None:
     assert (here / "none.jsonl").read_text() == "nothing of ours\n"
     (here / "empty").mkdir()
     assert "no sessions there" in cli("doctor", "empty")
+
+
+# What was found by trying
+
+
+def test_a_raw_line_that_is_no_json_cannot_control_the_terminal_either(cli, here: Path) -> None:
+    bad = '{"type":"message","id":"b","parentId":null,"timestamp":"","message":{"role":"\x1b]0;x\x07"}}'
+    (here / "x.jsonl").write_text(f'{{"type":"session","version":3,"id":"\\u001b[2J"}}\n{bad}\n')
+
+    assert "\x1b" not in cli("tree", "x.jsonl") + cli("show", "x.jsonl", "b", "--json") + cli(
+        "tree", "x.jsonl", "--json"
+    )
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--role", "user", "x", "--provider", "p"),
+        ("--role", "assistant", "x", "--call", "c"),
+        ("--role", "user", "x", "--error"),
+        ("--message", "{}", "--usage", "{}"),
+        ("--role", "toolResult", "x", "--custom-type", "n"),
+    ],
+)
+def test_options_that_would_be_ignored_are_refused(talk, fails, arguments) -> None:
+    assert "goes with --role" in fails("append", "@", *arguments, code=2)
+
+
+def test_an_unknown_branch_is_called_a_branch(talk, fails) -> None:
+    assert "no branch 'nope'" in fails("append", "@", "--role", "user", "x", "--branch", "nope")
+
+
+def test_many_shells_may_append_at_once(data, talk) -> None:
+    command = [sys.executable, "-c", "from sessiontree.cli import main; main()", "append", "@", "--role", "user"]
+    running = [subprocess.Popen([*command, str(number)], stdout=subprocess.DEVNULL) for number in range(8)]
+
+    assert [process.wait() for process in running] == [0] * 8
+    assert len(data("context", "@")["messages"]) == 4 + 8
+
+
+def test_an_unfinished_last_line_that_was_moved_is_told(talk, capsys) -> None:
+    path = st.open("@").file
+    assert path is not None
+    with path.open("ab") as file:
+        file.write(b'{"type":"mess')
+
+    assert run(["append", "@", "--role", "user", "x"]) == 0
+
+    assert "an unfinished last line was moved to" in capsys.readouterr().err
+
+
+def test_no_standard_input_is_told(talk) -> None:
+    script = f"{sys.executable} -c 'from sessiontree.cli import main; main()' append @ --role user - <&-"
+    result = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
+
+    assert (result.returncode, result.stderr) == (
+        2,
+        "sessiontree: there is no standard input (see `sessiontree append --help`)\n",
+    )
+
+
+@pytest.mark.parametrize("to", ["| true", "> /dev/full"])
+def test_output_that_nobody_takes_is_no_traceback(talk, to: str) -> None:
+    for arguments in ("--version", "tree @", "log @ --json"):
+        script = f"{sys.executable} -c 'from sessiontree.cli import main; main()' {arguments} {to}"
+        result = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
+        assert "Traceback" not in result.stderr
+        assert "Exception" not in result.stderr
+
+
+def test_values_of_options_are_completed_for_the_session_that_was_named(data, talk) -> None:
+    data("label", "@", "HEAD", "here")
+    data("fork", "@", "-o", "copy.jsonl")
+    data("label", "copy.jsonl", "HEAD", "there")
+
+    assert complete("sessiontree", "log", "copy.jsonl", "--at", "the") == ["there"]
+    assert complete("sessiontree", "append", "@", "--branch", "m") == ["main"]
+    assert complete("sessiontree", "log", "--at", "he") == []
+
+
+def test_a_session_of_a_newer_version_is_not_forked(fails, here: Path) -> None:
+    (here / "new.jsonl").write_text('{"type":"session","version":9,"id":"n"}\n')
+
+    assert "version 9" in fails("fork", "new.jsonl", "--whole")
+
+
+def test_a_session_whose_name_looks_like_a_path_is_found(data) -> None:
+    data("new", "--name", "a/b.jsonl")
+
+    assert data("name", "a/b.jsonl") == {"name": "a/b.jsonl"}

@@ -202,6 +202,22 @@ def test_a_label_at_the_end_is_told_by_the_lines_before_it() -> None:
     assert context.leaf == "a"
 
 
+def test_a_parent_that_stands_behind_its_child_is_left_to_the_whole_file() -> None:
+    data = file_of(header(), line("l", "y"), line("y", "m"), line("m", "x"), line("x", "y"), line("c", "l"))
+
+    assert tail_context(blocks(data, 60)) is None
+
+
+def test_duplicate_keys_are_read_as_everybody_reads_them() -> None:
+    twice = line("b", "a")[:-1] + b',"parentId":null}'
+    data = file_of(header(), line("a", None), twice)
+
+    context = tail_context(blocks(data, 60))
+
+    assert context == whole(data)
+    assert [entry.id for entry in heads_of(data)[0].path("b")] == ["b"]
+
+
 def test_too_many_lines_since_the_last_record_are_left_to_the_whole_file(monkeypatch) -> None:
     monkeypatch.setattr("sessiontree.format.tail.REPLAY_LIMIT", 3)
     lines = [line(str(n), None, branch="agent", current="main") for n in range(9)]

@@ -10,8 +10,11 @@ def main() -> None:
     if sys.argv[1:] == ["--version"]:
         from sessiontree._version import __version__
 
-        sys.stdout.write(f"sessiontree {__version__}\n")
-        return
+        try:
+            print(f"sessiontree {__version__}", flush=True)  # noqa: T201 - the one line that needs no click
+            return
+        except OSError:
+            pass  # told by the way that all other output goes
     from sessiontree.cli.app import run
 
     sys.exit(run(sys.argv[1:]))

@@ -90,8 +90,8 @@ def run(arguments: list[str]) -> int:
         return code if isinstance(code, int) else 0
     except click.ClickException as error:
         if isinstance(error, click.UsageError):
-            error.show()
-            return 2
+            path = error.ctx.command_path if error.ctx is not None else "sessiontree"
+            return _fail(f"{error.format_message().rstrip('.')} (see `{path} --help`)", 2)
         return _fail(error.format_message())
     except SessionTreeError as error:
         return _fail(str(error))
@@ -141,13 +141,26 @@ def branch_argument(name: str, **options: Any) -> Callable[[F], F]:
     return click.argument(name, shell_complete=_complete_branch, **options)
 
 
+def branch_option(*names: str, **options: Any) -> Callable[[F], F]:
+    return click.option(*names, metavar="NAME", shell_complete=_complete_branch, **options)
+
+
+def tell_set_aside(session: Session) -> None:
+    """Say where an unfinished last line went that was in the way."""
+    for path in session.set_aside:
+        click.echo(f"sessiontree: an unfinished last line was moved to {safe(path)}", err=True)
+
+
 def json_option(function: F) -> F:
     return click.option("--json", "as_json", is_flag=True, help="Print compact JSON, for programs.")(function)
 
 
-def _complete_session(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+def _complete_session(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
+    from click.shell_completion import CompletionItem
+
     ids = [catalog.id_of(file) for file in catalog.session_files()]
-    return [item for item in [catalog.RECENT, *ids] if item.startswith(incomplete)]
+    known = [CompletionItem(item) for item in [catalog.RECENT, *ids] if item.startswith(incomplete)]
+    return known or [CompletionItem(incomplete, type="file")]
 
 
 def _complete_place(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
@@ -164,8 +177,10 @@ def _complete_branch(ctx: click.Context, param: click.Parameter, incomplete: str
 
 
 def _session_of(ctx: click.Context) -> Session | None:
+    # While the value of an option is typed, click has not told the arguments apart yet.
+    given = ctx.params.get("session") or next(iter(ctx.args), None)
     try:
-        return opened(ctx.params.get("session") or catalog.RECENT, read_only=True)
+        return None if given is None else opened(given, read_only=True)
     except (SessionTreeError, OSError):
         return None
 
@@ -178,4 +193,5 @@ def completion(shell: str) -> None:
 
     complete = get_completion_class(shell)
     assert complete is not None
-    click.echo(complete(app, {}, "sessiontree", "_SESSIONTREE_COMPLETE").source())
+    for name in ("sessiontree", "stree"):
+        click.echo(complete(app, {}, name, "_SESSIONTREE_COMPLETE").source())

@@ -51,7 +51,8 @@ def echo_json(value: Any) -> None:
 
 def echo_raw(raw: bytes) -> None:
     """A line of a session as it is, but for characters that a terminal would obey."""
-    click.echo(_escape(raw.decode("utf-8", "replace").strip(), _UNSAFE_IN_JSON, json=True))
+    text = raw.decode("utf-8", "replace").strip().replace("\r", " ")
+    click.echo(_escape(text, _UNSAFE_IN_LINES, json=True))
 
 
 def echo(*parts: str) -> None:

@@ -79,7 +79,7 @@ def _draw(session: Session, filter: str) -> None:
     rows = outline(session.tree, _leaf(session), filter)
     calls = calls_of_results(session.tree)
     names = _branch_names(session)
-    echo(strong(safe(session.name or "unnamed")), dim(f"{session.id}, on branch {safe(session.heads.current)}"))
+    echo(strong(safe(session.name or "unnamed")), dim(f"{safe(session.id)}, on branch {safe(session.heads.current)}"))
     for row in rows:
         label = session.tree.label(row.entry.id)
         echo(
@@ -323,10 +323,11 @@ def compare(session: str, branches: tuple[str, ...], metric: str, as_json: bool)
     echo(dim(f"from where they part, {short(result.common_ancestor)}"))
     rows = [["branch", "entries", "messages", "tools", "errors", "tokens", "cost", "time", "models"]]
     for stats in result.branches:
-        spent = [f"{stats.tokens:,.0f}", f"${stats.cost:.4f}"] if stats.measured else ["-", "-"]
+        tokens = f"{stats.tokens:,.0f}" if "tokens" in stats.measured else "-"
+        cost = f"${stats.cost:.4f}" if "cost" in stats.measured else "-"
         counts = [stats.entries, stats.messages, stats.tool_calls, stats.errors]
         seconds = f"{stats.time / 1000:.1f}s"
-        rows.append([safe(stats.name), *map(str, counts), *spent, seconds, safe(", ".join(stats.models))])
+        rows.append([safe(stats.name), *map(str, counts), tokens, cost, seconds, safe(", ".join(stats.models))])
     table(rows)
     for item in result.differences:
         if item.metric == metric:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import click
@@ -11,12 +12,14 @@ from sessiontree import catalog
 from sessiontree.cli.app import (
     app,
     branch_argument,
+    branch_option,
     json_option,
     opened,
     place_argument,
     place_option,
     session_argument,
     short,
+    tell_set_aside,
 )
 from sessiontree.cli.output import dim, echo, echo_json, safe, safe_lines
 from sessiontree.cli.read import echo_branches, problem_to_wire
@@ -24,6 +27,7 @@ from sessiontree.core.context import context_of
 from sessiontree.core.entries import Body, CustomMessage, Entry, JsonObject, Message
 from sessiontree.core.messages import answered_call, assistant, string, tool_calls, tool_result, user
 from sessiontree.core.plan import NavigatePlan
+from sessiontree.errors import BranchMoved
 from sessiontree.format.codec import NotJson, body_from_wire, read_object, unknown_fields
 from sessiontree.session import Session
 
@@ -35,12 +39,8 @@ ROLES = ("user", "assistant", "toolResult", "custom")
 
 @app.command(epilog="\b\nExample:\n  sessiontree new --name auth --cwd ~/project")
 @click.option("--name", help="A name to find it by.")
-@click.option(
-    "--cwd", default=".", type=click.Path(), help="The folder that the session is about; this one by default."
-)
-@click.option(
-    "-o", "--output", "file", type=click.Path(dir_okay=False), help="The file to make, instead of one in the catalog."
-)
+@click.option("--cwd", default=".", type=click.Path(), help="The folder that it is about; this one by default.")
+@file_option
 @json_option
 def new(name: str | None, cwd: str, file: str | None, as_json: bool) -> None:
     """Make a new session."""
@@ -61,14 +61,14 @@ def new(name: str | None, cwd: str, file: str | None, as_json: bool) -> None:
 @click.option("--role", type=click.Choice(ROLES), help="Who speaks; the text is TEXT, or standard input for -.")
 @click.option("--message", metavar="JSON", help="A whole message, with its role and content.")
 @click.option("--entry", metavar="JSON", help="Any entry, with its type and fields.")
-@click.option("--branch", metavar="NAME", help="The branch to write on; the current one by default.")
+@branch_option("--branch", help="The branch to write on; the current one by default.")
 @place_option("--at", help="Write under this place instead of the branch's head; the branch moves there.")
 @click.option("--provider", help="The provider of an assistant's message.")
 @click.option("--model", help="The model of an assistant's message.")
 @click.option("--usage", metavar="JSON", help='What an assistant\'s message took: {"input":10,"output":5,"cost":0.01}.')
 @click.option("--call", metavar="ID", help="The tool call that a result answers; the last unanswered one by default.")
-@click.option("--error", is_flag=True, help="The tool failed.")
-@click.option("--custom-type", default="note", show_default=True, help="The kind of a custom message.")
+@click.option("--error", is_flag=True, default=None, help="The tool failed.")
+@click.option("--custom-type", help="The kind of a custom message; note by default.")
 @json_option
 def append(
     session: str,
@@ -86,24 +86,17 @@ def append(
         raise click.UsageError("give one of --role, --message and --entry")
     if (role is None) != (text is None):
         raise click.UsageError("TEXT goes with --role")
+    for option, value in given.items():
+        if value is not None and option not in OPTIONS_OF_ROLE.get(role or "", ()):
+            fitting = next(name for name, options in OPTIONS_OF_ROLE.items() if option in options)
+            raise click.UsageError(f"--{option.replace('_', '-')} goes with --role {fitting}")
+    words = _input() if text == "-" else text or ""
     with opened(session) as to:
         where: dict[str, Any] = {} if at is None else {"parent": at}
         if branch is not None:
-            where["branch"] = branch
-        extra: JsonObject = {}
-        if role is not None:
-            words = sys.stdin.read() if text == "-" else text or ""
-            body = _spoken(to, role, words, at or branch or "HEAD", given)
-        elif message is not None:
-            body = Message(_parsed(message, "--message"))
-            if not string(body.message.get("role")):
-                raise click.UsageError("--message needs a role")
-        else:
-            wire = _parsed(entry or "", "--entry")
-            if not string(wire.get("type")):
-                raise click.UsageError("--entry needs a type")
-            body, extra = body_from_wire(wire), unknown_fields(wire)
-        written = to.append(body, **where, extra=extra)
+            where["branch"] = to.branch(branch).name
+        written = _appended(to, lambda: _body(to, role, words, message, entry, at or branch or "HEAD", given), where)
+        tell_set_aside(to)
         on = written.branch if isinstance(written.branch, str) else None
         if as_json:
             echo_json({"id": written.id, "parent": written.parent, "branch": on})
@@ -111,9 +104,58 @@ def append(
             echo(written.id, dim(f"under {short(written.parent)} on {safe(on or 'no branch')}"))
 
 
+OPTIONS_OF_ROLE = {
+    "assistant": ("provider", "model", "usage"),
+    "toolResult": ("call", "error"),
+    "custom": ("custom_type",),
+}
+
+
+def _appended(to: Session, body: Callable[[], tuple[Body, JsonObject]], where: dict[str, Any]) -> Entry:
+    """Append at the head, wherever others have moved it meanwhile: who names no place expects none."""
+    for _ in range(100):
+        said, extra = body()
+        try:
+            return to.append(said, **where, extra=extra)
+        except BranchMoved:
+            if "parent" in where:
+                raise
+    said, extra = body()
+    return to.append(said, **where, extra=extra)
+
+
+def _body(
+    to: Session,
+    role: str | None,
+    words: str,
+    message: str | None,
+    entry: str | None,
+    place: str,
+    given: dict[str, Any],
+) -> tuple[Body, JsonObject]:
+    """What is to be appended, and further fields of its line."""
+    if role is not None:
+        return _spoken(to, role, words, place, given), {}
+    if message is not None:
+        body = Message(_parsed(message, "--message"))
+        if not string(body.message.get("role")):
+            raise click.UsageError("--message needs a role")
+        return body, {}
+    wire = _parsed(entry or "", "--entry")
+    if not string(wire.get("type")):
+        raise click.UsageError("--entry needs a type")
+    return body_from_wire(wire), unknown_fields(wire)
+
+
+def _input() -> str:
+    if sys.stdin is None:  # pyright: ignore[reportUnnecessaryComparison] - it is, where the shell closed it
+        raise click.UsageError("there is no standard input")
+    return sys.stdin.read()
+
+
 def _parsed(text: str, option: str) -> JsonObject:
     try:
-        return read_object((sys.stdin.read() if text == "-" else text).encode("utf-8", "surrogatepass"))
+        return read_object((_input() if text == "-" else text).encode("utf-8", "surrogatepass"))
     except NotJson as error:
         raise click.UsageError(f"{option} is no JSON object: {error}") from None
 
@@ -131,9 +173,9 @@ def _spoken(session: Session, role: str, text: str, place: str, given: dict[str,
             )
         case "toolResult":
             call, name = _call_to_answer(path, given["call"])
-            return tool_result(call, name, text, error=given["error"])
+            return tool_result(call, name, text, error=given["error"] is True)
         case "custom":
-            return CustomMessage(custom_type=given["custom_type"], content=text)
+            return CustomMessage(custom_type=given["custom_type"] or "note", content=text)
         case _:
             return user(text)
 
@@ -165,6 +207,8 @@ def branch(
     session: str, name: str, at: str, description: str | None, rename: str | None, archive: bool | None, as_json: bool
 ) -> None:
     """Make a branch and go on there; or rename or archive one."""
+    if rename is not None and archive is not None:
+        raise click.UsageError("give --rename or --archive")
     with opened(session) as changed:
         if rename is not None:
             changed.rename_branch(name, rename)
@@ -284,9 +328,7 @@ def _tell(key: str, value: str | None, *, as_json: bool) -> None:
 @place_option("--at", default="HEAD", show_default=True, help="The new session ends here.")
 @click.option("--whole", is_flag=True, help="Copy the whole tree instead of one path.")
 @click.option("--name", help="A name for the new session.")
-@click.option(
-    "-o", "--output", "file", type=click.Path(dir_okay=False), help="The file to make, instead of one in the catalog."
-)
+@file_option
 @json_option
 def fork(session: str, at: str, whole: bool, name: str | None, file: str | None, as_json: bool) -> None:
     """Make a new session from a path of another. The source is not touched."""

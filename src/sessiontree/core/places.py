@@ -19,7 +19,7 @@ PREFIX = 8
 
 _UP = re.compile(r"(.+?)((?:~[0-9]{0,9})+)$", re.DOTALL)
 _MOVES_AGO = re.compile(r"HEAD@\{([0-9]{1,9})\}")
-_NAME = re.compile(r"[^\x00-\x1f\x7f-\x9f~]{1,200}")
+_NAME = re.compile(r"[^~]{1,200}")
 
 
 def resolve(place: str, tree: Tree, heads: Heads) -> EntryId | None:
@@ -80,5 +80,6 @@ def _up(tree: Tree, start: EntryId | None, count: int, place: str) -> EntryId | 
 
 def check_branch_name(name: str) -> None:
     """Refuse names that could not be told from other places, or could not be shown."""
-    if not _NAME.fullmatch(name) or name in ("HEAD", "root") or _MOVES_AGO.fullmatch(name) or name != name.strip():
+    reserved = name in ("HEAD", "root", "@") or name.startswith(("HEAD@{", "-"))
+    if not _NAME.fullmatch(name) or not name.isprintable() or reserved or name != name.strip():
         raise InvalidOperation(f"{name!r} cannot be the name of a branch")

@@ -218,22 +218,22 @@ def _refuse_constant(name: str) -> Any:
     raise ValueError(f"{name} is not JSON")
 
 
-# How pi and we begin a line. Nearly all lines match, and then only this much of them is looked at.
-_CANONICAL = re.compile(
-    rb'\{"type":"([a-z_]{1,40})","id":"([\w.-]{1,64})","parentId":(?:null|"([\w.-]{1,64})"),"timestamp":"([^"\\]{0,40})"'
-    rb'(,"branch":(?:null|"([^"\\\x00-\x1f\x7f-\xff]{1,200})")(?:,"current":"([^"\\\x00-\x1f\x7f-\xff]{1,200})")?)?[,}]'
+# How pi and we write messages. Nearly all lines match; of these only the beginning is looked at, and that they end as
+# an object in an object does, so that no key stands behind the message.
+_MESSAGE = re.compile(
+    rb'\{"type":"message","id":"([\w.-]{1,64})","parentId":(?:null|"([\w.-]{1,64})"),"timestamp":"([^"\\]{0,40})"'
+    rb'(,"branch":(?:null|"([^"\\\x00-\x1f\x7f-\xff]{1,200})")(?:,"current":"([^"\\\x00-\x1f\x7f-\xff]{1,200})")?)?'
+    rb',"message":\{'
 )
-_BRANCH_KEY = b'"branch":'
 
 
 def scan(data: bytes, offsets: array[int], source: Source, found: list[Entry]) -> Iterator[tuple[int, int, int]]:
-    """Read lines of version 3 into `found`, looking only at how they begin, and where they end into `offsets`.
+    """Read lines of version 3 into `found`, messages only by how they begin, and where lines end into `offsets`.
 
     Yields number, start and end of every line that has to be looked at as a whole, for the caller to take care of.
     """
-    find, match, take = data.find, _CANONICAL.match, found.append
+    find, match, take = data.find, _MESSAGE.match, found.append
     names = _NAMES
-    branches = find(_BRANCH_KEY) >= 0
     start, line, base = 0, len(offsets), offsets[-1]
     if not data.strip(b"\n"):  # millions of empty lines, say
         offsets.extend(range(base + 1, base + len(data) + 1))
@@ -243,37 +243,34 @@ def scan(data: bytes, offsets: array[int], source: Source, found: list[Entry]) -
     while end >= 0:
         offsets.append(base + end + 1)
         head = match(data, start, end)
-        if head is None or data[end - 1] != 125 or end - start > LINE_LIMIT:
+        if head is None or data[end - 2 : end] != b"}}" or end - start > LINE_LIMIT:
             yield line, start, end
         else:
-            type, id, parent, _, keys, branch, current = head.groups()
-            if type == b"custom" or (branches and keys is None and find(_BRANCH_KEY, head.end(), end) >= 0):
-                yield line, start, end
-            else:
-                above = known if parent == last else None if parent is None else parent.decode()
-                last, known = id, id.decode()
-                take(
-                    Entry(
-                        id=known,
-                        parent=above,
-                        type=names.get(type) or names.setdefault(type, type.decode()),
-                        line=line,
-                        source=source,
-                        branch=UNSET
-                        if keys is None
-                        else None
-                        if branch is None
-                        else names.get(branch) or names.setdefault(branch, branch.decode()),
-                        current=None if current is None else current.decode(),
-                    )
+            id, parent, _, keys, branch, current = head.groups()
+            above = known if parent == last else None if parent is None else parent.decode()
+            last, known = id, id.decode()
+            take(
+                Entry(
+                    id=known,
+                    parent=above,
+                    type="message",
+                    line=line,
+                    source=source,
+                    branch=UNSET
+                    if keys is None
+                    else None
+                    if branch is None
+                    else names.get(branch) or names.setdefault(branch, branch.decode()),
+                    current=None if current is None else current.decode(),
                 )
+            )
         start = end + 1
         line += 1
         end = find(b"\n", start)
 
 
 _NAMES: dict[bytes, str] = {}
-"""Types and branches, each as one string however often it stands in a file."""
+"""Branches, each as one string however often it stands in a file."""
 
 
 class Held(msgspec.Struct, gc=False, eq=False):
@@ -315,8 +312,8 @@ def read_entry(raw: bytes, line: int, source: Source | None = None) -> Entry:
 
 def read_timestamp(raw: bytes) -> str:
     """The time of a line; nothing where it has none."""
-    head = _CANONICAL.match(raw)
-    return head[4].decode("utf-8", "replace") if head is not None else _text(read_head(raw).timestamp)
+    head = _MESSAGE.match(raw)
+    return head[3].decode("utf-8", "replace") if head is not None else _text(read_head(raw).timestamp)
 
 
 def read_body(raw: bytes) -> Body:

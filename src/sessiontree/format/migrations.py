@@ -137,6 +137,8 @@ class Dash:
 
     def __init__(self) -> None:
         self._branches: dict[EntryId, str] = {}
+        self._model = ("unknown", "unknown")
+        """Provider and model of the last message that names them, for those that do not."""
 
     def line(self, raw: bytes, wire: JsonObject, number: int) -> bytes:
         if wire.get("type") == "message" and not is_object(wire.get("message")):
@@ -149,19 +151,20 @@ class Dash:
             self._branches[id] = branch
         return raw if "branch" in wire else set_value(raw, "branch", write_value(branch))
 
-    @staticmethod
-    def _message(raw: bytes, wire: JsonObject) -> bytes:
+    def _message(self, raw: bytes, wire: JsonObject) -> bytes:
         """Role and content move into a message; the metadata stays where it is."""
         given = wire.get("metadata")
         metadata: JsonObject = given if is_object(given) else {}
         content = wire.get("content")
         message: JsonObject = {"role": string(wire.get("role")), "content": content}
         if message["role"] == "assistant":
+            provider, model = string(metadata.get("provider")), string(metadata.get("model"))
+            self._model = (provider or self._model[0], model or self._model[1])
             message.update(
                 content=_blocks(content),
                 api="unknown",
-                provider=string(metadata.get("provider")) or "unknown",
-                model=string(metadata.get("model")) or "unknown",
+                provider=self._model[0],
+                model=self._model[1],
                 usage=full_usage({"totalTokens": number(metadata.get("tokens")), "cost": number(metadata.get("cost"))}),
                 stopReason="stop",
             )

@@ -11,7 +11,7 @@ from array import array
 from collections.abc import Iterable, Iterator
 
 from sessiontree.core.context import Context, context_of
-from sessiontree.core.entries import Body, Compaction, Entry, EntryId, Message, ModelChange
+from sessiontree.core.entries import UNREADABLE, Body, Compaction, Entry, EntryId, Message, ModelChange
 from sessiontree.core.heads import Heads
 from sessiontree.core.messages import model_of
 from sessiontree.core.tree import Tree
@@ -52,8 +52,8 @@ class Tail:
 
     def __init__(self, blocks: Iterable[tuple[bytes, bool]]) -> None:
         self._blocks = iter(blocks)
-        self._found: dict[EntryId, Entry] = {}
-        """By id; of several lines with one id the last in the file counts."""
+        self._found: dict[EntryId, int] = {}
+        """Where in `read` an id stands; of several lines with one id the last in the file counts."""
         self.read: list[Entry] = []
         """What was taken in so far, the last line first."""
 
@@ -65,12 +65,12 @@ class Tail:
         data, is_first = block
         entries = Reader().feed(data) if is_first else Block(data).entries
         for entry in reversed(entries):
+            self._found.setdefault(entry.id, len(self.read))
             self.read.append(entry)
-            self._found.setdefault(entry.id, entry)
         return True
 
-    def find(self, id: EntryId) -> Entry | None:
-        """The entry with this id; `None` when the whole file has none."""
+    def find(self, id: EntryId) -> int | None:
+        """Where in `read` the entry with this id stands; `None` when the whole file has none."""
         while id not in self._found:
             if not self.more():
                 return None
@@ -105,7 +105,7 @@ def _current_leaf(tail: Tail) -> EntryId | None:
     last = next(tail.backward(), None)
     if last is None or last.is_annotation or last.branch is None or last.current is not None:
         return None
-    return last.id
+    return None if last.body is UNREADABLE else last.id
 
 
 def _heads(tail: Tail) -> Heads | None:
@@ -127,21 +127,21 @@ def _heads(tail: Tail) -> Heads | None:
 
 def _path(tail: Tail, leaf: EntryId) -> list[Entry] | None:
     """The end of the path to `leaf`, as much of it as the context needs, oldest first."""
-    path: dict[EntryId, Entry] = {}
+    path: list[Entry] = []
     need = _Need()
     id: EntryId | None = leaf
+    below = -1
     while id is not None and not need.nothing:
-        if id in path:
-            return None  # a cycle: where it is cut, only the whole file can tell
-        entry = tail.find(id)
-        if entry is None:
-            if not path:
-                return None
+        at = tail.find(id)
+        if at is None:
             break
-        path[id] = entry
-        need.seen(entry)
-        id = entry.parent
-    return list(reversed(path.values()))
+        if at <= below:
+            return None  # a parent that stands behind its child, as in every cycle: only the whole file can tell
+        path.append(tail.read[at])
+        need.seen(tail.read[at])
+        id, below = tail.read[at].parent, at
+    path.reverse()
+    return path or None
 
 
 class _Need:

@@ -51,6 +51,8 @@ class JsonlStore:
         self._read_fd: int | None = None
         self._identity: Identity | None = None
         self._poisoned: str | None = None
+        self.set_aside: list[str] = []
+        """Files that unfinished last lines were moved to."""
         self._unsynced = False
         try:
             # The file itself: all who reach it, through links too, must share its lock.
@@ -385,8 +387,9 @@ class JsonlStore:
         return True
 
     def _set_aside(self, start: int, tail: bytes) -> None:
-        self._written_beside(f".torn-{start}", tail, sync=True)
+        path, _ = self._written_beside(f".torn-{start}", tail, sync=True)
         sync_directory(self._folder)
+        self.set_aside.append(path)
 
     def _written_beside(self, suffix: str, data: bytes, *, sync: bool) -> tuple[str, Identity]:
         """A new file beside the session, whole or not at all; its name and identity."""
