@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 JOBS   ?= 2
 
-.PHONY: help demo test test-peers bench lint types coverage clean
+.PHONY: help demo test test-peers torture bench lint types coverage strace clean
 
 help:  ## Show what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -32,12 +32,30 @@ lint: $(VENV)/.installed
 types: $(VENV)/.installed
 	$(BIN)/pyright
 
-coverage: $(VENV)/.installed
-	$(BIN)/python -m pytest -m "not peers" -n $(JOBS) --cov --cov-report=
+# Makes calls to the operating system fail. Where it cannot be had, the tests that need it say so and are skipped.
+strace:
+	@command -v strace >/dev/null || ! command -v apt-get >/dev/null \
+	  || { apt-get install --yes --quiet --no-install-recommends strace >/dev/null 2>&1; true; }
+
+coverage: $(VENV)/.installed strace
+	$(BIN)/python -m pytest -m "not peers and not torture" -n $(JOBS) --cov --cov-report=
 	$(BIN)/coverage report --include='*/sessiontree/core/*,*/sessiontree/format/*' --fail-under=100
 
 test-peers: $(VENV)/.installed-peers  ## Both ways against the real pi
 	$(BIN)/python -m pytest -m peers
+
+# A group at a time: what cannot be installed is left out, and its tests are skipped with a sentence.
+$(VENV)/.installed-torture: $(VENV)/.installed
+	@for package in atheris mfusepy; do \
+	  $(BIN)/python -m pip install --quiet --disable-pip-version-check "$$package" \
+	    || echo "torture: $$package cannot be installed here"; \
+	done
+	@! command -v apt-get >/dev/null \
+	  || apt-get install --yes --quiet --no-install-recommends libfuse3-3 fuse3 e2fsprogs >/dev/null 2>&1 || true
+	@touch $@
+
+torture: $(VENV)/.installed-torture strace  ## The reliability tests many times over: about an hour
+	SESSIONTREE_TORTURE=1 $(BIN)/python -m pytest tests/reliability -n $(JOBS) --durations=0 --durations-min=60
 
 # A peer that cannot be installed is left out, and the table says so.
 bench/.venv-peers/.installed: bench/peers.txt

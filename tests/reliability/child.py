@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import pathlib
 import random
 import signal
 import sys
@@ -211,6 +212,72 @@ def read_a_hostile_file(file: str) -> None:
     print(json.dumps(told))
 
 
+class Witness:
+    """Writes down, outside the disk, what was acknowledged and how long the disk's log was then."""
+
+    def __init__(self) -> None:
+        self._log = os.environ["POWER_LOG"]
+        self._acks = open(os.environ["POWER_ACKS"], "a")  # noqa: SIM115 - open to the end of the process
+
+    def __call__(self, kind: str, session: st.Session, *entries: st.Entry) -> None:
+        assert session.file is not None
+        for id in [entry.id for entry in entries] or [""]:
+            print(os.path.getsize(self._log), kind, f"{session.file.name}:{id}", file=self._acks, flush=True)
+
+
+def append_on_a_disk(folder: str) -> None:
+    """New sessions in new folders, appends, batches and forks, all synced."""
+    tell = Witness()
+    for number in range(4):
+        file = os.path.join(folder, f"{number}", "deep", f"s{number}.jsonl")
+        session = st.create(name="power", file=file)
+        tell("made", session)
+        for turn in range(20):
+            tell("appended", session, session.append(st.user(f"{turn}" * (1 + 50 * turn))))
+            tell("appended", session, *session.extend([st.user("x" * 100 * turn) for _ in range(3)]))
+        forked = st.fork(session, file=os.path.join(folder, "forks", f"f{number}.jsonl"))
+        tell("forked", forked)
+        tell("appended", forked, forked.append(st.user("on")))
+        session.close()
+
+
+def rewrite_on_a_disk(folder: str) -> None:
+    """Files of an old version that are migrated, and torn tails that are mended."""
+    tell = Witness()
+    data = pathlib.Path(__file__).parents[1] / "conformance" / "data" / "pi-v1" / "large-session.jsonl"
+    old = b"".join(data.read_bytes().splitlines(keepends=True)[:20])
+    for number in range(12):
+        file = os.path.join(folder, f"m{number}.jsonl")
+        fd = os.open(file, os.O_WRONLY | os.O_CREAT, 0o600)
+        os.write(fd, old)
+        os.fsync(fd)
+        os.close(fd)
+        jsonl.sync_directory(folder)
+        session = st.open(file)
+        session.migrate()
+        tell("migrated", session)
+        tell("appended", session, session.append(st.user("one")))
+        session.close()
+        with open(file, "ab") as end:
+            end.write(b'{"type":"message","id":"torn')
+        session = st.open(file)
+        tell("appended", session, session.append(st.user("two")))
+        session.close()
+
+
+def append_on_a_disk_unsynced(folder: str, durability: Any) -> None:
+    """Appends that are not synced; now and then the whole disk is, as the operating system does it."""
+    import subprocess
+
+    tell = Witness()
+    session = st.create(file=os.path.join(folder, "s.jsonl"), durability=durability)
+    for turn in range(600):
+        tell("appended", session, session.append(st.user("y" * (turn * 37 % 3000))))
+        if turn % 40 == 39:
+            subprocess.run(["sync", "-f", folder], check=True)
+    session.close()
+
+
 # Writers, for the harnesses that kill
 
 
@@ -336,8 +403,18 @@ def main() -> None:
     if scenario in SCENARIOS:
         run(SCENARIOS[scenario](file))
     else:
-        {"small-disk": fill_a_small_disk, "limit": fill_up_to_a_limit, "hostile": read_a_hostile_file}[scenario](file)
+        OTHERS[scenario](file)
 
+
+OTHERS: dict[str, Callable[[str], None]] = {
+    "small-disk": fill_a_small_disk,
+    "limit": fill_up_to_a_limit,
+    "hostile": read_a_hostile_file,
+    "power-append": append_on_a_disk,
+    "power-rewrite": rewrite_on_a_disk,
+    "power-flush": lambda folder: append_on_a_disk_unsynced(folder, "flush"),
+    "power-none": lambda folder: append_on_a_disk_unsynced(folder, "none"),
+}
 
 if __name__ == "__main__":
     main()

@@ -82,10 +82,20 @@ def started(work: Callable[..., None], *args: Any) -> Iterator[Child]:
         process.close()
 
 
-def run_child(*args: str, before: Sequence[str] = (), seconds: float = 60) -> subprocess.CompletedProcess[str]:
+def run_child(
+    *args: str, before: Sequence[str] = (), seconds: float = 60, env: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
     """`child.py` to its end, with a command `before` it that fails or limits what it does."""
     command = [*before, sys.executable, "-m", "tests.reliability.child", *args]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=seconds, check=False)
+    return subprocess.run(
+        command,
+        cwd=ROOT,
+        env={**os.environ, **(env or {})},
+        capture_output=True,
+        text=True,
+        timeout=seconds,
+        check=False,
+    )
 
 
 def lines_of(file: Path) -> list[bytes]:

@@ -1,0 +1,191 @@
+"""A power cut at any moment loses nothing that was acknowledged, and never leaves a hole.
+
+Sessions are written on an ext4 of a disk that logs its blocks and flushes (`logged_disk`). Afterwards the disk is made
+as it was at random moments, with writes that were not flushed yet lost or kept at random, mounted and looked at.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+import sessiontree as st
+from tests.reliability.harness import ROOT, run_child
+from tests.reliability.logged_disk import Record, records
+
+MIB = 1 << 20
+
+
+def cannot() -> str | None:
+    if os.geteuid() != 0:
+        return "only root can mount a disk"
+    if not os.path.exists("/dev/fuse") or not os.path.exists("/dev/loop-control"):
+        return "there is no FUSE or no loop device here"
+    for tool in ("mkfs.ext4", "mount", "fusermount3"):
+        if shutil.which(tool) is None and not os.path.exists(f"/usr/sbin/{tool}"):
+            return f"{tool} is not installed"
+    try:
+        found = importlib.util.find_spec("mfusepy") is not None and __import__("mfusepy")
+    except OSError as error:
+        return str(error)
+    return None if found else "mfusepy is not installed"
+
+
+pytestmark = [pytest.mark.torture]
+if os.environ.get("SESSIONTREE_TORTURE"):
+    pytestmark.append(pytest.mark.skipif(cannot() is not None, reason=f"no power can be cut here: {cannot()}"))
+
+
+class Written(NamedTuple):
+    """What a workload left: the disk before it, its log, and what was acknowledged with how long the log was then."""
+
+    base: Path
+    records: list[Record]
+    acks: list[tuple[int, str, str]]
+    """Length of the log, what was done, and the id or text it is told by."""
+
+
+@contextmanager
+def mounted(image: Path, folder: Path) -> Iterator[Path]:
+    folder.mkdir(exist_ok=True)
+    subprocess.run(["mount", "-o", "loop", str(image), str(folder)], check=True)
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+def written(folder: Path, workload: str, *plants: str) -> Written:
+    image, base, log, acks = (folder / name for name in ("image", "base", "log", "acks"))
+    with image.open("wb") as file:
+        file.truncate(24 * MIB)
+    subprocess.run(["mkfs.ext4", "-q", "-F", str(image)], check=True)
+    shutil.copy(image, base)
+    served = folder / "served"
+    served.mkdir()
+    disk = subprocess.Popen([sys.executable, "-m", "tests.reliability.logged_disk", image, served, log], cwd=ROOT)
+    try:
+        for _ in range(500):
+            if (served / "disk").exists():
+                break
+            time.sleep(0.02)
+        with mounted(served / "disk", folder / "work") as work:
+            env = {"POWER_LOG": str(log), "POWER_ACKS": str(acks)}
+            done = run_child(f"power-{workload}", str(work), *plants, seconds=600, env=env)
+            assert done.returncode == 0, done.stderr[-2000:]
+    finally:
+        subprocess.run(["fusermount3", "-u", str(served)], check=False)
+        disk.wait(30)
+    told = [line.split(" ", 2) for line in acks.read_text().splitlines()]
+    return Written(base, list(records(log.read_bytes())), [(int(size), kind, name) for size, kind, name in told])
+
+
+def cut(written: Written, place: int, choose: random.Random, image: Path) -> None:
+    """Make the disk as a power cut before record `place` may leave it."""
+    shutil.copy(written.base, image)
+    flushed = max((n for n in range(place) if written.records[n].is_flush), default=-1)
+    with image.open("r+b", buffering=0) as disk:
+        for number, record in enumerate(written.records[:place]):
+            if not record.is_flush and (number < flushed or choose.random() < 0.5):
+                disk.seek(record.offset)
+                disk.write(record.data)
+
+
+def cuts(written: Written, folder: Path, count: int) -> Iterator[tuple[Path, list[tuple[str, str]]]]:
+    """The disk after so many power cuts, each with what had been acknowledged."""
+    choose = random.Random(7)
+    for _ in range(count):
+        place = choose.randrange(len(written.records))
+        length = written.records[place - 1].end if place else 0
+        cut(written, place, choose, folder / "cut")
+        with mounted(folder / "cut", folder / "after") as after:
+            yield after, [(kind, name) for size, kind, name in written.acks if size <= length]
+
+
+def ids_in(file: Path) -> list[str]:
+    with st.open(file, read_only=True) as session:
+        faults = [problem for problem in session.problems if problem.severity == "fault"]
+        assert not [fault for fault in faults if fault.kind != "torn_tail"], faults
+        return [entry.id for entry in session.tree]
+
+
+def check_synced(after: Path, acks: list[tuple[str, str]]) -> None:
+    """What was acknowledged is there, each file can be gone on with, a migrated one is old or new with its backup."""
+    there: dict[str, list[str]] = {}
+    for file in after.glob("**/*.jsonl"):
+        there[file.name] = ids_in(file)
+        assert len(set(there[file.name])) == len(there[file.name])
+    for kind, name in acks:
+        file, _, id = name.partition(":")
+        assert file in there, f"{file} is gone, which was {kind}"
+        if kind == "appended":
+            assert id in there[file], f"an acknowledged entry of {file} is lost"
+        if kind == "migrated":
+            assert b'"version":3' in next(after.glob(f"**/{file}")).read_bytes().split(b"\n")[0]
+            assert list(after.glob(f"**/{file}.bak*")), "there is no backup"
+    for file in after.glob("**/*.jsonl"):
+        with st.open(file) as session:
+            added = session.append(st.user("after the cut"))
+        assert ids_in(file)[-1] == added.id
+
+
+def check_prefix(after: Path, acks: list[tuple[str, str]], all_of_them: list[str]) -> None:
+    """What is there is the beginning of what was written, without a hole."""
+    for file in after.glob("**/*.jsonl"):
+        if file.stat().st_size == 0:
+            continue  # made, and nothing in it synced
+        there = [id for id in ids_in(file) if id in set(all_of_them)]
+        assert there == all_of_them[: len(there)], "there is a hole"
+
+
+@pytest.mark.parametrize("workload", ["append", "rewrite"])
+def test_a_power_cut_loses_nothing_that_was_acknowledged(tmp_path: Path, workload: str) -> None:
+    what = written(tmp_path, workload)
+    assert sum(record.is_flush for record in what.records) > 50
+
+    for after, acks in cuts(what, tmp_path, 1000):
+        check_synced(after, acks)
+
+
+@pytest.mark.parametrize("workload", ["flush", "none"])
+def test_without_syncing_the_end_may_be_lost_but_never_the_middle(tmp_path: Path, workload: str) -> None:
+    what = written(tmp_path, workload)
+    everything = [name.partition(":")[2] for _, kind, name in what.acks if kind == "appended"]
+
+    for after, acks in cuts(what, tmp_path, 300):
+        check_prefix(after, acks, everything)
+
+
+@pytest.mark.parametrize("workload", ["append", "rewrite"])
+def test_a_power_cut_finds_entries_that_were_not_synced(tmp_path: Path, workload: str) -> None:
+    what = written(tmp_path, workload, "no_sync")
+    lost = 0
+    for after, acks in cuts(what, tmp_path, 100):
+        try:
+            check_synced(after, acks)
+        except (AssertionError, st.SessionTreeError, OSError):
+            lost += 1
+
+    assert lost > 0, "no cut lost anything without syncing: the harness proves nothing"
+
+
+def test_a_power_cut_at_the_end_keeps_everything(tmp_path: Path) -> None:
+    """The disk can be made anew from its log."""
+    what = written(tmp_path, "append")
+    cut(what, len(what.records), random.Random(1), tmp_path / "cut")
+
+    with mounted(tmp_path / "cut", tmp_path / "after") as after:
+        check_synced(after, [(kind, name) for _, kind, name in what.acks])
+    assert json.dumps([kind for _, kind, _ in what.acks]).count("appended") > 100
