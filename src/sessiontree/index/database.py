@@ -153,7 +153,10 @@ def _made(path: str) -> int:
         pass
     except OSError as error:
         raise _Unusable from error
-    status = os.lstat(path)
+    try:
+        status = os.lstat(path)
+    except OSError as error:
+        raise _Unusable from error
     if not stat.S_ISREG(status.st_mode):
         raise _Unusable
     return status.st_ino

@@ -489,6 +489,7 @@ class Lock:
                 self._fd = shut(self._fd)  # deleted since
             self._fd = locked_file(self._path)
         except BaseException as error:
+            self._fd = shut(self._fd)  # it may be locked by now
             self._turn.release()
             if isinstance(error, OSError):
                 raise StoreError(self._path, reason_of(error)) from error
