@@ -91,7 +91,7 @@ def test_names_costs_and_the_first_message_are_gathered() -> None:
             header(title="old"),
             line("0", None, message={"role": "user", "content": [{"type": "image"}]}),
             line("a", None, message={"role": "user", "content": [{"type": "text", "text": " hello\n there "}]}),
-            line("b", "a"),
+            line("b", "a", message={"role": "user", "content": "", "usage": {"cost": 9}}),
             spent("c", "b", {"cost": {"total": 0.25}}),
             spent("d", "c", {"cost": 0.5}),
             spent("e", "d", {}),
@@ -103,6 +103,14 @@ def test_names_costs_and_the_first_message_are_gathered() -> None:
 
     assert (tally.first_message, tally.session_name, tally.cost) == ("hello there", "new", 3.75)
     assert (tally.messages, tally.entries) == (6, 9)
+
+
+def test_an_annotation_begins_no_branch() -> None:
+    label = {"type": "label", "id": "b", "parentId": "a", "targetId": "a", "label": "x"}
+
+    tally = digest(file_of(header(), line("a", branch="main"), {**label, "branch": "nobody"})).tally
+
+    assert (tally.heads, tally.current, tally.line_branch) == ({"main": "a"}, "main", "nobody")
 
 
 def test_the_name_in_the_header_holds_until_there_is_another() -> None:

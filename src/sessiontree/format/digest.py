@@ -140,11 +140,13 @@ class Digest:
         messages = [line.message for line in lines if line.type == "message"]
         tally.messages += len(messages)
         for message in messages:
-            if message is not None and message.usage is not None:
-                if message.role in ("assistant", "toolResult"):
-                    tally.cost += _money(message.usage)
-            elif tally.first_message is None and message is not None and message.role == "user":
-                self._first(message)
+            if message is None:
+                continue
+            if message.role == "user":
+                if tally.first_message is None:
+                    tally.first_message = _first(message)
+            elif message.usage is not None and message.role in ("assistant", "toolResult"):
+                tally.cost += _money(message.usage)
 
     def _replay(self, lines: Sequence[_Line]) -> None:
         """What the lines do to the heads, and what only some lines say."""
@@ -174,11 +176,6 @@ class Digest:
         """Raises `Unsound` if a head is missing."""
         if any(head not in self._ids for head in self.tally.heads.values()):
             raise Unsound
-
-    def _first(self, message: _Message) -> None:
-        if message.content:
-            content = read_object(b'{"":%b}' % bytes(message.content))[""]
-            self.tally.first_message = _encodable(one_line(text(content))) or None
 
     def _check_anchor(self, anchor: str | None, number: int) -> None:
         """A compaction keeps entries from its own path."""
@@ -244,6 +241,14 @@ def begin(reader: Reader) -> Digest:
             title=_encodable(reader.title or "") or None,
         )
     )
+
+
+def _first(message: _Message) -> str | None:
+    """What a message says, on one line."""
+    if not message.content:
+        return None
+    content = read_object(b'{"":%b}' % bytes(message.content))[""]
+    return _encodable(one_line(text(content))) or None
 
 
 def _money(usage: _Usage) -> float:

@@ -197,9 +197,17 @@ def _digested(fd: int, found: Found, past: Past | None, digest: Digest, *, body:
         digest.check_heads()
     except Unsound:
         return _opened(fd, found, past, body, False)
+    except _TooLong:
+        # Opening the session would read all of that line; what was read so far must do.
+        summary = _summary(found, digest.tally, f"a line is over the limit of {LINE_LIMIT} bytes")
+        return Reading(found, past, True, summary, Kind.LINES, body, _last_newline(fd, found.size), 0)
     summary = _summary(found, digest.tally, damage)
     mark = _mark(fd, end)
     return Reading(found, past, fresh, summary, Kind.LINES, body, end, mark, tally, first, ids, parents)
+
+
+class _TooLong(Exception):
+    """A line is too long to look into."""
 
 
 def _take(fd: int, digest: Digest, start: int) -> tuple[int, bytes]:
@@ -217,7 +225,7 @@ def _take(fd: int, digest: Digest, start: int) -> tuple[int, bytes]:
             parts.append(block)
             held += len(block)
             if held > LINE_LIMIT:
-                raise Unsound
+                raise _TooLong
     return end, b"".join(parts)
 
 

@@ -22,7 +22,7 @@ from sessiontree.core.fulltext import fold, full_text, speaker, unify
 from sessiontree.core.query import Query, Term
 from sessiontree.core.times import milliseconds
 from sessiontree.errors import SessionTreeError
-from sessiontree.format.codec import NotJson, read_entry
+from sessiontree.format.codec import LINE_LIMIT, NotJson, read_entry
 from sessiontree.index.database import Database
 from sessiontree.index.listing import Progress
 from sessiontree.index.reading import Kind, SessionSummary, lines_of, open_regular
@@ -216,7 +216,7 @@ def _entries(file: _File, start: int, stop: int) -> Generator[tuple[Entry | None
     try:
         for raw, end in lines_of(fd, start, stop):
             try:
-                yield None if raw is None else read_entry(raw, 0), end
+                yield read_entry(raw, 0) if raw and not raw.isspace() else None, end
             except NotJson:
                 yield None, end
     finally:
@@ -264,9 +264,11 @@ def _ranges(db: Database, files: Sequence[_File], query: Query) -> list[_Range]:
         for file, start, stop, newest in _candidates(db, query.terms)
         if file in by_id and newest >= since
     ]
-    ranges += [
-        _Range(EVER, file, max(file.text_to, file.body), file.size) for file in files if file.text_to < file.size
-    ]
+    for file in files:
+        # A last line without newline counts too, unless it is too long to look into.
+        stop = file.size if file.size - file.read_to <= LINE_LIMIT else file.read_to
+        if file.text_to < stop:
+            ranges.append(_Range(EVER, file, max(file.text_to, file.body), stop))
     return sorted(ranges, key=lambda part: part.newest, reverse=True)
 
 
