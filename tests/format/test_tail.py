@@ -226,6 +226,6 @@ def test_too_many_lines_since_the_last_record_are_left_to_the_whole_file(monkeyp
 
 
 def test_lines_that_are_no_json_are_passed_over() -> None:
-    data = file_of(header(), line("a", None), "junk", line("b", "a"), "{broken", line("c", "b"))
+    data = file_of(header(), line("a", None), "junk", line("b", "a"), "", "{broken", line("c", "b"))
 
     assert tail_context(blocks(data, 60)) == whole(data)

@@ -11,7 +11,7 @@ from array import array
 from collections.abc import Iterable, Iterator
 
 from sessiontree.core.context import Context, context_of
-from sessiontree.core.entries import UNREADABLE, Body, Compaction, Entry, EntryId, Message, ModelChange
+from sessiontree.core.entries import UNREADABLE, Body, Entry, EntryId, Message, ModelChange
 from sessiontree.core.heads import Heads
 from sessiontree.core.messages import model_of
 from sessiontree.core.tree import Tree
@@ -176,11 +176,9 @@ class _Need:
                 pass
 
     def _compacted(self, entry: Entry) -> None:
-        body = entry.body
-        if not isinstance(body, Compaction):
-            return
-        if not self._compaction and body.first_kept != entry.id:
-            self._anchor = body.first_kept
+        anchor: EntryId | None = getattr(entry.body, "first_kept", None)
+        if not self._compaction and anchor != entry.id:
+            self._anchor = anchor
         self._compaction = True
-        if body.state is not None:
+        if getattr(entry.body, "state", None) is not None:
             self._model = self._thinking = True
