@@ -11,6 +11,7 @@ from sessiontree.core.entries import Body, Custom, EntryId, Label, SessionInfo
 from sessiontree.core.heads import MAIN
 from sessiontree.core.plan import ForkPlan
 from sessiontree.format.codec import ANCHOR, PARENT, write_entry, write_value
+from sessiontree.format.jsonl import raws
 from sessiontree.format.splice import set_value
 
 
@@ -18,8 +19,7 @@ def path_fork_lines(plan: ForkPlan, *, name: str | None, now: str, new_id: Calla
     """The lines behind the header: the path, its live labels, and a head record that makes it `main`."""
     lines: list[bytes] = []
     last: EntryId | None = None
-    for entry in plan.entries:
-        raw = entry.raw
+    for entry, raw in zip(plan.entries, raws(plan.entries), strict=True):
         if entry.id in plan.parents:
             raw = set_value(raw, PARENT, write_value(plan.parents[entry.id]))
         if entry.id in plan.anchors:

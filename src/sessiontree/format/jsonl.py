@@ -8,7 +8,8 @@ migrated in memory.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import groupby
 from typing import TypeAlias
 
 from sessiontree.core.entries import Body, Entry, Header, JsonObject, Problem
@@ -29,6 +30,9 @@ from sessiontree.format.migrations import Dialect, current_header, dialect_of
 
 Fetch: TypeAlias = Callable[[int, int], bytes]
 """Bytes of the file: from where, how many."""
+
+FETCH = 1 << 18
+"""How much is fetched at once where many lines are wanted, in bytes."""
 
 
 class Reader:
@@ -119,6 +123,19 @@ class Reader:
         start = self._offsets[line - 1]
         return self._fetch(start, self._offsets[line] - start - 1)
 
+    def raws(self, lines: Iterable[int]) -> Iterator[bytes]:
+        """The bytes of several lines, fetched some at a time: quick where they stand near each other in order."""
+        if self._fetch is None or self._choose is not None:
+            yield from map(self.raw, lines)
+            return
+        offsets, data, low, high = self._offsets, b"", 0, 0
+        for line in lines:
+            start, end = offsets[line - 1], offsets[line] - 1
+            if start < low or end > high:
+                low, high = start, min(max(end, start + FETCH), offsets[-1] - 1)
+                data = self._fetch(low, high - low)
+            yield data[start - low : end - low]
+
     @property
     def _first_line(self) -> int:
         """Number of the first line behind the header."""
@@ -136,7 +153,7 @@ class Reader:
 
     def lines(self) -> Iterator[bytes]:
         """Every line behind the header as version 3 has it, the unreadable and the blank ones included."""
-        return (self.raw(line) for line in range(self._first_line, self.number + 1))
+        return self.raws(range(self._first_line, self.number + 1))
 
     def all_lines(self) -> list[bytes]:
         """The whole file as version 3 has it."""
@@ -206,3 +223,10 @@ class Reader:
         self.problems.append(
             Problem(kind=kind, severity=severity, message=message, line=line, offset=self.offset(line))
         )
+
+
+def raws(entries: Iterable[Entry]) -> Iterator[bytes]:
+    """The lines of entries."""
+    for source, several in groupby(entries, key=lambda entry: entry.source):
+        lines = (entry.line for entry in several)
+        yield from source.raws(lines) if isinstance(source, Reader) else map(source.raw, lines)
