@@ -11,13 +11,13 @@ import os
 import sqlite3
 import stat
 from collections.abc import Callable, Generator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from typing import TypeVar
 
 import msgspec
 
 from sessiontree.errors import StoreError
-from sessiontree.store.jsonl import locked_file, make_private_directory
+from sessiontree.store.jsonl import Lock, make_private_directory
 
 FILE = "index.db"
 VERSION = 1
@@ -188,12 +188,12 @@ def _remove(path: str, inode: int) -> None:
 
 @contextmanager
 def _locked(path: str) -> Generator[None]:
-    try:
-        make_private_directory(os.path.dirname(path))
-        lock = locked_file(f"{path}.lock")
-    except (OSError, StoreError) as error:
-        raise _Unusable from error
-    try:
+    lock = Lock(f"{path}.lock")
+    with ExitStack() as stack:
+        stack.callback(lock.close)
+        try:
+            make_private_directory(os.path.dirname(path))
+            stack.enter_context(lock)
+        except (OSError, StoreError) as error:
+            raise _Unusable from error
         yield
-    finally:
-        os.close(lock)
