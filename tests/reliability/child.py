@@ -128,6 +128,22 @@ def migrate(file: str) -> Iterator[Step]:
     yield "one", lambda: session().append(st.user("one"))
 
 
+def index(file: str) -> Iterator[Step]:
+    """The index is a cache: whatever fails in it, the listing and the search are right."""
+    from sessiontree import catalog
+
+    def listed() -> None:
+        assert [summary.name for summary in catalog.sessions(dir=os.path.dirname(file))] == ["indexed"]
+
+    def found() -> None:
+        assert len(catalog.search("needle", dir=os.path.dirname(file))) == 1
+
+    yield "list", listed
+    yield "search", found
+    yield "one", lambda: Held(file)().append(st.user("one needle"))
+    yield "list again", listed
+
+
 SCENARIOS: dict[str, Callable[[str], Iterator[Step]]] = {
     "append": append,
     "torn": torn,
@@ -135,6 +151,7 @@ SCENARIOS: dict[str, Callable[[str], Iterator[Step]]] = {
     "create": create,
     "fork": fork,
     "migrate": migrate,
+    "index": index,
 }
 
 
