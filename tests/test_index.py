@@ -407,7 +407,28 @@ def test_a_helper_takes_nothing_from_the_current_folder(shelf: Path, tmp_path: P
     put(shelf, "s", header(), say("a", None, "apple"))
     helper = helpers.Helper(files_in(str(shelf)))
 
+    helper._process.wait()
+    assert helper._process.returncode == 0
+    assert helper._count() == 1
     assert [reading.summary for reading in helper.readings()] == st.sessions(dir=shelf)
+    helper.close()
+
+
+def test_what_a_helper_has_half_written_is_not_taken(shelf: Path) -> None:
+    for name in "ab":
+        put(shelf, name, header(id=name))
+    helper = helpers.Helper(files_in(str(shelf)))
+    helper._process.wait()
+    size = os.fstat(helper._out.fileno()).st_size
+
+    for cut in (size - 1, size // 2 + 3, 3):
+        helper._out.truncate(cut)
+        helper._done, helper._at = [], 0
+        assert helper._count() == (cut > size // 2)
+        assert {reading.summary.id for reading in helper.readings()} == {"a", "b"}
+    helper._out.write(b"\0" * 7 + b"\1\xc1")
+    helper._out.flush()
+    assert helper._count() == 0
     helper.close()
 
 

@@ -4,8 +4,10 @@ Lines are decoded only as far as a listing needs, many at once; a pass can go on
 earlier one stopped. A `Digest` vouches for sound files alone: every line an entry, every
 parent and anchor an earlier line, every head there. At the first thing that is otherwise it
 stops, and the session has to be opened to tell what is wrong; so this module repairs,
-judges and migrates nothing. What a line does to the heads is told by `core.heads`; here is
-its short form, for names alone, and a test holds the two together.
+judges and migrates nothing. Only bytes that are no UTF-8, in strings that a listing does not
+show, are left to `doctor`: to check them all would take half as long as the decoding. What a
+line does to the heads is told by `core.heads`; here is its short form, for names alone, and
+a test holds the two together.
 """
 
 from __future__ import annotations
@@ -27,7 +29,6 @@ from sessiontree.core.tree import BLANKS
 from sessiontree.format.codec import ANCHOR, PARENT, REFUSALS, VERSION, NotJson, read_object, write_object
 from sessiontree.format.jsonl import Reader
 
-_SLICE = 16384
 _NOWHERE = 1 << 62
 
 
@@ -115,8 +116,6 @@ class Digest:
 
     def take(self, data: bytes) -> None:
         """Take in whole lines. Raises `Unsound`."""
-        if not data.isascii():
-            _check_utf8(data)
         try:
             lines: Sequence[_Line] = _lines.decode_lines(data)
         except REFUSALS:
@@ -258,18 +257,6 @@ def _money(usage: _Usage) -> float:
 def _encodable(text: str) -> str:
     """`text` without what UTF-8 cannot hold."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
-
-
-def _check_utf8(data: bytes) -> None:
-    """By slices: a string as long as `data` would cost more to make than to check."""
-    from codecs import utf_8_decode
-
-    view, start = memoryview(data), 0
-    try:
-        while start < len(data):
-            start += utf_8_decode(view[start : start + _SLICE], "strict", start + _SLICE >= len(data))[1]
-    except UnicodeDecodeError:
-        raise Unsound from None
 
 
 def _line(raw: bytes) -> _Line:

@@ -1,15 +1,15 @@
 """Helpers: other processes that read a share of the files when there is very much to read.
 
 Decoding keeps one processor busy, and threads would take turns. A helper is this same program, given
-a list of files and asked for what `reading` makes of each; it touches no database. Whatever goes wrong
-with a helper, its share is read by whoever asked.
+a list of files and asked for what `reading` makes of each; it touches no database. Whatever a helper
+does not get done, slow or failed, is read by whoever asked.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from typing import IO
 
 import msgspec
@@ -23,16 +23,21 @@ WORTH_IT = 48 << 20
 """So many bytes for each, or starting it takes longer than it saves."""
 
 _found = msgspec.msgpack.Decoder(list[Found])
-_readings = msgspec.msgpack.Decoder(list[Reading])
+_reading = msgspec.msgpack.Decoder(Reading)
 _encode = msgspec.msgpack.Encoder().encode
+_LENGTH = 8
 
 
 class Helper:
+    """A process at work on a share of the files, from the first one on."""
+
     def __init__(self, share: Sequence[Found]) -> None:
         import subprocess
         import tempfile
 
         self.share = share
+        self._done: list[Reading] = []
+        self._at = 0
         self._out: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
         # The same modules as here, and nothing from the current folder or the environment.
         paths = [path for path in sys.path if os.path.isabs(path)]
@@ -44,15 +49,32 @@ class Helper:
                 [sys.executable, "-I", "-c", code], stdin=given, stdout=self._out, stderr=subprocess.DEVNULL
             )
 
-    def readings(self) -> list[Reading]:
-        """What it has read, once it is done; nothing when it failed."""
-        if self._process.wait() != 0:
-            return []
-        self._out.seek(0)
-        try:
-            return _readings.decode(self._out.read())
-        except msgspec.MsgspecError:
-            return []
+    def readings(self) -> Generator[Reading]:
+        """What is in the share, in any order.
+
+        While the helper is at work from one end, whoever asks is at work from the other; so nobody waits for a
+        helper that is slow, or gone.
+        """
+        left = len(self.share)
+        while left > self._count():
+            left -= 1
+            yield read_anew(self.share[left])
+        yield from self._done[:left]
+
+    def _count(self) -> int:
+        """How many files it has done by now."""
+        fd = self._out.fileno()
+        while head := os.pread(fd, _LENGTH, self._at):
+            size = int.from_bytes(head, "big")
+            data = os.pread(fd, size, self._at + _LENGTH)
+            if len(head) < _LENGTH or len(data) < size:
+                break  # it is being written
+            try:
+                self._done.append(_reading.decode(data))
+            except msgspec.MsgspecError:
+                break
+            self._at += _LENGTH + size
+        return len(self._done)
 
     def close(self) -> None:
         self._process.kill()
@@ -87,7 +109,9 @@ def _is_utf8(path: str) -> bool:
 
 
 def main() -> None:
-    """Read the files that standard input names, and write what they say to standard output."""
+    """Read the files that standard input names, and write what each says to standard output."""
     with without_gc():
-        readings = [read_anew(found) for found in _found.decode(sys.stdin.buffer.read())]
-        sys.stdout.buffer.write(_encode(readings))
+        for found in _found.decode(sys.stdin.buffer.read()):
+            data = _encode(read_anew(found))
+            sys.stdout.buffer.write(len(data).to_bytes(_LENGTH, "big") + data)
+            sys.stdout.buffer.flush()

@@ -106,9 +106,7 @@ def _read_all(db: Database, stale: list[tuple[Found, bool]], progress: Progress 
             if file.path not in elsewhere:
                 yield took(_read(db, file) if is_known else read_anew(file))
         for helper in helpers:
-            readings = helper.readings()
-            for reading in readings if len(readings) == len(helper.share) else map(read_anew, helper.share):
-                yield took(reading)
+            yield from map(took, helper.readings())
     finally:
         for helper in helpers:
             helper.close()
