@@ -803,6 +803,22 @@ def test_entries_that_would_be_taken_for_something_else_are_refused(session: Ses
         session.append(st.Opaque(type=type, fields={}))
 
 
+def test_only_messages_on_the_path_can_be_edited(session: Session) -> None:
+    [one, two] = talk(session, "one", "two")
+    level = session.append(st.ThinkingLevelChange("high"))
+    session.switch(one)
+    session.append(st.ThinkingLevelChange("low"))
+
+    for target in (two, level.id):
+        with pytest.raises(st.InvalidOperation, match="cannot be edited"):
+            session.append(st.ContextEdit(target=target))
+    with pytest.raises(st.InvalidOperation, match="cannot be edited"):
+        session.append(st.ContextEdit(target=session.head.leaf or ""))
+    session.append(st.ContextEdit(target=one))
+
+    assert session.head.context().messages == ()
+
+
 def test_asking_for_the_current_branch_again_and_again_costs_nothing(tmp_path: Path) -> None:
     with st.create(file=tmp_path / "s.jsonl", cwd="/p") as session:
         talk(session, "one")

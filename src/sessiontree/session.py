@@ -31,6 +31,7 @@ from sessiontree.core.entries import (
     Compaction,
     ContextEdit,
     Custom,
+    CustomMessage,
     Entry,
     EntryId,
     Header,
@@ -479,14 +480,12 @@ class Session:
                     above = model_above(up())
                     provider, model = above[0] or provider, above[1] or model
                 return Message(complete(message, now=self._now(), provider=provider, model=model))
-            case Label(target=target) | ContextEdit(target=target):
+            case Label(target=target):
                 if target not in self.tree:
                     raise NotFound("entry", target)
-                replacement = body.replacement if isinstance(body, ContextEdit) else None
-                if replacement is not None and not isinstance(replacement.get("content"), str | list):
-                    raise InvalidOperation(
-                        "a context edit replaces content by a text or a list of blocks, or by nothing"
-                    )
+                return body
+            case ContextEdit():
+                self._check_edit(body, up())
                 return body
             case BranchPoint() | Opaque(type="branch_point"):
                 raise InvalidOperation("branches are made by create_branch")
@@ -512,6 +511,19 @@ class Session:
                 return msgspec.structs.replace(body, abandoned_leaf="root")
             case _:
                 return body
+
+    def _check_edit(self, edit: ContextEdit, above: Iterator[Entry]) -> None:
+        """Peers refuse what this refuses."""
+        if edit.target not in self.tree:
+            raise NotFound("entry", edit.target)
+        target = self.tree[edit.target].body
+        editable = isinstance(target, CustomMessage) or (
+            isinstance(target, Message) and role(target.message) in ("user", "assistant", "toolResult")
+        )
+        if not editable or all(entry.id != edit.target for entry in above):
+            raise InvalidOperation(f"{edit.target!r} is no message on this path, so its context cannot be edited")
+        if edit.replacement is not None and not isinstance(edit.replacement.get("content"), str | list):
+            raise InvalidOperation("a context edit replaces content by a text or a list of blocks, or by nothing")
 
     def _commit(self, build: Callable[[], list[Entry]]) -> list[Entry]:
         """Write what `build` makes of the state of things; when others wrote first, take that in and build anew."""

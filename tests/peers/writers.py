@@ -24,6 +24,14 @@ STOPS = ("stop", "length", "toolUse", "error", "aborted")
 EDITABLE_ROLES = ("user", "assistant", "toolResult")
 
 
+def is_editable(entry: st.Entry) -> bool:
+    """Whether pi lets one edit what it contributes."""
+    body = entry.body
+    if isinstance(body, st.Message):
+        return body.message.get("role") in ("user", "assistant", "toolResult")
+    return isinstance(body, st.CustomMessage)
+
+
 class Speaker:
     """Makes messages of all roles, in wire form."""
 
@@ -212,10 +220,10 @@ class OurWriter:
         )
 
     def edit_context(self) -> None:
-        path = self.session.head.path()
+        path = [entry for entry in self.session.head.path()[-12:] if is_editable(entry)]
         if path:
             replacement = self.random.choice((None, {"content": self.speaker.content()}))
-            self.session.append(st.ContextEdit(target=self.random.choice(path[-12:]).id, replacement=replacement))
+            self.session.append(st.ContextEdit(target=self.random.choice(path).id, replacement=replacement))
 
     def label(self) -> None:
         place = self.somewhere()

@@ -7,14 +7,20 @@ import sys
 
 def main() -> None:
     """Run the command; the exit code is 0, 1 for an error, 2 for wrong usage."""
-    if sys.argv[1:] == ["--version"]:
-        from sessiontree._version import __version__
-
-        try:
-            print(f"sessiontree {__version__}", flush=True)  # noqa: T201 - the one line that needs no click
-            return
-        except OSError:
-            pass  # told by the way that all other output goes
+    if sys.argv[1:] == ["--version"] and _write_version():
+        return
     from sessiontree.cli.app import run
 
     sys.exit(run(sys.argv[1:]))
+
+
+def _write_version() -> bool:
+    """Whether it could be written; if not, the command tells why."""
+    import os
+
+    from sessiontree._version import __version__
+
+    try:
+        return os.write(1, f"sessiontree {__version__}\n".encode()) > 0
+    except OSError:
+        return False

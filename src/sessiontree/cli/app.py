@@ -5,6 +5,7 @@ Commands live in `read`, `write` and `shelf`; each opens a session, calls the li
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Callable
@@ -87,6 +88,7 @@ def run(arguments: list[str]) -> int:
             stream.reconfigure(errors="backslashreplace")  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
     try:
         code = app.main(arguments, prog_name="sessiontree", standalone_mode=False)
+        sys.stdout.flush()
         return code if isinstance(code, int) else 0
     except click.ClickException as error:
         if isinstance(error, click.UsageError):
@@ -98,14 +100,22 @@ def run(arguments: list[str]) -> int:
     except (click.Abort, KeyboardInterrupt):
         return _fail("stopped", 130)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _give_up_output()
         return 1
     except OSError as error:
-        return _fail(f"{error.filename or 'input or output'}: {error.strerror or error}")
+        if error.filename is None:
+            _give_up_output()
+        return _fail(f"{error.filename or 'standard output'}: {error.strerror or error}")
     except Exception as error:
         if os.environ.get("SESSIONTREE_DEBUG"):
             raise
         return _fail(f"internal error, {type(error).__name__}: {error} (SESSIONTREE_DEBUG=1 shows where)")
+
+
+def _give_up_output() -> None:
+    """Nobody takes what is left to print: Python shall not try again when it ends."""
+    with contextlib.suppress(OSError, ValueError):  # where there is no real standard output
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _fail(message: str, code: int = 1) -> int:
