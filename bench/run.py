@@ -404,6 +404,8 @@ def report(result: dict[str, Any]) -> str:
     for row in result["beside"]:
         figures = ", ".join(f"{who} {shown(value['median'], row['unit'])}" for who, value in row["figures"].items())
         lines.append(f"| {row['work']} | {figures or 'not measured'} |")
+    if result["scale"] != "full":
+        lines += ["", "The goals are for the whole corpus; this was a smaller one."]
     lines += ["", *(f"Not measured: {reason.rstrip('.')}." for reason in result["skipped"])]
     return "\n".join(lines).rstrip()
 
