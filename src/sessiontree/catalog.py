@@ -19,14 +19,13 @@ from sessiontree.core.plan import plan_fork
 from sessiontree.core.times import iso
 from sessiontree.errors import Ambiguous, InvalidOperation, NotFound, ReadOnly
 from sessiontree.format.codec import VERSION, NotJson, read_header, read_object, write_header
-from sessiontree.format.fork import path_fork_lines
-from sessiontree.format.repair import Repair, found_heads, repaired
 from sessiontree.index.folder import SUFFIX, Found, files_in, folders_in, id_of, without_gc
 from sessiontree.session import Place, Session, clean_name
 from sessiontree.store.jsonl import Durability, JsonlStore
 from sessiontree.store.memory import MemoryStore
 
 if TYPE_CHECKING:
+    from sessiontree.format.repair import Repair
     from sessiontree.index.listing import Progress
     from sessiontree.index.reading import SessionSummary
     from sessiontree.index.texts import Hit
@@ -118,6 +117,8 @@ def fork(
     if whole:
         lines = session.entry_lines()
     else:
+        from sessiontree.format.fork import path_fork_lines
+
         lines = path_fork_lines(
             plan_fork(session.tree, leaf), name=title, now=stamp, new_id=lambda: os.urandom(8).hex()
         )
@@ -147,6 +148,8 @@ def repair(session: Session, *, file: str | os.PathLike[str] | None = None) -> R
 
     The new file is beside the old one unless `file` is given; lines that are no entries are left out of it.
     """
+    from sessiontree.format.repair import Repair, found_heads, repaired
+
     heads, done = found_heads(session.tree, session.heads)
     lines, changed = repaired(session.tree, lambda: os.urandom(8).hex())
     left_out = [

@@ -18,9 +18,6 @@ from typing import TYPE_CHECKING, TypeAlias
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
-from sessiontree.comparison import Comparison, Diff
-from sessiontree.comparison import compare as compare_branches
-from sessiontree.comparison import diff as diff_places
 from sessiontree.core.context import Context, Explanation, build_context, context_of, explain, fold_system, model_above
 from sessiontree.core.entries import (
     HEAD_RECORD,
@@ -59,6 +56,8 @@ from sessiontree.store.jsonl import JsonlStore
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from sessiontree.comparison import Comparison, Diff
 
 PEEK, READ_AHEAD = 1 << 16, 1 << 20
 """How much is read at once, in bytes: for the header, and for the whole file."""
@@ -809,11 +808,15 @@ def clean_name(name: str | None) -> str | None:
 
 def compare(session: Session, branches: Sequence[str], metric: str = "cost") -> Comparison:
     """What branches cost and did after they parted, and which one is ahead, if the figures tell."""
+    from sessiontree.comparison import compare as compare_branches
+
     return compare_branches(session.tree, [(name, session.branch(name).leaf) for name in branches], metric)
 
 
 def diff(session: Session, a: Place, b: Place) -> Diff:
     """Two places, from where their paths part."""
+    from sessiontree.comparison import diff as diff_places
+
     return diff_places(session.tree, (_named(a), session.place(a)), (_named(b), session.place(b)))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
 import click
 
@@ -24,8 +25,10 @@ from sessiontree.core.messages import role, string, text, tool_calls
 from sessiontree.core.outline import FILTERS, calls_of_results, outline, plain_text, role_of, row_text, short_count
 from sessiontree.core.tokens import estimate
 from sessiontree.errors import FormatError
-from sessiontree.format.repair import Repair
 from sessiontree.session import Session
+
+if TYPE_CHECKING:
+    from sessiontree.format.repair import Repair
 
 
 @app.command()
