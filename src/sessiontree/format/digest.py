@@ -114,22 +114,26 @@ class Digest:
         """The ids from number `entry` on, and their parents, to go on from another time."""
         return cast(list[str], list(islice(self._ids, entry + 1, None))), self._parents[entry:].tobytes()
 
-    def take(self, data: bytes) -> None:
+    def take(self, data: bytes | memoryview) -> None:
         """Take in whole lines. Raises `Unsound`."""
         try:
             lines: Sequence[_Line] = _lines.decode_lines(data)
         except REFUSALS:
-            lines = [_line(raw) for raw in data.split(b"\n") if raw.strip()]
+            lines = [_line(raw) for raw in bytes(data).split(b"\n") if raw.strip()]
         self._link(lines)
         self._count(lines)
         self._replay(lines)
 
     def _link(self, lines: Sequence[_Line]) -> None:
-        """Take note of ids and parents. Everything at once: a loop over the lines would take longer than decoding."""
-        ids, first = self._ids, len(self._parents)
-        ids.update(zip([line.id for line in lines], count(first), strict=False))
-        above = [ids.get(line.parent, _NOWHERE) for line in lines]
-        if len(ids) - 1 != first + len(lines) or not all(map(lt, above, count(first))):
+        """Take note of ids and parents. All at once: a loop over the lines would take longer than decoding them."""
+        first, numbers = len(self._parents), range(len(self._parents), len(self._parents) + len(lines))
+        new, parents = [line.id for line in lines], [line.parent for line in lines]
+        self._ids.update(zip(new, numbers, strict=True))
+        if parents[1:] == new[:-1]:  # one chain, as nearly always
+            above = [self._ids.get(parent, _NOWHERE) for parent in parents[:1]] + list(numbers[:-1])
+        else:
+            above = [self._ids.get(parent, _NOWHERE) for parent in parents]
+        if len(self._ids) - 1 != first + len(lines) or not all(map(lt, above, numbers)):
             raise Unsound  # an id was used twice, or a parent is missing or comes later
         self._parents.extend(above)
         self.tally.entries = len(self._parents)

@@ -30,7 +30,7 @@ from sessiontree.index.folder import Found, id_of
 from sessiontree.session import Session
 from sessiontree.store.jsonl import JsonlStore
 
-BLOCK = 1 << 16
+BLOCK = 1 << 17
 EDGE = 4096
 """So many bytes of a file's beginning, and of what was read last, tell whether it is still the same."""
 NOT_KEPT = -1
@@ -212,21 +212,19 @@ class _TooLong(Exception):
 
 def _take(fd: int, digest: Digest, start: int) -> tuple[int, bytes]:
     """Feed all whole lines from `start` on; where they end, and what follows. Raises `Unsound`."""
-    parts: list[bytes] = []
-    held, end = 0, start
-    while block := os.pread(fd, BLOCK, end + held):
+    end, size = start, BLOCK
+    while block := os.pread(fd, size, end):
         cut = block.rfind(b"\n") + 1
         if cut:
-            data = b"".join([*parts, block[:cut]]) if parts else block if cut == len(block) else block[:cut]
-            digest.take(data)
-            end += len(data)
-            parts, held = [block[cut:]] if cut < len(block) else [], len(block) - cut
+            digest.take(memoryview(block)[:cut])
+            end, size = end + cut, BLOCK
+        elif len(block) < size:
+            return end, block
+        elif size > LINE_LIMIT:
+            raise _TooLong
         else:
-            parts.append(block)
-            held += len(block)
-            if held > LINE_LIMIT:
-                raise _TooLong
-    return end, b"".join(parts)
+            size = min(4 * size, LINE_LIMIT + 1)  # a long line: again, with more of it
+    return end, b""
 
 
 def lines_of(fd: int, start: int, stop: int, block_size: int = BLOCK) -> Generator[tuple[bytes | None, int]]:
