@@ -130,8 +130,8 @@ class Scenario:
     def faults(self) -> Iterator[Fault]:
         """One for each call of a run without faults, and each error."""
         for call, count in self._calls().items():
-            most = count if TORTURE or (call in CHANGING and self.name != "index") else min(count, 4)
-            for number in range(1, most + 1):
+            every = 1 if TORTURE or (call in CHANGING and self.name != "index") else max(1, count // 5)
+            for number in range(1, count + 1, every):
                 for error in errors_of(call):
                     yield Fault(call, number, f"error={error}")
 

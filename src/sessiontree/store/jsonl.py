@@ -313,6 +313,7 @@ class JsonlStore:
         try:
             if self._fd is None:
                 self._fd = self._open(WRITE)
+            if self._fd_identity is None:
                 self._fd_identity = identity_of(os.fstat(self._fd))
             there = os.stat(self._file)
         except (FileNotFoundError, NotFound):
