@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import sqlite3
 import stat
@@ -19,6 +20,8 @@ from hypothesis import strategies as hs
 
 import sessiontree as st
 from sessiontree import catalog
+from sessiontree.core.fulltext import fold
+from sessiontree.core.query import parse_query
 from sessiontree.index import database, helpers, listing, reading, texts
 from sessiontree.index.folder import files_in
 from tests.builders import file_of, header
@@ -584,6 +587,46 @@ def test_words_of_any_script_and_length_are_found(shelf: Path) -> None:
     assert found("缓 存吧 нет", shelf) == []
 
 
+_texts = hs.text(hs.sampled_from('abB \n\u3000"/\\.ée\u0301ßsﬁ缓存'), max_size=12)
+
+
+@settings(max_examples=60)
+@given(said=hs.lists(_texts, min_size=1, max_size=4), query=hs.lists(_texts, max_size=1), data=hs.data())
+def test_a_search_finds_what_comparing_every_entry_finds(
+    said: list[str], query: list[str], data: hs.DataObject
+) -> None:
+    source = data.draw(hs.sampled_from(said))
+    start = data.draw(hs.integers(0, len(source)))
+    words = " ".join(f'"{part}"' for part in [*query, source[start : start + 4].replace('"', "")])
+    try:
+        wanted = parse_query(words, now=0)
+    except st.InvalidOperation:
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        for name, escaped in (("plain", False), ("escaped", True)):
+            lines = [json.dumps(say(f"{name}{n}", None, text), ensure_ascii=escaped) for n, text in enumerate(said)]
+            put(Path(folder), name, header(id=name), *lines)
+
+        hits = {hit.entry for hit in st.search(words, dir=folder)}
+
+    assert hits == {
+        f"{name}{number}"
+        for number, text in enumerate(said)
+        if wanted.matches(fold(text))
+        for name in ("plain", "escaped")
+    }
+
+
+def test_the_letters_that_the_sieve_lets_pass_are_all_that_fold_to_ascii() -> None:
+    alike = {
+        chr(code)
+        for code in range(128, 0x30000)
+        if not 0xD800 <= code < 0xE000 and any(letter.isascii() for letter in fold(chr(code)))
+    }
+
+    assert {letter for letter in alike if not texts._ALIKE.fullmatch(letter.encode())} == set()
+
+
 def test_punctuation_is_compared_too(shelf: Path) -> None:
     put(shelf, "s", header(), say("a", None, "x->y, a::b"), say("b", None, "x y a b"))
 
@@ -679,8 +722,6 @@ def test_a_damaged_session_is_searched_all_the_same(shelf: Path) -> None:
 
 
 def test_a_snippet_is_one_line_round_what_was_found() -> None:
-    from sessiontree.core.query import parse_query
-
     def cut(text: str, query: str) -> str:
         return texts.snippet(text, parse_query(query, now=0).terms)
 

@@ -206,8 +206,11 @@ def _joined(words: set[bytes]) -> str:
     return _BEHIND.join([*words, b""]).decode()
 
 
-def _entries(file: _File, start: int, stop: int) -> Generator[tuple[Entry | None, int]]:
-    """The entries of a part of a file, each with where its line ends. Raises `OSError` and `SessionTreeError`."""
+def _entries(file: _File, start: int, stop: int, sieve: _Sieve | None = None) -> Generator[tuple[Entry | None, int]]:
+    """The entries of a part of a file, each with where its line ends, or `None` for one that is none, or not wanted.
+
+    Raises `OSError` and `SessionTreeError`.
+    """
     if file.kind is Kind.SESSION:
         for entry in _opened(file.path).tree:
             yield entry, file.size
@@ -216,7 +219,8 @@ def _entries(file: _File, start: int, stop: int) -> Generator[tuple[Entry | None
     try:
         for raw, end in lines_of(fd, start, stop):
             try:
-                yield read_entry(raw, 0) if raw and not raw.isspace() else None, end
+                wanted = raw and not raw.isspace() and (sieve is None or sieve.passes(raw))
+                yield read_entry(raw, 0) if raw and wanted else None, end
             except NotJson:
                 yield None, end
     finally:
@@ -307,12 +311,10 @@ def _beginning(db: Database, piece: str) -> set[int] | None:
 
 
 def _matches(part: _Range, query: Query) -> Generator[tuple[int, _Match]]:
-    pieces = [piece.encode() for piece in _pieces(query.terms) if piece.isascii()]
+    sieve = _Sieve(query.terms)
     try:
-        for entry, _ in _entries(part.file, part.start, part.stop):
-            if entry is None or not _may_say(entry.raw, pieces):
-                continue
-            if query.roles and not query.takes(speaker(entry)):
+        for entry, _ in _entries(part.file, part.start, part.stop, sieve):
+            if entry is None or (query.roles and not query.takes(speaker(entry))):
                 continue
             said = full_text(entry)
             if not said or not query.matches(fold(said)):
@@ -324,12 +326,34 @@ def _matches(part: _Range, query: Query) -> Generator[tuple[int, _Match]]:
         return  # taken away since it was listed
 
 
-def _may_say(raw: bytes, pieces: list[bytes]) -> bool:
-    """Whether a line may have these words; only one in plain ASCII without escaped letters can be told from outside."""
-    if not raw.isascii() or b"\\u" in raw:
-        return True
-    lower = raw.lower()
-    return all(piece in lower for piece in pieces)
+class _Sieve:
+    """Passes every line that may match, and few others: most need not be decoded.
+
+    It looks at bytes, so only at ASCII: single words anywhere, phrases with whatever may stand for white space in a
+    file between them. Lines with escaped letters, or letters that are the same as some in ASCII, pass.
+    """
+
+    def __init__(self, terms: Sequence[Term]) -> None:
+        plain = [term for term in terms if term.text.isascii() and not re.search(r'["\\/\x00-\x1f\x7f]', term.text)]
+        others = [term for term in terms if term not in plain]
+        self._words = [term.text.encode() for term in plain if " " not in term.text]
+        self._words += [piece.encode() for piece in _pieces(others) if piece.isascii()]
+        self._phrases = [
+            re.compile(_GAP.join(re.escape(word) for word in term.text.encode().split()))
+            for term in plain
+            if " " in term.text
+        ]
+
+    def passes(self, raw: bytes) -> bool:
+        if b"\\u" in raw or (not raw.isascii() and _ALIKE.search(raw) is not None):
+            return True
+        lower = raw.lower()
+        return all(word in lower for word in self._words) and all(phrase.search(lower) for phrase in self._phrases)
+
+
+_GAP = rb"(?:\\[bfnrt]|[\x00-\x20\x7f-\xff])+"
+_ALIKE = re.compile("|".join("ßẞſ\u212aİŉǰẖẗẘẙẚﬀﬁﬂﬃﬄﬅﬆ\u037e\u1fef").encode())
+"""Letters and signs that are equal to something with ASCII in it once they are folded."""
 
 
 class _Sight:
