@@ -356,9 +356,9 @@ def search(
     def work(db: Database) -> list[Hit]:
         with without_gc():
             listed = summaries(db, found, shelf.folders, root=shelf.root, progress=progress)
-        listed = [summary for summary in listed if shelf.takes(summary)]
-        if db.lasting:
-            take_texts(db, [summary.file for summary in listed], progress)
+            listed = [summary for summary in listed if shelf.takes(summary)]
+            if db.lasting:
+                take_texts(db, [summary.file for summary in listed], progress)
         return search_texts(db, listed, wanted, limit=max(1, limit))
 
     return using(home(), work) if found else []

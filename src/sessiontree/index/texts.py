@@ -29,7 +29,7 @@ from sessiontree.index.reading import Kind, SessionSummary, lines_of, open_regul
 from sessiontree.session import Session
 from sessiontree.store.jsonl import JsonlStore
 
-CHUNK = 1 << 15
+CHUNK = 1 << 16
 """A chunk is full with so many bytes of text."""
 AT_ONCE = 1 << 22
 """So many bytes of words are written in one transaction."""
