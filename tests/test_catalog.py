@@ -317,3 +317,14 @@ def test_a_file_with_a_title_slot_keeps_its_name_in_a_whole_fork(tmp_path: Path)
 
     assert session.name == fork.name == "their name"
     assert fork.lines()[1:] == session.lines()[2:]
+
+
+def test_sessions_written_in_the_same_moment_are_told_apart_by_when_they_were_made() -> None:
+    older, newer = st.create(cwd="/z"), st.create(cwd="/a")
+    for session in (older, newer):
+        assert session.file is not None
+        os.utime(session.file, (1_000_000, 1_000_000))
+
+    made = [session.id for session in sorted((older, newer), key=lambda s: s.file.name if s.file else "", reverse=True)]
+
+    assert [catalog.id_of(file) for file in catalog.session_files()] == made

@@ -240,7 +240,8 @@ def _regular(files: Iterable[Found]) -> Iterator[Found]:
 
 
 def _newest_first(files: Iterable[Found]) -> list[Found]:
-    return sorted(files, key=lambda file: (file.mtime, file.path), reverse=True)
+    # The clock of files is coarse; their names begin with the time they were made.
+    return sorted(files, key=lambda file: (file.mtime, os.path.basename(file.path), file.path), reverse=True)
 
 
 def _recent_file(cwd: str) -> str | None:
