@@ -160,7 +160,7 @@ def fill(file: str, *, room: Callable[[], None]) -> None:
     told: dict[str, Any] = {"acks": [], "errors": [], "untyped": []}
     session = st.create(file=file)
     for number in range(2000):
-        if len(told["errors"]) == 3:
+        if len(told["errors"]) == 9:
             break
         text = f"{number}:" + "x" * (997 * (number % 5))
         bodies = [st.user(f"{text}{part}") for part in range(1 + number % 3)]
@@ -298,9 +298,9 @@ def append_on_a_disk_unsynced(folder: str, durability: Any) -> None:
 # Writers, for the harnesses that kill
 
 
-def text_of(writer: str, number: int, size: int) -> str:
-    """What a writer says: anybody can tell from the beginning what the whole must be."""
-    start = f"{writer}/{number}/{size}/"
+def text_of(writer: str, number: int, batch: int, size: int) -> str:
+    """What a writer says: anybody can tell from the beginning what the whole must be, and in how large a batch."""
+    start = f"{writer}/{number}/{batch}/{size}/"
     return start + "é" * max(0, size - len(start))
 
 
@@ -316,9 +316,9 @@ def append_until_killed(file: str, durability: Any, seed: int, plants: Sequence[
     for number in range(150):
         size = choose.choice((10, 10, 300, 5_000, 100_000))
         if number % 4 == 3:
-            tell(acks, *session.extend([st.user(text_of(writer, number, size)) for _ in range(3)]))
+            tell(acks, *session.extend([st.user(text_of(writer, number, 3, size)) for _ in range(3)]))
         else:
-            tell(acks, session.append(st.user(text_of(writer, number, size))))
+            tell(acks, session.append(st.user(text_of(writer, number, 1, size))))
     time.sleep(30)
 
 
@@ -328,8 +328,9 @@ def append_once(file: str, plants: Sequence[str], acks: Connection) -> None:
         tell(acks, session.append(st.user("after")))
 
 
-def die_in_a_write(file: str, sizes: Sequence[int], at: int, acks: Connection) -> None:
+def die_in_a_write(file: str, sizes: Sequence[int], at: int, plants: Sequence[str], acks: Connection) -> None:
     """Append, and die after exactly `at` bytes of the write are with the operating system."""
+    plant(plants)
 
     def write_all(fd: int, data: bytes) -> None:
         os.write(fd, data[:at])
@@ -351,7 +352,8 @@ def write_among_others(
     own = session.create_branch(writer, at=None, current=False)
     for number in range(count):
         size = choose.choice((10, 100, 100, 1_000, 10_000, largest))
-        bodies = [st.user(text_of(writer, number, size))] * choose.choice((1, 1, 1, 3))
+        batch = choose.choice((1, 1, 1, 3))
+        bodies = [st.user(text_of(writer, number, batch, size))] * batch
         if choose.random() < 0.7:
             tell(acks, *own.extend(bodies))
             continue
@@ -378,7 +380,7 @@ def write_in_threads(file: str, threads: int, count: int, plants: Sequence[str],
         try:
             own = session.create_branch(f"t{number}", at=None, current=False)
             for n in range(count):
-                body = st.user(text_of(f"t{number}", n, 100))
+                body = st.user(text_of(f"t{number}", n, 1, 100))
                 tell(acks, own.append(body) if n % 2 else session.append(body, branch="main"))
         except Exception as error:  # noqa: BLE001 - told, and judged by the test
             failed.append(repr(error))

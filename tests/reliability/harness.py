@@ -114,19 +114,24 @@ def check_acks(file: Path, acks: Iterable[str]) -> st.Session:
     lost = [id for id in acked if count[id] == 0]
     assert not lost, f"{len(lost)} of {len(acked)} acknowledged entries are lost"
     assert not [id for id, number in count.items() if number > 1], "an entry is there twice"
-    for wire in wires[1:]:
-        if wire["type"] == "message":
-            check_text(wire["message"]["content"])
+    check_texts([wire["message"]["content"] for wire in wires[1:] if wire["type"] == "message"])
     session = st.open(file, read_only=True)
     assert not [problem for problem in session.problems if problem.severity == "fault"], session.problems
     assert {entry.id for entry in session.tree} == {wire["id"] for wire in wires[1:]}
     return session
 
 
-def check_text(text: str) -> None:
-    if text.count("/") >= 3:
-        writer, number, size = text.split("/")[:3]
-        assert text == text_of(writer, int(number), int(size)), f"an entry is not what was said: {text[:80]}"
+def check_texts(texts: list[str]) -> None:
+    """Every entry is as it was said, and every batch is there as a whole."""
+    batches: Counter[tuple[str, str, str]] = Counter()
+    for text in texts:
+        if text.count("/") >= 4:
+            writer, number, batch, size = text.split("/")[:4]
+            said = text_of(writer, int(number), int(batch), int(size))
+            assert text == said, f"an entry is not what was said: {text[:80]}"
+            batches[writer, number, batch] += 1
+    parts = {said: count for said, count in batches.items() if count != int(said[2])}
+    assert not parts, f"parts of batches are there: {parts}"
 
 
 def torn_files(file: Path) -> list[Path]:

@@ -6,13 +6,13 @@ Each changes the store of the process it is called in, which is always a child t
 
 from __future__ import annotations
 
+import fcntl
 import os
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from sessiontree import session as sessions
-from sessiontree.store import jsonl
+from sessiontree.store import batch, jsonl
 from sessiontree.store.base import Cursor
 from sessiontree.store.jsonl import JsonlStore
 
@@ -104,12 +104,12 @@ def header_later() -> None:
 
 def no_lock() -> None:
     """Writers do not take turns."""
+    jsonl.fcntl = _Without(fcntl, "flock")
 
-    @contextmanager
-    def locked(self: JsonlStore) -> Generator[None]:
-        yield
 
-    JsonlStore._locked = locked
+def no_notes() -> None:
+    """Nobody notes that a batch is on its way."""
+    jsonl.batch = _Without(batch, "note")
 
 
 def newline_apart() -> None:
@@ -243,6 +243,7 @@ PLANTS: dict[str, Callable[[], None]] = {
         rewrite_in_place,
         header_later,
         no_lock,
+        no_notes,
         newline_apart,
         no_sync,
         blind,

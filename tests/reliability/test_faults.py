@@ -26,7 +26,7 @@ DATA = Path(__file__).parents[1] / "conformance" / "data"
 TORN = b'{"type":"message","id":"torn'
 SYNCS = ("fsync", "fdatasync")
 CHANGING = (
-    *("write", "fsync", "fdatasync", "ftruncate", "flock", "openat", "link", "linkat"),
+    *("write", "pwrite64", "fsync", "fdatasync", "ftruncate", "flock", "openat", "link", "linkat"),
     *("rename", "unlink", "mkdir", "chmod", "fchmod"),
 )
 
@@ -36,7 +36,7 @@ strace = pytest.mark.skipif(
 
 
 def errors_of(call: str) -> Sequence[str]:
-    if call in ("write", *SYNCS):
+    if call in ("write", "pwrite64", *SYNCS):
         return ("ENOSPC", "EIO", "EDQUOT", "EFBIG") if TORTURE else ("EIO",) if call in SYNCS else ("ENOSPC", "EFBIG")
     if TORTURE and call in CHANGING:
         return ("ENOSPC", "EIO", "EDQUOT", "EACCES", "EMFILE" if call == "openat" else "EROFS")

@@ -36,9 +36,9 @@ def filled(scenario: str, folder: Path, before: list[str], *plants: str) -> dict
 
 def check(told: dict[str, Any], reason: str) -> None:
     assert told["untyped"] == []
-    assert len(told["errors"]) == 3
+    assert len(told["errors"]) == 9
     assert all(reason in error for error in told["errors"])
-    assert told["ends"] == ["\n"] * 3, "something half written is left"
+    assert told["ends"] == ["\n"] * 9, "something half written is left"
     assert told["lines"].pop() == ""
     entries = [json.loads(line) for line in told["lines"][1:]]
     said = [[entry["id"], entry["message"]["content"]] for entry in entries]

@@ -60,33 +60,32 @@ def test_the_kill_loop_finds_a_line_joined_with_an_unfinished_one(tmp_path: Path
 # At every byte
 
 
-def die_at(file: Path, sizes: tuple[int, ...], at: int) -> tuple[list[str], int]:
+def die_at(file: Path, sizes: tuple[int, ...], at: int, plants: tuple[str, ...] = ()) -> tuple[list[str], int]:
     """Kill a writer after exactly `at` bytes of a record; what it acknowledged, and how long the file was before."""
     st.create(file=file, durability="none").close()
-    with started(die_in_a_write, str(file), sizes, at) as child:
+    with started(die_in_a_write, str(file), sizes, at, plants) as child:
         acks = child.rest()
     return acks, sum(len(line) + 1 for line in file.read_bytes().split(b"\n")[:2])
 
 
 def check_death(file: Path, sizes: tuple[int, ...], at: int, plants: tuple[str, ...] = ()) -> bool:
-    """Whether the record was whole; everything else that must hold is asserted."""
-    acks, start = die_at(file, sizes, at)
+    """Whether the record or batch is there, all of it; everything else that must hold is asserted."""
+    acks, start = die_at(file, sizes, at, plants)
     left = file.read_bytes()[start:]
-    whole = left.count(b"\n")
-    tail = left[left.rfind(b"\n") + 1 :]
+    newline_missing = len(sizes) == 1 and left[-2:] == b"}}"
+    there = left.count(b"\n") == len(sizes) or newline_missing
 
     said = [entry.body.message["content"] for entry in st.open(file, read_only=True).tree][1:]
-    ended = len(said) == whole + 1  # the newline alone is missing
-    assert said == ["x" * size for size in sizes[: whole + ended]]
+    assert said == ["x" * size for size in sizes] * there, "a part of it is there"
 
     with started(append_once, str(file), plants) as child:
         acks += child.rest()
 
     check_acks(file, acks)
     kept = b"".join(path.read_bytes() for path in torn_files(file))
-    assert kept == (b"" if ended else tail), "the tail was not kept"
-    assert len(lines_of(file)) == 2 + whole + ended + 1
-    return whole + ended == len(sizes)
+    assert kept == (b"" if there else left), "the tail was not kept"
+    assert len(lines_of(file)) == 2 + len(sizes) * there + 1
+    return there
 
 
 def record_length(folder: Path, sizes: tuple[int, ...]) -> int:
@@ -112,17 +111,22 @@ def test_a_writer_may_die_after_any_byte_of_a_record(tmp_path: Path, size: int) 
     assert not any(whole[:-2]), "a record counts as whole before its last byte"
 
 
-def test_a_writer_may_die_after_any_byte_of_a_batch(tmp_path: Path) -> None:
-    length = record_length(tmp_path, (10, 200, 10))
+def test_a_batch_is_there_as_a_whole_or_not_at_all_after_whatever_byte_its_writer_dies(tmp_path: Path) -> None:
+    sizes = (10, 200, 10)
+    length = record_length(tmp_path, sizes)
+    places = some_of(length, times(60, torture=2000))
 
-    whole = [
-        check_death(tmp_path / f"{at}.jsonl", (10, 200, 10), at) for at in some_of(length, times(60, torture=2000))
-    ]
+    there = [check_death(tmp_path / f"{at}.jsonl", sizes, at) for at in places]
 
-    assert whole[-1]
+    assert there == [at == length for at in places]
 
 
 @pytest.mark.parametrize("plant", ["tail_dropped", "no_mending"])
 def test_a_tail_that_is_dropped_or_joined_is_noticed(tmp_path: Path, plant: str) -> None:
     with pytest.raises((AssertionError, ValueError)):
         check_death(tmp_path / "s.jsonl", (100,), 40, plants=(plant,))
+
+
+def test_a_part_of_a_batch_is_noticed(tmp_path: Path) -> None:
+    with pytest.raises(AssertionError, match="a part of it is there"):
+        check_death(tmp_path / "s.jsonl", (10, 10, 10), 400, plants=("no_notes",))

@@ -8,10 +8,11 @@ are where the durability says:
     none    with the operating system, and never synced
 
 A write that fails is rolled back to the last whole line. After a failed sync nobody knows what the
-disk holds, so the writer refuses to go on until it is opened anew. An unfinished last line, which a
-crash leaves, is moved to a `.torn-…` file beside the session before anything is appended; it is
-never deleted and never joined with the next line. A rewrite makes a new file, keeps the old one as a
-backup, and puts the new one in its place at once. Files are 0600, directories 0700, whatever the umask.
+disk holds, so the writer refuses to go on until it is opened anew. An unfinished last line, or a
+batch cut short, which a crash leaves, is no part of the session; it is moved to a `.torn-…` file
+beside it before anything is appended, never deleted and never joined with the next line. A rewrite
+makes a new file, keeps the old one as a backup, and puts the new one in its place at once. Files are
+0600, directories 0700, whatever the umask.
 """
 
 from __future__ import annotations
@@ -21,13 +22,15 @@ import fcntl
 import os
 import stat
 import threading
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Literal, TypeAlias
 
 from sessiontree.errors import Conflict, NotFound, StoreError
 from sessiontree.format.codec import LINE_LIMIT, NotJson, read_object
+from sessiontree.store import batch
 from sessiontree.store.base import Chunk, Cursor
+from sessiontree.store.batch import Batch
 
 Durability: TypeAlias = Literal["fsync", "flush", "none"]
 
@@ -89,14 +92,20 @@ class JsonlStore:
     def end(self) -> Chunk:
         with self._reading():
             self._forget()
-            fd = self._readable()
-            size = os.fstat(fd).st_size
-            start, tail = size, b""
-            while start > 0 and b"\n" not in tail:
-                start = max(0, start - max(1 << 12, len(tail)))
-                tail = read_all(fd, start, size - start)
-            end = start + whole_lines(tail)
-            return Chunk(b"", self._cursor(fd, end), tail[end - start :])
+            return self._in_place(self._readable(), self._end)
+
+    def _end(self, fd: int) -> Chunk:
+        size = os.fstat(fd).st_size
+        start, tail = size, b""
+        while start > 0 and b"\n" not in tail:
+            start = max(0, start - max(1 << 12, len(tail)))
+            tail = self._all(fd, start, size - start)
+        end = start + whole_lines(tail)
+        cut = self._cut_short(fd, size)
+        if cut is not None and cut < end:
+            end, start, tail = cut, cut, self._all(fd, cut, size - cut)
+        seen = min(SEEN, end)
+        return Chunk(b"", Cursor((self._identity, end, self._all(fd, end - seen, seen))), tail[end - start :])
 
     def read(self, after: Cursor | None = None, *, before: Cursor | None = None, limit: int | None = None) -> Chunk:
         with self._reading():
@@ -105,30 +114,49 @@ class JsonlStore:
                     self._forget()
                 else:
                     self._check_in_place(after)
-            fd = self._readable()
-            start = 0
-            if after is not None:
-                self._check_seen(fd, after)
-                start = after.value[1]
-                if before is None:
-                    start += self._ended_since(fd, after)
-            if before is None:
-                stop = os.fstat(fd).st_size
-            else:
-                self._check_seen(fd, before)
-                stop = before.value[1]
-            size = stop - start
-            data = self._all(fd, start, size if limit is None else min(limit, size))
-            while len(data) < size and b"\n" not in data:
-                data += self._all(fd, start + len(data), min(size - len(data), len(data)))
-            if len(data) < size:
-                end, unfinished = data.rfind(b"\n") + 1, b""
-            elif before is not None:
-                end, unfinished = len(data), b""
-            else:
-                end = whole_lines(data)
-                unfinished = data[end:]
-            return Chunk(data[:end], self._cursor(fd, start + end), unfinished)
+            return self._in_place(self._readable(), lambda fd: self._read(fd, after, before, limit))
+
+    def _read(self, fd: int, after: Cursor | None, before: Cursor | None, limit: int | None) -> Chunk:
+        start, seen, behind = 0, b"", b""
+        if after is not None:
+            self._check_seen(fd, after)
+            _, start, seen = after.value
+        if before is None:
+            stop = os.fstat(fd).st_size
+            cut = self._cut_short(fd, stop) if stop > start else None
+            if cut is not None and cut >= start:
+                stop, behind = cut, self._all(fd, cut, stop - cut)
+            if stop > start and seen and not seen.endswith(b"\n"):
+                ended = self._ended_since(fd, start)
+                start, seen = start + len(ended), seen + ended
+        else:
+            self._check_seen(fd, before)
+            stop = before.value[1]
+        size = stop - start
+        data = self._all(fd, start, size if limit is None else min(limit, size))
+        while len(data) < size and b"\n" not in data:
+            data += self._all(fd, start + len(data), min(size - len(data), len(data)))
+        if len(data) < size:
+            end, unfinished = data.rfind(b"\n") + 1, b""
+        elif before is not None or behind:
+            end, unfinished = len(data), behind
+        else:
+            end = whole_lines(data)
+            unfinished = data[end:]
+        whole = data[:end]
+        return Chunk(whole, Cursor((self._identity, start + end, (seen + whole[-SEEN:])[-SEEN:])), unfinished)
+
+    def _in_place(self, fd: int, read: Callable[[int], Chunk]) -> Chunk:
+        """What `read` gives, if it is there: a batch that a dead writer left half done may be set aside meanwhile."""
+        for _ in range(100):
+            try:
+                chunk = read(fd)
+            except _Shorter:
+                continue
+            _, end, seen = chunk.cursor.value
+            if os.pread(fd, len(seen), end - len(seen)) == seen:
+                return chunk
+        raise self._truncated()
 
     def fetch(self, start: int, size: int) -> bytes:
         try:
@@ -194,30 +222,45 @@ class JsonlStore:
             raise Conflict(self.where, "the file was changed by another program")
         return status.st_size
 
-    def _ended_since(self, fd: int, after: Cursor) -> int:
-        """How much further the line before `after` goes: it may have been whole but for its newline."""
-        _, start, seen = after.value
-        if not seen or seen.endswith(b"\n"):
-            return 0
-        length = 0
-        while (byte := os.pread(fd, 1, start + length)) and byte.isspace():
-            length += 1
+    def _ended_since(self, fd: int, start: int) -> bytes:
+        """The end of a line that was whole but for its newline when it was read up to `start`."""
+        ended = b""
+        while (byte := os.pread(fd, 1, start + len(ended))) and byte.isspace():
+            ended += byte
             if byte == b"\n":
-                return length
+                return ended
         if byte:
             raise Conflict(self.where, "a line was changed by another program")
-        return 0
+        return b""
 
     def _all(self, fd: int, start: int, size: int) -> bytes:
         """Bytes that the file had when it was looked at."""
         data = read_all(fd, start, size)
         if len(data) < size:
-            raise self._truncated()
+            raise _Shorter(self.where, "the file was truncated by another program")
         return data
 
-    def _cursor(self, fd: int, end: int) -> Cursor:
-        seen = min(SEEN, end)
-        return Cursor((identity_of(os.fstat(fd)), end, os.pread(fd, seen, end - seen)))
+    def _cut_short(self, fd: int, size: int) -> int | None:
+        """Where the batch starts that ends the file and is not all there: it is being written, or its writer died."""
+        try:
+            if not os.stat(self._lock.path).st_size:
+                return None
+            lock = os.open(self._lock.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        except OSError:
+            return None  # nobody ever wrote here, or it is not for us to read
+        try:
+            return self._begun(fd, size, batch.noted(lock))
+        finally:
+            shut(lock)
+
+    @staticmethod
+    def _begun(fd: int, size: int, noted: Batch | None) -> int | None:
+        if noted is None or noted.identity != identity_of(os.fstat(fd)):
+            return None
+        written = size - noted.start
+        if not 0 < written < len(noted.data) or read_all(fd, noted.start, written) != noted.data[:written]:
+            return None
+        return noted.start
 
     def _truncated(self) -> Conflict:
         return Conflict(self.where, "the file was truncated by another program")
@@ -230,7 +273,10 @@ class JsonlStore:
                 identity, start, seen = after.value
                 if seen and not seen.endswith(b"\n"):
                     data = b"\n" + data
+                if len(lines) > 1:
+                    self._lock.note(Batch(identity, start, data))
                 self._write(fd, data, start)
+                self._lock.clear()
                 seen = data[-SEEN:] if len(data) >= SEEN else (seen + data)[-SEEN:]
                 return Cursor((identity, start + len(data), seen))
         except OSError as error:
@@ -327,11 +373,23 @@ class JsonlStore:
     def _at(self, after: Cursor) -> int:
         """The open file, if it ends at `after` once an unfinished last line is out of the way."""
         fd, there = self._standing()
+        if self._lock.has_note:
+            there = self._settle(fd, there)
         size = self._check_seen(fd, after, there)
         start = after.value[1]
         if size > start and not self._mend_tail(fd, start, size):
             raise Conflict(self.where, "others wrote first")
         return fd
+
+    def _settle(self, fd: int, there: os.stat_result) -> os.stat_result:
+        """Set aside what a dead writer left of a batch."""
+        start = self._begun(fd, there.st_size, self._lock.noted())
+        if start is not None:
+            self._set_aside(start, self._all(fd, start, there.st_size - start))
+            if os.fstat(fd).st_size == there.st_size:
+                os.ftruncate(fd, start)
+        self._lock.clear()
+        return os.fstat(fd)
 
     def _locked(self) -> AbstractContextManager[None]:
         return self._lock
@@ -468,11 +526,20 @@ def identity_of(status: os.stat_result) -> Identity:
     return status.st_dev, status.st_ino
 
 
+class _Shorter(Conflict):
+    """The file ended earlier than when its size was asked."""
+
+
 class Lock:
-    """The lock file of a session, for one thread at a time. It stays open, since opening takes longer than writing."""
+    """The lock file of a session, for one thread at a time. It stays open, since opening takes longer than writing.
+
+    While a batch is written it has a note of it: see `batch`.
+    """
 
     def __init__(self, path: str) -> None:
-        self._path = path
+        self.path = path
+        self.has_note = False
+        """Whether there is one, from a writer who died or failed."""
         self._process = 0
         self._turn = threading.Lock()
         self._fd: int | None = None
@@ -485,15 +552,18 @@ class Lock:
         try:
             if self._fd is not None:
                 fcntl.flock(self._fd, fcntl.LOCK_EX)
-                if os.fstat(self._fd).st_nlink:
+                status = os.fstat(self._fd)
+                if status.st_nlink:
+                    self.has_note = status.st_size > 0
                     return
                 self._fd = shut(self._fd)  # deleted since
-            self._fd = locked_file(self._path)
+            self._fd = locked_file(self.path)
+            self.has_note = os.fstat(self._fd).st_size > 0
         except BaseException as error:
             self._fd = shut(self._fd)  # it may be locked by now
             self._turn.release()
             if isinstance(error, OSError):
-                raise StoreError(self._path, reason_of(error)) from error
+                raise StoreError(self.path, reason_of(error)) from error
             raise
 
     def __exit__(self, *_: object) -> None:
@@ -505,6 +575,22 @@ class Lock:
             self._fd = shut(self._fd)
         finally:
             self._turn.release()
+
+    def note(self, what: Batch) -> None:
+        assert self._fd is not None
+        self.has_note = True
+        batch.note(self._fd, what)
+
+    def noted(self) -> Batch | None:
+        assert self._fd is not None
+        return batch.noted(self._fd)
+
+    def clear(self) -> None:
+        """Take the note away; one that stays does no harm."""
+        if self._fd is not None and self.has_note:
+            with suppress(OSError):
+                os.ftruncate(self._fd, 0)
+                self.has_note = False
 
     def close(self) -> None:
         with self._turn:
