@@ -9,7 +9,8 @@ import pytest
 import sessiontree
 
 LAYERS = [  # bottom first
-    "_version", "errors", "core", "format", "comparison", "store", "session", "index", "catalog", "shelf", "cli",
+    "_version", "errors", "core", "format", "comparison", "config", "store", "session", "index", "catalog", "shelf",
+    "hooks", "model", "ops", "agent", "commands", "extensions", "cli",
 ]  # fmt: skip
 PURE = {"core", "format", "comparison"}
 IMPURE_MODULES = {

@@ -1,0 +1,1 @@
+"""Hooks: typed events before and after everything that happens, and how handlers combine."""

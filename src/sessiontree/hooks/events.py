@@ -1,0 +1,397 @@
+"""Every event that a handler can be told of, and what it may answer.
+
+An event is a frozen value. `Before…` events are asked: a handler may answer with a dict, or the
+`…Answer` struct that the event names, whose fields it sets; `None` and empty answers mean nothing.
+The other events are told: answers are ignored, but for those that say what may be changed.
+`ALIASES` has the names that peers use.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, ClassVar, Literal, TypeAlias
+
+from msgspec import UNSET, Struct, UnsetType
+
+from sessiontree.core.entries import Entry, EntryId, JsonObject
+from sessiontree.core.messages import ToolCall
+
+
+class Signal:
+    """Says that an operation is to be given up. One who works long looks at it, or waits for it."""
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+
+    @property
+    def aborted(self) -> bool:
+        return self._event.is_set()
+
+    def abort(self) -> None:
+        self._event.set()
+
+    async def wait(self) -> None:
+        await self._event.wait()
+
+
+# What operations are about to do, for those who are asked.
+
+
+class TreePreparation(Struct, frozen=True, kw_only=True):
+    """A move to another place of the tree."""
+
+    target: EntryId | None
+    old_leaf: EntryId | None
+    common_ancestor: EntryId | None
+    entries_to_summarize: tuple[Entry, ...]
+    user_wants_summary: bool
+    custom_instructions: str | None = None
+    replace_instructions: bool = False
+    label: str | None = None
+
+
+class CompactionPreparation(Struct, frozen=True, kw_only=True):
+    """What a compaction would put in a summary, and what it would keep."""
+
+    entries: tuple[Entry, ...]
+    """What the summary is to stand for, oldest first, without what earlier compactions stand for."""
+    turn_prefix: tuple[Entry, ...]
+    """The beginning of a turn that is cut in two; its end is kept."""
+    first_kept: EntryId | None
+    """`None` keeps nothing."""
+    tokens_before: int
+    previous_summary: str | None
+    read_files: tuple[str, ...] = ()
+    modified_files: tuple[str, ...] = ()
+
+    @property
+    def is_split_turn(self) -> bool:
+        return bool(self.turn_prefix)
+
+
+class Summary(Struct, frozen=True, kw_only=True):
+    """A branch summary that a handler supplies."""
+
+    summary: str
+    details: Any = None
+    usage: JsonObject | None = None
+
+
+class CompactionResult(Struct, frozen=True, kw_only=True):
+    """A compaction that a handler supplies."""
+
+    summary: str
+    first_kept: EntryId | UnsetType | None = UNSET
+    """By default what the preparation keeps."""
+    tokens_before: int | UnsetType = UNSET
+    details: Any = None
+    usage: JsonObject | None = None
+
+
+# Answers. A field that is not set says nothing.
+
+
+class Answer(Struct, frozen=True, kw_only=True):
+    cancel: bool = False
+
+
+class NavigateAnswer(Answer, frozen=True, kw_only=True):
+    summary: Summary | UnsetType = UNSET
+    custom_instructions: str | UnsetType = UNSET
+    replace_instructions: bool | UnsetType = UNSET
+    label: str | UnsetType = UNSET
+
+
+class CompactAnswer(Answer, frozen=True, kw_only=True):
+    compaction: CompactionResult | UnsetType = UNSET
+
+
+class ToolCallAnswer(Answer, frozen=True, kw_only=True):
+    """`cancel` blocks the call: the model is told `reason`."""
+
+    reason: str | UnsetType = UNSET
+    arguments: JsonObject | UnsetType = UNSET
+
+
+class ToolResultAnswer(Answer, frozen=True, kw_only=True):
+    content: str | list[JsonObject] | UnsetType = UNSET
+    is_error: bool | UnsetType = UNSET
+    details: Any = UNSET
+
+
+class ContextAnswer(Answer, frozen=True, kw_only=True):
+    messages: list[JsonObject] | UnsetType = UNSET
+    system: str | UnsetType = UNSET
+
+
+class MessageAnswer(Answer, frozen=True, kw_only=True):
+    message: JsonObject | UnsetType = UNSET
+    """Another message of the same role."""
+
+
+class InputAnswer(Answer, frozen=True, kw_only=True):
+    text: str | UnsetType = UNSET
+
+
+# Events.
+
+
+class Event(Struct, frozen=True, kw_only=True):
+    answer: ClassVar[type[Answer] | None] = None
+    """What its handlers may answer with; `None` where nothing is asked."""
+
+
+class SessionStart(Event, frozen=True, kw_only=True):
+    reason: Literal["startup", "reload", "new", "resume", "fork"]
+    previous_session_file: str | None = None
+
+
+class SessionShutdown(Event, frozen=True, kw_only=True):
+    reason: Literal["quit", "reload", "new", "resume", "fork"]
+    target_session_file: str | None = None
+
+
+class BeforeSwitch(Event, frozen=True, kw_only=True):
+    """Another session is about to take this one's place."""
+
+    answer = Answer
+    reason: Literal["new", "resume"]
+    target_session_file: str | None = None
+
+
+class Switched(Event, frozen=True, kw_only=True):
+    reason: Literal["new", "resume"]
+    previous_session_file: str | None = None
+
+
+class BeforeFork(Event, frozen=True, kw_only=True):
+    answer = Answer
+    entry: EntryId | None
+    position: Literal["before", "at"]
+
+
+class Forked(Event, frozen=True, kw_only=True):
+    entry: EntryId | None
+    previous_session_file: str | None = None
+    session_file: str | None = None
+
+
+class BeforeNavigate(Event, frozen=True, kw_only=True):
+    answer = NavigateAnswer
+    preparation: TreePreparation
+    signal: Signal
+
+
+class Navigated(Event, frozen=True, kw_only=True):
+    new_leaf: EntryId | None
+    old_leaf: EntryId | None
+    summary_entry: Entry | None = None
+    from_hook: bool = False
+
+
+CompactReason: TypeAlias = Literal["manual", "threshold", "overflow"]
+
+
+class BeforeCompact(Event, frozen=True, kw_only=True):
+    answer = CompactAnswer
+    preparation: CompactionPreparation
+    previous_compactions: tuple[Entry, ...]
+    """On this path, newest first."""
+    path: tuple[Entry, ...]
+    custom_instructions: str | None
+    model: str | None
+    reason: CompactReason
+    will_retry: bool
+    signal: Signal
+
+
+class Compacted(Event, frozen=True, kw_only=True):
+    compaction_entry: Entry
+    from_hook: bool
+    reason: CompactReason
+    will_retry: bool
+
+
+class CompactFailed(Event, frozen=True, kw_only=True):
+    reason: CompactReason
+    error: str
+    aborted: bool
+
+
+class Input(Event, frozen=True, kw_only=True):
+    """The user has said something; it is not written yet."""
+
+    answer = InputAnswer
+    text: str
+
+
+class RunStart(Event, frozen=True, kw_only=True):
+    pass
+
+
+class RunEnd(Event, frozen=True, kw_only=True):
+    aborted: bool
+    error: str | None = None
+
+
+class TurnStart(Event, frozen=True, kw_only=True):
+    number: int
+    """Of this run, from 1."""
+
+
+class TurnEnd(Event, frozen=True, kw_only=True):
+    number: int
+    message: Entry | None
+    tool_results: tuple[Entry, ...] = ()
+
+
+class BeforeRequest(Event, frozen=True, kw_only=True):
+    """A request is about to be sent; changes hold for this one only, nothing is stored."""
+
+    answer = ContextAnswer
+    messages: list[JsonObject]
+    system: str
+
+
+class MessageStart(Event, frozen=True, kw_only=True):
+    role: str
+
+
+class MessageDelta(Event, frozen=True, kw_only=True):
+    kind: Literal["text", "thinking", "tool_call"]
+    text: str
+    call: str | None = None
+
+
+class BeforeMessage(Event, frozen=True, kw_only=True):
+    """A message is about to be written."""
+
+    answer = MessageAnswer
+    message: JsonObject
+
+
+class MessageEnd(Event, frozen=True, kw_only=True):
+    entry: Entry
+
+
+class BeforeToolCall(Event, frozen=True, kw_only=True):
+    answer = ToolCallAnswer
+    call: ToolCall
+
+
+class ToolStart(Event, frozen=True, kw_only=True):
+    call: ToolCall
+
+
+class ToolUpdate(Event, frozen=True, kw_only=True):
+    """Output of a tool while it runs."""
+
+    call: ToolCall
+    text: str
+
+
+class ToolResult(Event, frozen=True, kw_only=True):
+    """A tool has answered; the result is not written yet."""
+
+    answer = ToolResultAnswer
+    call: ToolCall
+    content: list[JsonObject]
+    is_error: bool
+    details: Any = None
+
+
+class ToolEnd(Event, frozen=True, kw_only=True):
+    call: ToolCall
+    entry: Entry
+
+
+class ModelChanged(Event, frozen=True, kw_only=True):
+    model: str
+    previous: str | None
+
+
+class ThinkingChanged(Event, frozen=True, kw_only=True):
+    level: str
+    previous: str
+
+
+class RetryScheduled(Event, frozen=True, kw_only=True):
+    attempt: int
+    delay: float
+    error: str
+
+
+class QueueChanged(Event, frozen=True, kw_only=True):
+    steering: tuple[str, ...]
+    follow_up: tuple[str, ...]
+
+
+class Notice(Event, frozen=True, kw_only=True):
+    """Something a person should know, in one sentence: a handler that failed, say."""
+
+    level: Literal["info", "warning", "error"]
+    text: str
+
+
+EVENTS: dict[str, type[Event]] = {
+    "session_start": SessionStart,
+    "session_shutdown": SessionShutdown,
+    "before_switch": BeforeSwitch,
+    "switched": Switched,
+    "before_fork": BeforeFork,
+    "forked": Forked,
+    "before_navigate": BeforeNavigate,
+    "navigated": Navigated,
+    "before_compact": BeforeCompact,
+    "compacted": Compacted,
+    "compact_failed": CompactFailed,
+    "input": Input,
+    "run_start": RunStart,
+    "run_end": RunEnd,
+    "turn_start": TurnStart,
+    "turn_end": TurnEnd,
+    "before_request": BeforeRequest,
+    "message_start": MessageStart,
+    "message_delta": MessageDelta,
+    "before_message": BeforeMessage,
+    "message_end": MessageEnd,
+    "before_tool_call": BeforeToolCall,
+    "tool_start": ToolStart,
+    "tool_update": ToolUpdate,
+    "tool_result": ToolResult,
+    "tool_end": ToolEnd,
+    "model_changed": ModelChanged,
+    "thinking_changed": ThinkingChanged,
+    "retry_scheduled": RetryScheduled,
+    "queue_changed": QueueChanged,
+    "notice": Notice,
+}
+"""Events by name."""
+
+ALIASES: dict[str, str] = {
+    "session_before_tree": "before_navigate",
+    "session_tree": "navigated",
+    "session_before_branch": "before_fork",
+    "session_branch": "forked",
+    "session_before_fork": "before_fork",
+    "session_fork": "forked",
+    "session_before_compact": "before_compact",
+    "session.compacting": "before_compact",
+    "session_compact": "compacted",
+    "session_compact_failed": "compact_failed",
+    "session_before_switch": "before_switch",
+    "session_switch": "switched",
+    "agent_start": "run_start",
+    "agent_end": "run_end",
+    "context": "before_request",
+    "tool_call": "before_tool_call",
+    "message_update": "message_delta",
+    "tool_execution_start": "tool_start",
+    "tool_execution_update": "tool_update",
+    "tool_execution_end": "tool_end",
+    "model_select": "model_changed",
+    "thinking_level_select": "thinking_changed",
+}
+"""Peers' names for the same events."""
+
+NAMES: dict[type[Event], str] = {event: name for name, event in EVENTS.items()}

@@ -1,0 +1,1 @@
+"""Models: the protocol, what implements it, and how a name becomes one."""

@@ -1,0 +1,200 @@
+"""The model protocol: what is asked of a language model, and what comes back.
+
+A `Model` answers a `Request` with a stream of events. Messages are in wire form, as
+`Context.to_llm` gives them and as sessions store them; what a provider wants instead is the
+business of its adapter. Nothing here retries, stores or runs tools.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from typing import Any, Literal, Protocol, TypeAlias
+
+import msgspec
+from msgspec import Struct
+
+from sessiontree.core.entries import JsonObject
+from sessiontree.core.messages import ToolCall, full_usage
+from sessiontree.errors import SessionTreeError
+
+ThinkingLevel: TypeAlias = Literal["off", "minimal", "low", "medium", "high", "xhigh"]
+
+UNKNOWN_WINDOW = 128_000
+"""The context window of a model that nobody has told us of, in tokens."""
+
+
+class Prices(Struct, frozen=True, kw_only=True):
+    """In dollars for a million tokens."""
+
+    input: float = 0
+    output: float = 0
+    cache_read: float = 0
+    cache_write: float = 0
+
+
+class ModelInfo(Struct, frozen=True, kw_only=True):
+    """What is known of a model."""
+
+    provider: str
+    model: str
+    api: str = "unknown"
+    """The provider's protocol, as peers name it in messages: `openai-completions`, `anthropic-messages`, …"""
+    context_window: int = UNKNOWN_WINDOW
+    output_limit: int | None = None
+    images: bool = False
+    """Whether it takes images; otherwise it is told that there was one."""
+    thinking: bool = False
+    prices: Prices | None = None
+    """Where they are set by hand; otherwise the adapter looks them up."""
+
+    @property
+    def name(self) -> str:
+        """`provider:model`, as people write it."""
+        return f"{self.provider}:{self.model}"
+
+
+class ToolSpec(Struct, frozen=True, kw_only=True):
+    """A tool as a model is told of it."""
+
+    name: str
+    description: str = ""
+    parameters: JsonObject = msgspec.field(default_factory=lambda: {"type": "object", "properties": {}})
+    """A JSON schema of an object."""
+
+
+class Request(Struct, frozen=True, kw_only=True):
+    """One question to a model."""
+
+    messages: Sequence[JsonObject]
+    system: str = ""
+    tools: tuple[ToolSpec, ...] = ()
+    thinking: str = "off"
+    max_tokens: int | None = None
+
+
+# What comes back, in this order: any of the deltas, then one `Finished`.
+
+
+class TextDelta(Struct, frozen=True):
+    text: str
+
+
+class ThinkingDelta(Struct, frozen=True):
+    text: str
+
+
+class ToolCallStart(Struct, frozen=True):
+    id: str
+    name: str
+
+
+class ToolCallDelta(Struct, frozen=True):
+    """More of the JSON text of a call's arguments."""
+
+    id: str
+    arguments: str
+
+
+class ToolCallEnd(Struct, frozen=True):
+    call: ToolCall
+
+
+class Finished(Struct, frozen=True):
+    """The whole assistant message in wire form, with usage, cost and stop reason."""
+
+    message: JsonObject
+
+
+ModelEvent: TypeAlias = TextDelta | ThinkingDelta | ToolCallStart | ToolCallDelta | ToolCallEnd | Finished
+
+
+class Model(Protocol):
+    @property
+    def info(self) -> ModelInfo: ...
+
+    def stream(self, request: Request) -> AsyncGenerator[ModelEvent]:
+        """Ask, and yield what comes back. Raises `ModelError`; closing or cancelling it closes the connection."""
+        ...
+
+
+Failure: TypeAlias = Literal["overflow", "rate", "server", "timeout", "network", "auth", "rejected", "unavailable"]
+
+PASSING: frozenset[str] = frozenset({"rate", "server", "timeout", "network"})
+
+
+class ModelError(SessionTreeError):
+    """A model did not answer."""
+
+    def __init__(
+        self, model: str, kind: Failure, reason: str, *, status: int | None = None, retry_after: float | None = None
+    ) -> None:
+        super().__init__(f"{model}: {reason}")
+        self.model = model
+        self.kind: Failure = kind
+        """`overflow` is a conversation too long for the window; the rest say what they say."""
+        self.reason = reason
+        self.status = status
+        self.retry_after = retry_after
+        """How long the provider asks to wait, in seconds."""
+
+    @property
+    def passing(self) -> bool:
+        """Whether trying again may help."""
+        return self.kind in PASSING
+
+
+class Draft:
+    """An assistant message while it arrives: what a turn that is cut short leaves."""
+
+    def __init__(self, info: ModelInfo) -> None:
+        self._info = info
+        self._blocks: list[JsonObject] = []
+        self._finished: JsonObject | None = None
+
+    def take(self, event: ModelEvent) -> None:
+        match event:
+            case TextDelta(text):
+                self._grow("text", text)
+            case ThinkingDelta(text):
+                self._grow("thinking", text)
+            case ToolCallEnd(call):
+                arguments: Any = call.arguments
+                self._blocks.append({"type": "toolCall", "id": call.id, "name": call.name, "arguments": arguments})
+            case Finished(message):
+                self._finished = message
+            case ToolCallStart() | ToolCallDelta():
+                pass  # half a call cannot be made, so it is not kept
+
+    def _grow(self, kind: str, text: str) -> None:
+        if not self._blocks or self._blocks[-1]["type"] != kind:
+            self._blocks.append({"type": kind, kind: ""})
+        self._blocks[-1][kind] += text
+
+    @property
+    def content(self) -> list[JsonObject]:
+        return self._blocks if self._finished is None else self._finished["content"]
+
+    def message(self, stop_reason: str = "stop", error: str | None = None) -> JsonObject:
+        """The message as far as it has arrived, in wire form."""
+        if self._finished is not None:
+            return self._finished
+        message: JsonObject = {
+            "role": "assistant",
+            "content": self._blocks,
+            "api": self._info.api,
+            "provider": self._info.provider,
+            "model": self._info.model,
+            "usage": full_usage(None),
+            "stopReason": stop_reason,
+        }
+        if error is not None:
+            message["errorMessage"] = error
+        return message
+
+
+async def complete(model: Model, request: Request) -> JsonObject:
+    """The whole answer to a request. Raises `ModelError`."""
+    async for event in model.stream(request):
+        if isinstance(event, Finished):
+            return event.message
+    raise ModelError(model.info.name, "network", "the answer ended before it was whole")
