@@ -13,23 +13,14 @@ from typing import Any, Literal, Protocol, TypeAlias
 import msgspec
 from msgspec import Struct
 
+from sessiontree.config import Prices as Prices
+from sessiontree.config import ThinkingLevel as ThinkingLevel
 from sessiontree.core.entries import JsonObject
 from sessiontree.core.messages import ToolCall, full_usage
 from sessiontree.errors import SessionTreeError
 
-ThinkingLevel: TypeAlias = Literal["off", "minimal", "low", "medium", "high", "xhigh"]
-
 UNKNOWN_WINDOW = 128_000
 """The context window of a model that nobody has told us of, in tokens."""
-
-
-class Prices(Struct, frozen=True, kw_only=True):
-    """In dollars for a million tokens."""
-
-    input: float = 0
-    output: float = 0
-    cache_read: float = 0
-    cache_write: float = 0
 
 
 class ModelInfo(Struct, frozen=True, kw_only=True):

@@ -1,0 +1,189 @@
+"""The configuration: `config.toml` in the home of sessiontree, read into frozen values.
+
+A file that is not there means the defaults; one that is wrong is a `ConfigError`, never half of it taken.
+Nothing here knows what the settings do, and nothing is ever written.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Annotated, Any, Literal, TypeAlias, get_args
+
+import msgspec
+from msgspec import Meta, Struct
+
+from sessiontree.core.messages import is_object
+from sessiontree.errors import SessionTreeError
+
+FILE = "config.toml"
+
+ThinkingLevel: TypeAlias = Literal["off", "minimal", "low", "medium", "high", "xhigh"]
+DoubleEscape: TypeAlias = Literal["tree", "fork", "none"]
+
+CHOICES = {"thinking": get_args(ThinkingLevel), "double_escape": get_args(DoubleEscape)}
+
+Count: TypeAlias = Annotated[int, Meta(ge=1, le=1 << 40)]
+Price: TypeAlias = Annotated[float, Meta(ge=0, le=1e9)]
+Seconds: TypeAlias = Annotated[float, Meta(ge=0, le=3600)]
+
+
+class ConfigError(SessionTreeError):
+    """The configuration says something that cannot be understood."""
+
+    def __init__(self, file: str, key: str | None, reason: str) -> None:
+        super().__init__(f"{file}: {reason}" if key is None else f"{file}: {key}: {reason}")
+        self.file = file
+        self.key = key
+        """With dots, as in `compaction.enabled`; `None` where the file as a whole is wrong."""
+        self.reason = reason
+
+
+class Prices(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """In dollars for a million tokens."""
+
+    input: Price = 0
+    output: Price = 0
+    cache_read: Price = 0
+    cache_write: Price = 0
+
+
+class CompactionSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    enabled: bool = True
+    """Whether a context that grows too long is compacted without being asked."""
+    reserve_tokens: Count | None = None
+    """Room kept for the answer; by default it scales with the model's window."""
+    keep_recent_tokens: Count | None = None
+    """How much of the newest messages stays as it is; by default it scales with the model's window."""
+
+
+class CompactionOverride(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What one model has otherwise; what is not set is as for all."""
+
+    enabled: bool | None = None
+    reserve_tokens: Count | None = None
+    keep_recent_tokens: Count | None = None
+
+
+class SummarySettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Of branches that are left."""
+
+    reserve_tokens: Count | None = None
+    """Room kept for the summary; by default it scales with the model's window."""
+    skip_prompt: bool = False
+    """Whether navigating goes on without asking for a summary."""
+
+
+class RetrySettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    attempts: Annotated[int, Meta(ge=1, le=100)] = 4
+    """How often a request is made in all; 1 never tries again."""
+    base_delay: Seconds = 2.0
+    """Seconds before the second attempt; each further one waits twice as long."""
+
+
+class ModelSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is said of one model; it wins over what is known of it."""
+
+    base_url: str | None = None
+    """An OpenAI-compatible server, or another address of the provider's own."""
+    key_variable: str | None = None
+    """The environment variable with its key."""
+    context_window: Count | None = None
+    output_limit: Count | None = None
+    images: bool | None = None
+    thinking: bool | None = None
+    prices: Prices | None = None
+    compaction: CompactionOverride = CompactionOverride()
+
+
+class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    sessions: str | None = None
+    """The folder where sessions live; `None` is `sessions` in the home."""
+    model: str | None = None
+    """The model to use where none is named, as `provider:model`."""
+    thinking: ThinkingLevel = "off"
+    double_escape: DoubleEscape = "tree"
+    """What pressing escape twice opens."""
+    compaction: CompactionSettings = CompactionSettings()
+    summary: SummarySettings = SummarySettings()
+    retry: RetrySettings = RetrySettings()
+    models: dict[str, ModelSettings] = {}
+    """By `provider:model`."""
+    keys: dict[str, str | list[str]] = {}
+    """Key bindings: what is done, and the key or keys that do it."""
+
+    def model_settings(self, name: str) -> ModelSettings:
+        """What is said of the model `provider:model`."""
+        return self.models.get(name) or ModelSettings()
+
+    def compaction_of(self, name: str) -> CompactionSettings:
+        """How contexts of the model `provider:model` are compacted."""
+        override = msgspec.structs.asdict(self.model_settings(name).compaction)
+        return msgspec.structs.replace(
+            self.compaction, **{key: value for key, value in override.items() if value is not None}
+        )
+
+
+def home() -> str:
+    """Where sessiontree keeps its files."""
+    return os.path.expanduser(os.environ.get("SESSIONTREE_HOME") or "~/.sessiontree")
+
+
+def load(file: str | os.PathLike[str] | None = None) -> Config:
+    """What `file` says, by default `config.toml` in the home. Raises `ConfigError`."""
+    path = os.path.join(home(), FILE) if file is None else os.fspath(file)
+    try:
+        with open(path, "rb") as opened:
+            raw = opened.read()
+    except FileNotFoundError:
+        return Config()
+    except OSError as error:
+        raise ConfigError(path, None, f"it cannot be read: {error.strerror or error}") from error
+    config = _understood(path, _parsed(path, raw))
+    if config.sessions is None:
+        return config
+    folder = os.path.join(os.path.dirname(path), os.path.expanduser(config.sessions))
+    return msgspec.structs.replace(config, sessions=os.path.abspath(folder))
+
+
+def _parsed(path: str, raw: bytes) -> dict[str, Any]:
+    import tomllib
+
+    try:
+        return tomllib.loads(raw.decode())
+    except UnicodeDecodeError as error:
+        raise ConfigError(path, None, "it is no UTF-8") from error
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise ConfigError(path, None, f"it is no TOML: {error or 'too deeply nested'}") from error
+
+
+def _understood(path: str, table: dict[str, Any]) -> Config:
+    # What is wrong inside a table of free names would be told without the name, so these go one by one.
+    table = dict(table)
+    for name, kind in (("models", ModelSettings), ("keys", str | list[str])):
+        free = table.get(name)
+        if is_object(free):
+            table[name] = {key: _converted(path, kind, said, f'{name}."{key}"') for key, said in free.items()}
+    config = _converted(path, Config, table, "")
+    for name in config.models:
+        provider, _, model = name.partition(":")
+        if not (provider and model):
+            raise ConfigError(path, f'models."{name}"', "a model is named provider:model")
+    return config
+
+
+def _converted(path: str, kind: Any, value: Any, prefix: str) -> Any:
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        said, _, where = str(error).partition(" - at ")
+        inside = where.strip("`").removeprefix("$").removeprefix(".")
+        unknown = re.fullmatch(r"Object contains unknown field `(.*)`", said)
+        key = ".".join(part for part in (prefix, inside, unknown[1] if unknown else "") if part)
+        if unknown:
+            reason = "there is no such setting"
+        elif inside in CHOICES:
+            reason = f"choose one of {', '.join(CHOICES[inside])}"
+        else:
+            reason = said[:1].lower() + said[1:].replace("`", "")
+        raise ConfigError(path, key, reason) from error
