@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 import sessiontree as st
-from sessiontree.session import RECORD_EVERY, Session
+from sessiontree.session import RECORD_EVERY, Item, Session
 from sessiontree.store.jsonl import JsonlStore
 from sessiontree.store.memory import MemoryStore
 from tests.simulation import Simulation
@@ -482,6 +482,58 @@ def test_switching_to_a_place_where_several_branches_are_is_refused(session: Ses
         session.switch("nowhere")
 
     assert session.head.name == "main"
+
+
+def test_a_move_and_what_is_written_there_are_one_line_or_several_at_once(session: Session) -> None:
+    ids = talk(session, "one", "two", "three", "four")
+
+    summary = st.BranchSummary(summary="left", abandoned_leaf=ids[3])
+    written = session.move(
+        ids[1], [Item(summary, id="5" * 16, extra={"why": 1}), st.Label(target="5" * 16, text="here")]
+    )
+
+    assert written[0].id == session.head.leaf == "5" * 16
+    assert session.tree.parent("5" * 16) == ids[1]
+    assert session.tree.label("5" * 16) == "here"
+    assert b'"why":1' in written[0].raw
+    assert reopened(session).head.leaf == "5" * 16
+    session.undo()
+    assert session.head.leaf == ids[3]
+
+
+def test_annotations_written_with_a_move_stand_at_the_new_place(session: Session) -> None:
+    ids = talk(session, "one", "two", "three", "four")
+
+    (label,) = session.move(ids[1], [st.Label(target=ids[1], text="back")])
+
+    assert (session.head.leaf, label.parent) == (ids[1], ids[1])
+    assert reopened(session).head.leaf == ids[1]
+    assert session.undo().new_leaf == ids[3]
+
+
+def test_another_branch_than_the_current_one_can_be_moved(session: Session) -> None:
+    ids = talk(session, "one", "two", "three", "four")
+    session.create_branch("side")
+
+    session.move(ids[1], branch="main")
+
+    assert (session.head.name, session.branch("main").leaf) == ("side", ids[1])
+    assert reopened(session).branch("main").leaf == ids[1]
+
+
+def test_a_move_from_elsewhere_than_expected_is_refused_and_writes_nothing(session: Session) -> None:
+    ids = talk(session, "one", "two", "three", "four")
+    before = session.lines()
+
+    for write in (
+        lambda: session.move(ids[0], expected=ids[1]),
+        lambda: session.append(st.user("five"), expected=ids[1]),
+        lambda: session.extend([st.user("five"), st.user("six")], expected=None),
+    ):
+        with pytest.raises(st.BranchMoved, match=ids[3]):
+            write()
+
+    assert session.lines() == before
 
 
 # Head records

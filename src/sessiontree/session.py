@@ -13,7 +13,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
@@ -69,8 +69,18 @@ Place: TypeAlias = str | Entry | None
 """A place by name, an entry, or `None`, which is before everything."""
 
 
-Item: TypeAlias = tuple[Body, JsonObject | None]
-"""A body to write, and further fields of its line."""
+class Item(NamedTuple):
+    """A body to write."""
+
+    body: Body
+    extra: JsonObject | None = None
+    """Further fields of its line, in wire form."""
+    id: EntryId | None = None
+    """The id it is to have, for what is written with it and names it; a new one by default."""
+
+    @property
+    def moves(self) -> bool:
+        return not is_annotation(type_of(self.body), getattr(self.body, "custom_type", None))
 
 
 class BranchInfo(Struct, frozen=True, kw_only=True):
@@ -369,31 +379,45 @@ class Session:
         parent: Place | UnsetType = UNSET,
         branch: str | UnsetType | None = UNSET,
         extra: JsonObject | None = None,
+        expected: EntryId | UnsetType | None = UNSET,
     ) -> Entry:
         """Write one entry and return it.
 
         It goes to the head of `branch`, the current one by default, or under an explicit `parent`, and
         advances the branch. With `branch=None` and a parent it is a late result, which moves nobody.
         `extra` has further fields of the line, in wire form.
-        Raises `BranchMoved` if another writer has moved the branch, with nothing written.
+        Raises `BranchMoved` if another writer has moved the branch, or if its head is not the `expected`
+        one, with nothing written.
         """
-        return self._write([(body, extra)], parent, branch)[0]
+        return self._write([Item(body, extra)], parent, branch, expected)[0]
 
     def extend(
-        self, bodies: Iterable[Body], *, parent: Place | UnsetType = UNSET, branch: str | UnsetType | None = UNSET
+        self,
+        bodies: Iterable[Body | Item],
+        *,
+        parent: Place | UnsetType = UNSET,
+        branch: str | UnsetType | None = UNSET,
+        expected: EntryId | UnsetType | None = UNSET,
     ) -> list[Entry]:
-        """Write entries as a chain, all or none: `append` for several."""
-        return self._write([(body, None) for body in bodies], parent, branch)
+        """Write entries as a chain, all or none: `append` for several. An `Item` has more than a body."""
+        return self._write(_items(bodies), parent, branch, expected)
 
-    def _write(self, items: Sequence[Item], parent: Place | UnsetType, branch: str | UnsetType | None) -> list[Entry]:
+    def _write(
+        self,
+        items: Sequence[Item],
+        parent: Place | UnsetType,
+        branch: str | UnsetType | None,
+        expected: EntryId | UnsetType | None,
+    ) -> list[Entry]:
         with self._mutex:
             self._prepare()
             on = self.heads.current if branch is UNSET else branch
             if on is None and parent is UNSET:
                 raise InvalidOperation("an entry without a branch needs a parent")
-            expected = None if on is None else self._head_of(on)
+            if isinstance(expected, UnsetType):
+                expected = None if on is None else self._head_of(on)
             under = UNSET if parent is UNSET else self.place(parent)
-            moves = any(not is_annotation(type_of(body), getattr(body, "custom_type", None)) for body, _ in items)
+            moves = on is not None and any(item.moves for item in items)
 
             def build() -> list[Entry]:
                 head = None if on is None else self._head_of(on)
@@ -422,10 +446,10 @@ class Session:
             yield from reversed(chain)
             yield from tree.up(first)
 
-        for body, extra in items:
-            id = self._new_id()
-            filled = self._filled(body, id, up)
-            entry = self._stamp(filled, id, above, branch, current, extra)
+        for item in items:
+            id = item.id or self._new_id()
+            filled = self._filled(item.body, id, up)
+            entry = self._stamp(filled, id, above, branch, current, item.extra)
             entries.append(entry)
             since_record += 1
             if entry.is_annotation:
@@ -480,8 +504,7 @@ class Session:
                     provider, model = above[0] or provider, above[1] or model
                 return Message(complete(message, now=self._now(), provider=provider, model=model))
             case Label(target=target):
-                if target not in self.tree:
-                    raise NotFound("entry", target)
+                self._entry(target, up())
                 return body
             case ContextEdit():
                 self._check_edit(body, up())
@@ -513,16 +536,19 @@ class Session:
 
     def _check_edit(self, edit: ContextEdit, above: Iterator[Entry]) -> None:
         """Peers refuse what this refuses."""
-        if edit.target not in self.tree:
-            raise NotFound("entry", edit.target)
-        target = self.tree[edit.target].body
+        path = list(above)
+        target = self._entry(edit.target, path).body
         editable = isinstance(target, CustomMessage) or (
             isinstance(target, Message) and role(target.message) in ("user", "assistant", "toolResult")
         )
-        if not editable or all(entry.id != edit.target for entry in above):
+        if not editable or all(entry.id != edit.target for entry in path):
             raise InvalidOperation(f"{edit.target!r} is no message on this path, so its context cannot be edited")
         if edit.replacement is not None and not isinstance(edit.replacement.get("content"), str | list):
             raise InvalidOperation("a context edit replaces content by a text or a list of blocks, or by nothing")
+
+    def _entry(self, id: EntryId, above: Iterable[Entry]) -> Entry:
+        """An entry of the session, or one that is written together with what names it."""
+        return self.tree[id] if id in self.tree else _found(above, id)
 
     def _commit(self, build: Callable[[], list[Entry]]) -> list[Entry]:
         """Write what `build` makes of the state of things; when others wrote first, take that in and build anew."""
@@ -639,7 +665,7 @@ class Session:
                 if self.heads.current not in there and len(there) != 1:
                     if there:
                         raise InvalidOperation(f"several branches are there: {', '.join(there)}")
-                    self._move(plan_move(self.tree, self._known_leaf(), target))
+                    self.move(target)
                     return self.head
                 name = self.heads.current if self.heads.current in there else there[0]
             if name != self.heads.current:
@@ -661,8 +687,38 @@ class Session:
         with self._mutex:
             plan = plan_navigate(self.tree, self._known_leaf(), self.place(place))
             if plan.moves:
-                self._move(plan)
+                self.move(plan.new_leaf)
             return plan
+
+    def move(
+        self,
+        place: Place,
+        bodies: Iterable[Body | Item] = (),
+        *,
+        branch: str | None = None,
+        expected: EntryId | UnsetType | None = UNSET,
+    ) -> list[Entry]:
+        """Move a branch, the current one by default, to the place itself and write entries there, all or none.
+
+        Raises `BranchMoved` if its head is not the `expected` one any more.
+        """
+        items = _items(bodies)
+        with self._mutex:
+            self._prepare()
+            name, current = self.heads.current if branch is None else branch, self.heads.current
+            was = self._head_of(name) if isinstance(expected, UnsetType) else expected
+            leaf = self.tree.real(self.place(place))
+
+            def build() -> list[Entry]:
+                self._check_unmoved(name, was)
+                self._check_current(current)
+                entries = self._chain(items, leaf, name)
+                if any(item.moves for item in items):
+                    return entries
+                record = self.heads.record(moved=name == current, heads={**self.heads.heads, name: leaf})
+                return [*entries, self._record_entry(record)]
+
+            return [entry for entry in self._commit(build) if not entry.is_head_record]
 
     def undo(self) -> NavigatePlan:
         """Take back the last move that was not taken back yet. Nothing is lost by it."""
@@ -723,12 +779,6 @@ class Session:
         leaf = self.heads.leaf
         return leaf if leaf in self.tree else None
 
-    def _move(self, plan: NavigatePlan) -> None:
-        current = self.heads.current
-        self._write_heads(
-            lambda: self.heads.record(moved=True, heads={**self.heads.heads, current: plan.new_leaf}), current
-        )
-
     def _write_heads(self, record: Callable[[], Custom], branch: str) -> None:
         """Write a head record, unless another writer has moved `branch` in the meantime."""
         self._prepare()
@@ -736,11 +786,14 @@ class Session:
 
         def build() -> list[Entry]:
             self._check_unmoved(branch, expected)
-            if self.heads.current != current:
-                raise Conflict(self.where, f"another writer made {self.heads.current!r} the current branch meanwhile")
+            self._check_current(current)
             return [self._record_entry(record())]
 
         self._commit(build)
+
+    def _check_current(self, branch: str) -> None:
+        if self.heads.current != branch:
+            raise Conflict(self.where, f"another writer made {self.heads.current!r} the current branch meanwhile")
 
 
 class Branch:
@@ -799,6 +852,17 @@ class Branch:
     def explain(self) -> Explanation:
         """For every entry on the path, whether it reaches the model and why not."""
         return explain(self.session.tree, self.leaf)
+
+
+def _items(bodies: Iterable[Body | Item]) -> list[Item]:
+    return [body if isinstance(body, Item) else Item(body) for body in bodies]
+
+
+def _found(entries: Iterable[Entry], id: EntryId) -> Entry:
+    for entry in entries:
+        if entry.id == id:
+            return entry
+    raise NotFound("entry", id)
 
 
 def clean_name(name: str | None) -> str | None:
