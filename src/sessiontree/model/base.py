@@ -87,6 +87,8 @@ class ToolCallDelta(Struct, frozen=True):
 
 
 class ToolCallEnd(Struct, frozen=True):
+    """A whole call. Arguments that are no JSON object are there as the text that came."""
+
     call: ToolCall
 
 

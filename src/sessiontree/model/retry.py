@@ -1,0 +1,85 @@
+"""Trying again: a model round another one, which asks again when a failure may pass.
+
+Only failures that may pass (`ModelError.passing`: too many requests, a fault of the server or the network, a timeout)
+are tried again, and only while nothing of the answer has been yielded: what was shown cannot be taken back, so an
+answer that breaks off in the middle is the caller's to judge.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
+from typing import TypeAlias
+
+from msgspec import Struct
+
+from sessiontree.model.base import Model, ModelError, ModelEvent, ModelInfo, Request
+
+LONGEST_DELAY = 60.0
+"""Seconds. A provider that asks for more is not waited for: the failure is raised at once."""
+
+
+class Retry(Struct, frozen=True, kw_only=True):
+    """Told before each wait."""
+
+    error: ModelError
+    attempt: int
+    """Which attempt failed, from 1."""
+    attempts: int
+    delay: float
+
+
+OnRetry: TypeAlias = Callable[[Retry], None]
+Sleep: TypeAlias = Callable[[float], Awaitable[object]]
+
+
+class Retrying:
+    def __init__(
+        self,
+        model: Model,
+        *,
+        attempts: int = 4,
+        base_delay: float = 2.0,
+        on_retry: OnRetry | None = None,
+        sleep: Sleep = asyncio.sleep,
+    ) -> None:
+        self.model = model
+        self.attempts = attempts
+        self.base_delay = base_delay
+        self.on_retry = on_retry
+        self._sleep = sleep
+
+    @property
+    def info(self) -> ModelInfo:
+        return self.model.info
+
+    async def stream(self, request: Request) -> AsyncGenerator[ModelEvent]:
+        for attempt in range(1, self.attempts + 1):
+            begun = False
+            try:
+                async with aclosing(self.model.stream(request)) as events:
+                    async for event in events:
+                        begun = True
+                        yield event
+                return
+            except ModelError as error:
+                delay = self._delay(error, attempt)
+                if begun or not error.passing or attempt == self.attempts or delay is None:
+                    raise
+                if self.on_retry is not None:
+                    self.on_retry(Retry(error=error, attempt=attempt, attempts=self.attempts, delay=delay))
+            await self._sleep(delay)
+
+    def _delay(self, error: ModelError, attempt: int) -> float | None:
+        """Seconds to wait after the failure of an attempt; `None` when the provider asks for too many.
+
+        Each wait is twice as long as the one before, less up to a quarter by chance, so that many who failed
+        together do not come back together.
+        """
+        asked = error.retry_after or 0
+        if asked > LONGEST_DELAY:
+            return None
+        backoff = min(self.base_delay * 2.0 ** (attempt - 1), LONGEST_DELAY)
+        return max(asked, backoff * random.uniform(0.75, 1))

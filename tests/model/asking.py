@@ -1,0 +1,22 @@
+"""What tests of models share: a question, and what comes back of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from sessiontree.model.base import Model, ModelError, ModelEvent, Request
+
+HELLO = Request(messages=[{"role": "user", "content": "Hello"}])
+
+
+async def failed(model: Model, request: Request = HELLO) -> tuple[list[ModelEvent], ModelError]:
+    """The events before a failure, and the failure; there must be one."""
+    seen: list[ModelEvent] = []
+
+    async def ask() -> None:
+        async for event in model.stream(request):
+            seen.append(event)
+
+    with pytest.raises(ModelError) as caught:
+        await ask()
+    return seen, caught.value
