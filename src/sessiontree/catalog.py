@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -241,7 +242,7 @@ def _regular(files: Iterable[Found]) -> Iterator[Found]:
 
 def _newest_first(files: Iterable[Found]) -> list[Found]:
     # The clock of files is coarse; their names begin with the time they were made.
-    return sorted(files, key=lambda file: (file.mtime, os.path.basename(file.path), file.path), reverse=True)
+    return sorted(files, key=attrgetter("mtime", "name", "path"), reverse=True)
 
 
 def _recent_file(cwd: str) -> str | None:
@@ -327,7 +328,7 @@ def sessions(
     with without_gc():
         found = _newest_first(file for folder in shelf.folders for file in files_in(folder))
         listed = summaries_of(found, shelf.folders, root=shelf.root, progress=progress)
-    return [summary for summary in listed if summary.archived == archived and shelf.takes(summary)]
+        return [summary for summary in listed if summary.archived == archived and shelf.takes(summary)]
 
 
 def search(

@@ -51,6 +51,7 @@ def test_a_digest_agrees_with_the_replay_and_vouches_for_sound_files_alone(data:
     assert not faulty
     assert (tally.entries, tally.current) == (len(tree), heads.current)
     assert tally.heads.keys() == heads.heads.keys()
+    assert all(leaf in (None, heads.heads[name]) for name, leaf in tally.heads.items())
     assert tally.branches == len(heads.heads.keys() - heads.archived)
     assert tally.messages == sum(isinstance(entry.body, Message) for entry in tree)
     assert (tally.named, tally.name) == (tree.named, tree.name)
@@ -75,6 +76,17 @@ def test_a_digest_goes_on_where_another_one_stopped(data: bytes, choice: st.Data
 
     assert rest.tally == whole.tally
     assert rest.since(before) == whole.since(before)
+
+
+def test_messages_in_a_row_move_their_branches_as_far_as_the_last_of_them() -> None:
+    label = {"type": "label", "id": "l", "parentId": "d", "targetId": "a", "label": "x", "branch": "main"}
+    main = [line(id, branch="main") for id in "ab"]
+    side = [line(id, branch="side") for id in "uv"]
+
+    tally = digest(file_of(header(), *main, *side, line("c", branch="main"), line("d", branch="main"), label)).tally
+
+    assert tally.heads == {"main": "d", "side": "v"}
+    assert tally.current == "main"
 
 
 def test_ids_that_do_not_belong_to_the_tally_are_noticed() -> None:

@@ -12,9 +12,8 @@ a test holds the two together.
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Iterable, Sequence
-from itertools import count, islice
+from itertools import count, islice, pairwise, repeat
 from operator import lt
 from typing import Any, cast
 
@@ -30,6 +29,7 @@ from sessiontree.format.codec import ANCHOR, PARENT, REFUSALS, VERSION, NotJson,
 from sessiontree.format.jsonl import Reader
 
 _NOWHERE = 1 << 62
+_SPENDERS = frozenset(("assistant", "toolResult"))
 
 
 class _Cost(Struct, gc=False):
@@ -100,19 +100,18 @@ class Tally(Struct, kw_only=True):
 
 
 class Digest:
-    def __init__(self, tally: Tally, ids: Iterable[str] = (), parents: bytes = b"") -> None:
+    def __init__(self, tally: Tally, ids: Iterable[str] = (), parents: Iterable[int] = ()) -> None:
         self.tally = tally
         self._ids: dict[str | None, int] = {None: -1}
         """The number of each id; what hangs from nothing hangs from -1."""
         self._ids.update(zip(ids, count(), strict=False))
-        self._parents = array("i")
-        self._parents.frombytes(parents)
+        self._parents = list(parents)
         if not len(self._ids) - 1 == len(self._parents) == tally.entries:
             raise ValueError("ids, parents and the tally do not go together")
 
-    def since(self, entry: int) -> tuple[list[str], bytes]:
-        """The ids from number `entry` on, and their parents, to go on from another time."""
-        return cast(list[str], list(islice(self._ids, entry + 1, None))), self._parents[entry:].tobytes()
+    def since(self, entry: int) -> tuple[list[str], list[int]]:
+        """The ids from number `entry` on, and the numbers of their parents, to go on from another time."""
+        return cast(list[str], list(islice(self._ids, entry + 1, None))), self._parents[entry:]
 
     def take(self, data: bytes | memoryview) -> None:
         """Take in whole lines. Raises `Unsound`."""
@@ -132,7 +131,7 @@ class Digest:
         if parents[1:] == new[:-1]:  # one chain, as nearly always
             above = [self._ids.get(parent, _NOWHERE) for parent in parents[:1]] + list(numbers[:-1])
         else:
-            above = [self._ids.get(parent, _NOWHERE) for parent in parents]
+            above = list(map(self._ids.get, parents, repeat(_NOWHERE)))
         if len(self._ids) - 1 != first + len(lines) or not all(map(lt, above, numbers)):
             raise Unsound  # an id was used twice, or a parent is missing or comes later
         self._parents.extend(above)
@@ -142,27 +141,36 @@ class Digest:
         tally = self.tally
         messages = [line.message for line in lines if line.type == "message"]
         tally.messages += len(messages)
-        for message in messages:
-            if message is None:
-                continue
-            if message.role == "user":
-                if tally.first_message is None:
-                    tally.first_message = _first(message)
-            elif message.usage is not None and message.role in ("assistant", "toolResult"):
-                tally.cost += _money(message.usage)
+        if tally.first_message is None:
+            said = (_first(message) for message in messages if message is not None and message.role == "user")
+            tally.first_message = next(filter(None, said), None)
+        costs = [
+            message.usage.cost
+            for message in messages
+            if message is not None and message.usage is not None and message.role in _SPENDERS
+        ]
+        tally.cost = sum([cost.total if isinstance(cost, _Cost) else cost for cost in costs], tally.cost)
 
     def _replay(self, lines: Sequence[_Line]) -> None:
         """What the lines do to the heads, and what only some lines say."""
-        tally, at = self.tally, 0
-        special = [at for at, line in enumerate(lines) if line.type != "message" or line.branch is not UNSET]
-        for stop in (*special, len(lines)):
-            if at < stop:
-                # Messages of a peer, nearly every line of its files: each goes on where the one before ended.
-                self._move(lines[at])
-                tally.heads[tally.current] = lines[stop - 1].id
-            if stop < len(lines):
-                self._settle(lines[stop], len(self._parents) - len(lines) + stop)
-            at = stop + 1
+        before, last = len(self._parents) - len(lines), len(lines) - 1
+        branches = [line.branch for line in lines]
+        if branches.count(UNSET) == len(lines):  # a peer wrote them
+            others = [at for at, line in enumerate(lines) if line.type != "message"]
+        else:
+            others = [
+                at
+                for at, (line, after) in enumerate(pairwise(lines))
+                if line.type != "message" or line.branch != after.branch or line.current != after.current
+            ]
+        # Of messages in a row on one branch, and that is nearly every line, the last one says it all.
+        settled = -1
+        for at in (*others, last):
+            if at - settled > 1:
+                self._move(lines[at - 1])
+            if at > settled:
+                self._settle(lines[at], before + at)
+            settled = at
 
     def _settle(self, line: _Line, number: int) -> None:
         """Everything that is not one more message of a peer."""

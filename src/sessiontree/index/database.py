@@ -20,9 +20,11 @@ from sessiontree.errors import StoreError
 from sessiontree.store.jsonl import Lock, make_private_directory
 
 FILE = "index.db"
-VERSION = 1
+VERSION = 2
 """Of the tables below. Another one in the file: it is made anew."""
 BUSY_SECONDS = 30.0
+PAGE = 1 << 14
+"""Bytes of a page of the file: a listing reads them all, so there had better be few."""
 
 SCHEMA = f"""
 CREATE TABLE files (
@@ -45,8 +47,7 @@ CREATE INDEX files_by_folder ON files (folder);
 CREATE TABLE ids (
     file INTEGER NOT NULL,
     first INTEGER NOT NULL,                 -- the number of the first entry
-    ids BLOB NOT NULL,
-    parents BLOB NOT NULL,
+    entries BLOB NOT NULL,                  -- their ids, and the numbers of their parents
     PRIMARY KEY (file, first)
 ) WITHOUT ROWID;
 CREATE TABLE chunks (
@@ -165,6 +166,7 @@ def _made(path: str) -> int:
 def _prepare(connection: sqlite3.Connection, inode: int) -> None:
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if version == 0 and not connection.execute("SELECT 1 FROM sqlite_schema").fetchone():
+        connection.execute(f"PRAGMA page_size = {PAGE}")
         connection.execute("PRAGMA journal_mode = WAL")
         connection.executescript(f"BEGIN IMMEDIATE; {SCHEMA} COMMIT;")
     elif version != VERSION:

@@ -25,6 +25,7 @@ class Found(NamedTuple):
     size: int
     mtime: int
     inode: int
+    name: str = ""
     archived: bool = False
     fault: str | None = None
     """Why it cannot be a session: it is no regular file."""
@@ -55,8 +56,10 @@ def files_in(folder: str) -> list[Found]:
     found: list[Found] = []
     try:
         with os.scandir(fd) as entries:  # by descriptor: each `stat` looks up a name, not a path
-            seen = {entry.name: entry for entry in entries}
-        for name, entry in seen.items():
+            seen = list(entries)
+        archived = {entry.name for entry in seen if entry.name.endswith(ARCHIVED)}
+        for entry in seen:
+            name = entry.name
             if name.endswith(SUFFIX):
                 try:
                     status = entry.stat(follow_symlinks=False)
@@ -64,7 +67,7 @@ def files_in(folder: str) -> list[Found]:
                     continue  # taken away in this moment
                 fault = None if stat.S_ISREG(status.st_mode) else _fault(status.st_mode)
                 identity = status.st_size, status.st_mtime_ns, status.st_ino
-                found.append(Found(f"{folder}/{name}", *identity, name + ARCHIVED in seen, fault))
+                found.append(Found(f"{folder}/{name}", *identity, name, name + ARCHIVED in archived, fault))
         return found
     finally:
         os.close(fd)

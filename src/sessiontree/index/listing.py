@@ -26,6 +26,7 @@ Progress: TypeAlias = Callable[[int, int], None]
 
 _summaries = msgspec.msgpack.Decoder(SessionSummary)
 _tallies = msgspec.msgpack.Decoder(Tally)
+_entries = msgspec.msgpack.Decoder(tuple[list[str], list[int]])
 _encode = msgspec.msgpack.Encoder().encode
 _PAST = "id, generation, size, mtime, inode, read_to, body, mark, tally"
 
@@ -41,13 +42,14 @@ def summaries(
     listed: dict[str, SessionSummary] = {}
     stale: list[tuple[Found, bool]] = []
     for file in found:
+        path = file.path
         if file.fault is not None:
-            listed[file.path] = broken(file, file.fault)
+            listed[path] = broken(file, file.fault)
             continue
-        row = known.pop(os.fsencode(file.path), None)
-        if row is not None and row[:3] == (file.size, file.mtime, file.inode):
-            summary = _summaries.decode(row[3])
-            listed[file.path] = summary if summary.file else msgspec.structs.replace(summary, file=file.path)
+        row = known.pop(os.fsencode(path), None)
+        if row is not None and row[1:4] == file[1:4]:  # size, time and inode
+            summary = _summaries.decode(row[4])
+            listed[path] = summary if summary.file else msgspec.structs.replace(summary, file=path)
         else:
             stale.append((file, row is not None))
     if known:
@@ -60,7 +62,7 @@ def summaries(
     ]
 
 
-def _known(db: Database, folders: Iterable[str], root: str | None) -> dict[bytes, tuple[int, int, int, bytes]]:
+def _known(db: Database, folders: Iterable[str], root: str | None) -> dict[bytes, tuple[bytes, int, int, int, bytes]]:
     columns = "path, size, mtime, inode, summary"
     if root is None:
         rows = [
@@ -70,8 +72,8 @@ def _known(db: Database, folders: Iterable[str], root: str | None) -> dict[bytes
         ]
     else:
         below = os.fsencode(os.path.join(root, ""))
-        rows = db.execute(f"SELECT {columns} FROM files WHERE substr(path, 1, ?) = ?", (len(below), below))
-    return {row[0]: row[1:] for row in rows}
+        rows = db.execute(f"SELECT {columns} FROM files WHERE substr(path, 1, ?) = ?", (len(below), below)).fetchall()
+    return {row[0]: row for row in rows}
 
 
 def _forget(db: Database, paths: list[bytes]) -> None:
@@ -125,9 +127,10 @@ def _read(db: Database, file: Found) -> Reading:
 
 def _digest(db: Database, past: Past) -> Digest:
     ids: list[str] = []
-    parents = b""
-    for names, above in db.execute("SELECT ids, parents FROM ids WHERE file = ? ORDER BY first", (past.id,)):
-        ids += msgspec.msgpack.decode(names, type=list[str])
+    parents: list[int] = []
+    for (entries,) in db.execute("SELECT entries FROM ids WHERE file = ? ORDER BY first", (past.id,)):
+        names, above = _entries.decode(entries)
+        ids += names
         parents += above
     try:
         return Digest(_tallies.decode(past.tally or b""), ids, parents)
@@ -184,8 +187,8 @@ def _keep_one(db: Database, reading: Reading) -> None:
             db.execute("UPDATE files SET text_to = 0 WHERE id = ?", (id,))
             db.execute("DELETE FROM ids WHERE file = ?", (id,))
             db.execute("DELETE FROM chunks WHERE file = ?", (id,))
-    if reading.ids:
-        db.execute("INSERT INTO ids VALUES (?, ?, ?, ?)", (id, reading.first, _encode(reading.ids), reading.parents))
+    if reading.entries:
+        db.execute("INSERT INTO ids VALUES (?, ?, ?)", (id, reading.first, reading.entries))
 
 
 def _storable(summary: SessionSummary) -> SessionSummary:

@@ -11,7 +11,7 @@ import enum
 import os
 import stat
 import zlib
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
 from typing import NamedTuple, TypeVar
 
 import msgspec
@@ -40,7 +40,7 @@ Text = TypeVar("Text", str, str | None)
 _encode = msgspec.msgpack.Encoder().encode
 
 
-class SessionSummary(Struct, frozen=True, kw_only=True):
+class SessionSummary(Struct, frozen=True, kw_only=True, gc=False):
     """A session as listings show it."""
 
     id: str
@@ -110,8 +110,8 @@ class Reading(NamedTuple):
     mark: int
     tally: bytes | None = None
     first: int = 0
-    ids: Sequence[str] = ()
-    parents: bytes = b""
+    entries: bytes = b""
+    """The ids of the entries from number `first` on, and the numbers of their parents."""
 
 
 def open_regular(path: str) -> int:
@@ -187,7 +187,8 @@ def _digested(fd: int, found: Found, past: Past | None, digest: Digest, *, body:
     fresh, first = start == body, digest.tally.entries
     try:
         end, rest = _take(fd, digest, start)
-        tally, (ids, parents) = _encode(digest.tally), digest.since(first)
+        tally = _encode(digest.tally)
+        entries = _encode(digest.since(first)) if digest.tally.entries > first else b""
         damage = None
         if rest and _is_object(rest):
             # Without a newline, so more of this line may come: what is kept ends before it.
@@ -203,7 +204,7 @@ def _digested(fd: int, found: Found, past: Past | None, digest: Digest, *, body:
         return Reading(found, past, True, summary, Kind.LINES, body, _last_newline(fd, found.size), 0)
     summary = _summary(found, digest.tally, damage)
     mark = _mark(fd, end)
-    return Reading(found, past, fresh, summary, Kind.LINES, body, end, mark, tally, first, ids, parents)
+    return Reading(found, past, fresh, summary, Kind.LINES, body, end, mark, tally, first, entries)
 
 
 class _TooLong(Exception):
