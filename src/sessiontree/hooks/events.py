@@ -13,25 +13,39 @@ from typing import Any, ClassVar, Literal, TypeAlias
 
 from msgspec import UNSET, Struct, UnsetType
 
+from sessiontree.core.compaction import CompactionPreparation as CompactionPreparation
 from sessiontree.core.entries import Entry, EntryId, JsonObject
 from sessiontree.core.messages import ToolCall
 
 
 class Signal:
-    """Says that an operation is to be given up. One who works long looks at it, or waits for it."""
+    """Says that an operation is to be given up. One who works long looks at it, or waits for it.
+
+    It may be given and looked at from any thread.
+    """
 
     def __init__(self) -> None:
-        self._event = asyncio.Event()
+        self._aborted = False
+        self._waiting: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
 
     @property
     def aborted(self) -> bool:
-        return self._event.is_set()
+        return self._aborted
 
     def abort(self) -> None:
-        self._event.set()
+        self._aborted = True
+        for loop, given in tuple(self._waiting):
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(given.set)
 
     async def wait(self) -> None:
-        await self._event.wait()
+        waiting = asyncio.get_running_loop(), asyncio.Event()
+        self._waiting.append(waiting)
+        try:
+            if not self._aborted:
+                await waiting[1].wait()
+        finally:
+            self._waiting.remove(waiting)
 
 
 # What operations are about to do, for those who are asked.
@@ -48,25 +62,6 @@ class TreePreparation(Struct, frozen=True, kw_only=True):
     custom_instructions: str | None = None
     replace_instructions: bool = False
     label: str | None = None
-
-
-class CompactionPreparation(Struct, frozen=True, kw_only=True):
-    """What a compaction would put in a summary, and what it would keep."""
-
-    entries: tuple[Entry, ...]
-    """What the summary is to stand for, oldest first, without what earlier compactions stand for."""
-    turn_prefix: tuple[Entry, ...]
-    """The beginning of a turn that is cut in two; its end is kept."""
-    first_kept: EntryId | None
-    """`None` keeps nothing."""
-    tokens_before: int
-    previous_summary: str | None
-    read_files: tuple[str, ...] = ()
-    modified_files: tuple[str, ...] = ()
-
-    @property
-    def is_split_turn(self) -> bool:
-        return bool(self.turn_prefix)
 
 
 class Summary(Struct, frozen=True, kw_only=True):

@@ -1,0 +1,220 @@
+"""Compaction: when a context is too long, where to cut it, and what the summary is to stand for.
+
+Pure. Asking hooks and a model, and writing the entry, are in `ops.compact`; how the summary is asked for is in
+`core.summaries`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from sessiontree.core.context import context_of
+from sessiontree.core.entries import Compaction, Entry, EntryId, JsonObject
+from sessiontree.core.messages import answered_call, for_model, role, spent, stopped_abnormally, tool_calls
+from sessiontree.core.summaries import Files, files_of, untagged
+from sessiontree.core.tokens import estimate
+
+RESERVE, KEEP_RECENT = 16_384, 20_000
+"""Tokens, in windows that are large enough."""
+
+
+class Budget(Struct, frozen=True, kw_only=True):
+    """How a model's window is shared, in tokens."""
+
+    window: int
+    reserve: int
+    """Room for the next answer, or for a summary."""
+    keep_recent: int
+    """How much of the newest messages a compaction keeps as they are."""
+
+    @property
+    def limit(self) -> int:
+        """A context longer than this is compacted."""
+        return self.window - self.reserve
+
+
+def budget(window: int, reserve: int | None = None, keep_recent: int | None = None) -> Budget:
+    """The shares of a window of so many tokens.
+
+    By default a quarter of it is in reserve, at most 16,384, and a quarter is kept, at most 20,000. What is set
+    by hand holds as long as a compaction still makes room: at most half the window in reserve, and at most half
+    of the rest kept.
+    """
+    reserved = min(RESERVE, window // 4) if reserve is None else min(reserve, window // 2)
+    kept = min(KEEP_RECENT, window // 4) if keep_recent is None else min(keep_recent, (window - reserved) // 2)
+    return Budget(window=window, reserve=reserved, keep_recent=kept)
+
+
+def context_tokens(path: Sequence[Entry], unseen: int = 0) -> int:
+    """Tokens of the request at the end of `path`.
+
+    What the provider counted for the last answer, and an estimate of what came after it. A count from before the
+    last compaction, reset or context edit says nothing of this request; where there is none, all of it is
+    estimated, and `unseen` is what the request has beside its messages: instructions and tools.
+    """
+    request = context_of(list(path)).request()
+    trusted = _since_last_change(path)
+    for index in range(len(request) - 1, -1, -1):
+        id, message = request[index]
+        counted = _counted(message) if id in trusted else 0
+        if counted:
+            return counted + sum(estimate(later) for _, later in request[index + 1 :])
+    return unseen + sum(estimate(message) for _, message in request)
+
+
+def _since_last_change(path: Sequence[Entry]) -> set[EntryId]:
+    ids: set[EntryId] = set()
+    for entry in reversed(path):
+        if entry.type in ("compaction", "context_edit", "reset_boundary"):
+            break
+        ids.add(entry.id)
+    return ids
+
+
+def _counted(message: JsonObject) -> int:
+    if role(message) != "assistant" or stopped_abnormally(message):
+        return 0
+    usage = spent(message.get("usage"))
+    return 0 if usage is None else int(usage.tokens)
+
+
+class CompactionPreparation(Struct, frozen=True, kw_only=True):
+    """What a compaction would put in a summary, and what it would keep."""
+
+    entries: tuple[Entry, ...]
+    """What the summary is to stand for, oldest first, without what earlier compactions stand for."""
+    messages: tuple[JsonObject, ...]
+    """What these entries say, in wire form, as context edits have left it."""
+    turn_prefix: tuple[Entry, ...] = ()
+    """The beginning of a turn that is cut in two; its end is kept."""
+    prefix_messages: tuple[JsonObject, ...] = ()
+    first_kept: EntryId | None
+    """`None` keeps nothing."""
+    tokens_before: int
+    previous_summary: str | None = None
+    """What the last compaction said, without its lists of files."""
+    read_files: tuple[str, ...] = ()
+    modified_files: tuple[str, ...] = ()
+
+    @property
+    def is_split_turn(self) -> bool:
+        return bool(self.turn_prefix)
+
+    @property
+    def files(self) -> Files:
+        return Files(read=self.read_files, modified=self.modified_files)
+
+
+def plan_compaction(
+    path: Sequence[Entry], keep_recent: int, *, at_most_half: bool = False, unseen: int = 0
+) -> CompactionPreparation | None:
+    """What to summarize at the end of `path` so that about `keep_recent` tokens are kept; `None` if nothing is.
+
+    With `at_most_half` no more than half of what is there is kept, so that a short conversation is compacted too.
+    """
+    by_id = {entry.id: entry for entry in path}
+    context = context_of(list(path))
+    said = [
+        (by_id[id], message)
+        for id, message in zip(context.sources, context.messages, strict=True)
+        if role(message) not in ("compactionSummary", "system")
+    ]
+    if not said or _last_real(path) == "compaction":
+        return None
+    sizes = [_size(message) for _, message in said]
+    cut = _cut(
+        [message for _, message in said], sizes, min(keep_recent, sum(sizes) // 2) if at_most_half else keep_recent
+    )
+    if cut == 0:
+        return None
+    turn = _turn_start([message for _, message in said], cut)
+    summarized, opening = (
+        said[:cut],
+        [entry for entry in path if entry.type == "compaction" and entry.id in context.sources],
+    )
+    files = files_of((message for _, message in summarized), [*opening, *(entry for entry, _ in summarized)])
+    return CompactionPreparation(
+        entries=tuple(entry for entry, _ in said[:turn]),
+        messages=tuple(message for _, message in said[:turn]),
+        turn_prefix=tuple(entry for entry, _ in said[turn:cut]),
+        prefix_messages=tuple(message for _, message in said[turn:cut]),
+        first_kept=said[cut][0].id if cut < len(said) else None,
+        tokens_before=context_tokens(path, unseen),
+        previous_summary=next(
+            (untagged(entry.body.summary) for entry in opening if isinstance(entry.body, Compaction)), None
+        ),
+        read_files=files.read,
+        modified_files=files.modified,
+    )
+
+
+def previous_compactions(path: Sequence[Entry]) -> tuple[Entry, ...]:
+    """The compactions on `path`, newest first."""
+    return tuple(entry for entry in reversed(path) if entry.type == "compaction")
+
+
+def _last_real(path: Sequence[Entry]) -> str | None:
+    return next((entry.type for entry in reversed(path) if not entry.is_annotation), None)
+
+
+def _size(message: JsonObject) -> int:
+    sent = for_model(message)
+    return 0 if sent is None or stopped_abnormally(message) else estimate(sent)
+
+
+def _cut(messages: Sequence[JsonObject], sizes: Sequence[int], keep: int) -> int:
+    """The first message to keep: so that at least `keep` tokens are, but not twice as many if that can be helped.
+
+    A cut never stands before a tool result or between a call and its result. Where no place is left after the
+    one that the sizes ask for, it is the last one before it, and where there is none at all, nothing is kept.
+    """
+    places = _places(messages)
+    wanted = len(messages)
+    kept = 0
+    while wanted > 0 and kept < keep:
+        wanted -= 1
+        kept += sizes[wanted]
+    if kept < keep:
+        return 0
+    after = [place for place in places if place >= wanted]
+    if kept > 2 * keep and len(after) > 1 and after[0] == wanted:
+        return after[1]
+    before = [place for place in places if place < wanted]
+    return after[0] if after else before[-1] if before else len(messages)
+
+
+def _places(messages: Sequence[JsonObject]) -> list[int]:
+    """Where the messages may be cut."""
+    places: list[int] = []
+    open_until = -1
+    last_result = _last_results(messages)
+    for index, message in enumerate(messages):
+        if index > open_until and answered_call(message) is None:
+            places.append(index)
+        open_until = max([open_until, *(last_result.get((index, call.id), -1) for call in tool_calls(message))])
+    return places
+
+
+def _last_results(messages: Sequence[JsonObject]) -> dict[tuple[int, str], int]:
+    """For each message and call that it made, where the call's last result stands. Failed turns are not sent."""
+    made: dict[str, int] = {}
+    found: dict[tuple[int, str], int] = {}
+    for index, message in enumerate(messages):
+        call = answered_call(message)
+        if call is not None and call in made:
+            found[made[call], call] = index
+        for new in () if stopped_abnormally(message) else tool_calls(message):
+            made[new.id] = index
+    return found
+
+
+TURN_STARTS = frozenset({"user", "custom", "hookMessage", "bashExecution", "pythonExecution", "branchSummary"})
+
+
+def _turn_start(messages: Sequence[JsonObject], cut: int) -> int:
+    """Where the turn begins that a cut goes through; the cut itself where it goes through none."""
+    if cut == len(messages) or role(messages[cut]) in TURN_STARTS:
+        return cut
+    return next((index for index in range(cut - 1, -1, -1) if role(messages[index]) in TURN_STARTS), cut)

@@ -1,0 +1,298 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sessiontree.core.compaction import budget, context_tokens, plan_compaction, previous_compactions
+from sessiontree.core.context import build_context, context_of
+from sessiontree.core.entries import (
+    BranchSummary,
+    Compaction,
+    ContextEdit,
+    CustomMessage,
+    Label,
+    ModelChange,
+    ResetBoundary,
+)
+from sessiontree.core.messages import answered_call, assistant, tool_call, tool_calls, tool_result, user
+from sessiontree.core.tree import Tree
+from tests.builders import entry, grow, ids, say
+from tests.strategies import entry_lists
+
+
+def words(tokens):
+    return "abc " * tokens
+
+
+def answer(tokens=10, total=None, **fields):
+    return assistant(words(tokens), usage=None if total is None else {"totalTokens": total}, **fields)
+
+
+def calling(*calls, tokens=0):
+    text = [{"type": "text", "text": words(tokens)}] if tokens else []
+    return assistant([*text, *(tool_call(call, "read", {"path": f"{call}.py"}) for call in calls)])
+
+
+def chain(**bodies):
+    return bodies
+
+
+def path_of(**bodies):
+    """A chain of entries, each with its body."""
+    tree = grow(">".join(bodies), **bodies)
+    return tree.path(list(bodies)[-1])
+
+
+# Budgets
+
+
+@pytest.mark.parametrize(
+    ("window", "reserve", "kept", "limit"),
+    [(4096, 1024, 1024, 3072), (32_768, 8192, 8192, 24_576), (128_000, 16_384, 20_000, 111_616)],
+)
+def test_the_shares_of_a_window_scale_with_it(window, reserve, kept, limit):
+    shares = budget(window)
+
+    assert (shares.reserve, shares.keep_recent, shares.limit) == (reserve, kept, limit)
+
+
+def test_what_is_set_by_hand_holds_as_long_as_a_compaction_makes_room():
+    assert (budget(100_000, 500, 900).reserve, budget(100_000, 500, 900).keep_recent) == (500, 900)
+    assert (budget(4096, 16_384, 20_000).reserve, budget(4096, 16_384, 20_000).keep_recent) == (2048, 1024)
+
+
+# Counting
+
+
+def test_a_context_counts_what_the_provider_counted_and_an_estimate_of_what_came_after():
+    path = path_of(a=user(words(1)), b=answer(total=500), c=user(words(30)), d=Label(target="a", text="x"))
+
+    assert context_tokens(path) == 530
+    assert context_tokens([]) == 0
+
+
+def test_without_a_count_all_of_it_is_estimated_and_what_no_message_shows_is_added():
+    path = path_of(a=user(words(20)), b=answer(10))
+
+    assert context_tokens(path) == 30
+    assert context_tokens(path, unseen=100) == 130
+
+
+def test_counts_of_failed_turns_and_counts_of_zero_say_nothing():
+    path = path_of(
+        a=user(words(1)), b=answer(total=500), c=user(words(3)), d=answer(7, total=9, stop_reason="error"), e=answer(2)
+    )
+
+    assert context_tokens(path) == 505
+
+
+@pytest.mark.parametrize("change", [Compaction(summary=words(5), first_kept="b"), ContextEdit(target="a")])
+def test_a_count_from_before_a_compaction_or_an_edit_is_not_trusted(change):
+    path = path_of(a=user(words(1)), b=answer(10, total=5000), c=change, d=user(words(4)))
+
+    assert 10 <= context_tokens(path) < 100
+    assert context_tokens([*path, entry("e", "d", answer(1, total=700))]) == 700
+
+
+def test_a_count_from_before_a_reset_is_not_trusted():
+    path = path_of(a=user(words(1)), b=answer(10, total=5000), c=ResetBoundary(), d=user(words(4)))
+
+    assert context_tokens(path) == 4
+
+
+# Where to cut
+
+
+def cut(keep, **bodies):
+    plan = plan_compaction(path_of(**bodies), keep)
+    assert plan is not None
+    return ids(plan.entries), ids(plan.turn_prefix), plan.first_kept
+
+
+def test_the_newest_messages_are_kept_and_the_rest_is_summarized():
+    talk = chain(a=user(words(10)), b=answer(10), c=user(words(10)), d=answer(10))
+
+    assert cut(20, **talk) == ("ab", "", "c")
+    assert cut(11, **talk) == ("ab", "", "c")
+
+
+def test_what_fits_is_not_compacted():
+    talk = chain(a=user(words(10)), b=answer(10))
+
+    assert plan_compaction(path_of(**talk), 21) is None
+    assert plan_compaction(path_of(**talk), 20) is None
+    assert plan_compaction([], 1) is None
+
+
+def test_a_short_conversation_is_compacted_when_half_of_it_is_the_most_that_is_kept():
+    path = path_of(a=user(words(10)), b=answer(10), c=user(words(10)), d=answer(10))
+
+    plan = plan_compaction(path, 10_000, at_most_half=True)
+
+    assert plan is not None
+    assert plan.first_kept == "c"
+    assert plan_compaction(path[:1], 10_000, at_most_half=True) is None
+
+
+def test_a_context_that_ends_with_a_compaction_has_nothing_to_compact():
+    path = path_of(a=user(words(10)), b=answer(10), K=Compaction(summary="s", first_kept="b"), l=Label(target="a"))
+
+    assert plan_compaction(path, 1) is None
+
+
+def test_a_turn_that_is_cut_in_two_gives_its_beginning_apart():
+    talk = chain(
+        a=user(words(9)), b=answer(9), c=user(words(9)), d=calling("1", tokens=50), e=tool_result("1", "read", "x")
+    )
+
+    assert cut(10, **talk, f=calling("2", tokens=9), g=tool_result("2", "read", "x"), h=answer(5)) == ("ab", "cde", "f")
+
+
+def test_where_no_turn_begins_above_the_cut_nothing_is_split():
+    talk = chain(a=answer(50), b=answer(9), c=answer(9))
+
+    assert cut(10, **talk) == ("a", "", "b")
+
+
+def test_a_cut_never_stands_before_a_tool_result():
+    talk = chain(a=user(words(9)), b=calling("1"), c=tool_result("1", "read", words(50)), d=answer(5))
+
+    assert cut(10, **talk) == ("", "abc", "d")
+    assert cut(10, **{name: talk[name] for name in "abc"}) == ("", "a", "b")
+
+
+def test_a_cut_never_stands_between_a_call_and_its_result():
+    note = CustomMessage(custom_type="x", content=words(10))
+    talk = chain(
+        a=user(words(9)), b=calling("1", "2"), c=tool_result("1", "r", "x"), n=note, d=tool_result("2", "r", "x")
+    )
+
+    assert cut(8, **talk) == ("", "a", "b")
+    assert cut(8, **talk, e=user(words(9))) == ("abcnd", "", "e")
+
+
+def test_call_ids_that_are_used_again_belong_to_the_last_call_before():
+    talk = chain(a=user(words(9)), b=calling("1"), c=tool_result("1", "r", "x"), d=user(words(9)), e=calling("1"))
+
+    assert cut(14, **talk, f=tool_result("1", "r", words(3))) == ("abc", "", "d")
+
+
+def test_a_message_that_alone_is_twice_what_is_to_be_kept_is_summarized_if_something_follows_it():
+    talk = chain(a=user(words(9)), b=answer(9), c=user(words(100)), d=answer(5))
+
+    assert cut(10, **talk) == ("ab", "c", "d")
+    assert cut(10, **{name: talk[name] for name in "abc"}) == ("ab", "", "c")
+
+
+def test_where_only_results_are_left_nothing_is_kept():
+    assert cut(1, a=tool_result("1", "r", words(9)), b=tool_result("2", "r", words(9))) == ("ab", "", None)
+
+
+# What the summary is to stand for
+
+
+def test_the_next_compaction_goes_on_from_the_last_one():
+    details = {"readFiles": ["old.py"], "modifiedFiles": []}
+    first = Compaction(summary="EARLIER\n\n<read-files>\nold.py\n</read-files>", first_kept="b", details=details)
+    path = path_of(
+        a=user("one"), b=calling("1", tokens=9), K=first, c=tool_result("1", "r", "x"), d=user(words(9)), e=answer(20)
+    )
+
+    plan = plan_compaction(path, 25)
+
+    assert plan is not None
+    assert plan.previous_summary == "EARLIER"
+    assert (ids(plan.entries), plan.first_kept) == ("bc", "d")
+    assert plan.files.to_wire() == {"readFiles": ["1.py", "old.py"], "modifiedFiles": []}
+    assert previous_compactions(path) == (path[2],)
+
+
+def test_what_entries_say_is_what_context_edits_have_left():
+    path = path_of(
+        a=user("secret"), b=answer(9), e=ContextEdit(target="a", replacement={"content": "public"}), c=user(words(30))
+    )
+
+    plan = plan_compaction(path, 20)
+
+    assert plan is not None
+    assert plan.messages[0]["content"] == "public"
+    assert not plan.is_split_turn
+
+
+def test_summaries_of_branches_are_summarized_like_messages_and_settings_are_not():
+    path = path_of(
+        a=user("one"), m=ModelChange(provider="p", model="m"), s=BranchSummary(summary="tried"), b=user(words(30))
+    )
+
+    plan = plan_compaction(path, 20)
+
+    assert plan is not None
+    assert ids(plan.entries) == "as"
+    assert plan.tokens_before == context_tokens(path)
+
+
+def test_nothing_is_estimated_for_what_no_model_is_sent():
+    hidden = say("bashExecution", command="ls", output=words(100), excludeFromContext=True)
+
+    assert cut(20, a=user(words(5)), b=answer(9), x=hidden, c=user(words(20))) == ("abx", "", "c")
+
+
+# For any tree
+
+
+def paired(messages):
+    """Every call is answered right behind its turn, and every result is called for."""
+    waiting = []
+    for message in messages:
+        call = answered_call(message)
+        if call is None:
+            assert not waiting
+            waiting = [call.id for call in tool_calls(message)]
+        else:
+            assert call in waiting
+            waiting.remove(call)
+    assert not waiting
+
+
+@given(entry_lists(30), st.lists(st.integers(0, 12), min_size=1, max_size=3), st.booleans())
+def test_after_any_chain_of_compactions_every_result_has_its_call_and_every_call_a_result(entries, keeps, half):
+    tree = Tree(entries)
+    leaf = entries[-1].id if entries else None
+    for number, keep in enumerate(keeps):
+        path = tree.path(leaf)
+        plan = plan_compaction(path, keep, at_most_half=half)
+        if plan is None:
+            break
+        before = {id for id, _ in build_context(tree, leaf).request()}
+        kept = Compaction(summary=f"S{number}", first_kept=plan.first_kept or f"K{number}")
+        tree.add(entry(f"K{number}", leaf, kept, line=len(tree) + 2))
+        request = build_context(tree, f"K{number}").request()
+        after, summarized = {id for id, _ in request}, {one.id for one in (*plan.entries, *plan.turn_prefix)}
+        paired([message for _, message in request])
+        assert not summarized & after
+        assert before - after <= summarized | {one.id for one in path if is_carried(one)}
+        leaf = f"u{number}"
+        tree.add(entry(leaf, f"K{number}", user(words(40)), line=len(tree) + 2))
+
+
+def is_carried(one):
+    """Whether a compaction takes an entry into itself: an older compaction, a system message."""
+    return one.type == "compaction" or (one.type == "message" and one.body.message.get("role") == "system")
+
+
+@given(entry_lists(30), st.integers(0, 12))
+def test_a_plan_loses_nothing_that_a_model_was_sent(entries, keep):
+    path = Tree(entries).path(entries[-1].id if entries else None)
+    plan = plan_compaction(path, keep)
+    if plan is None:
+        return
+
+    context = context_of(path)
+    spoke = [
+        id
+        for id, message in zip(context.sources, context.messages, strict=True)
+        if message["role"] not in ("compactionSummary", "system")
+    ]
+    covered = [one.id for one in (*plan.entries, *plan.turn_prefix)]
+
+    assert spoke[: len(covered)] == covered
+    assert plan.first_kept == (spoke[len(covered)] if len(covered) < len(spoke) else None)

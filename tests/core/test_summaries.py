@@ -1,0 +1,187 @@
+import pytest
+
+from sessiontree.core.entries import BranchSummary, Compaction
+from sessiontree.core.messages import assistant, tool_call, tool_result, user
+from sessiontree.core.summaries import (
+    BRANCH,
+    HISTORY,
+    NO_HISTORY,
+    RESULT_LENGTH,
+    UPDATE,
+    Files,
+    branch_prompt,
+    cut,
+    files_of,
+    history_prompt,
+    newest,
+    portions,
+    prefix_prompt,
+    split_turn,
+    spoken,
+    untagged,
+)
+from tests.builders import entry, say
+
+IMAGE = {"type": "image", "data": "", "mimeType": "image/png"}
+
+
+def calling(name, **arguments):
+    return assistant([tool_call("c", name, arguments)]).message
+
+
+# The conversation as text
+
+
+@pytest.mark.parametrize(
+    ("message", "words"),
+    [
+        (user("hello"), "[User]: hello"),
+        (user([{"type": "text", "text": "look"}, IMAGE]), "[User]: look\n(an image)"),
+        (user([IMAGE]), "[User]: (an image)"),
+        (user(""), None),
+        (assistant("hi"), "[Assistant]: hi"),
+        (assistant(""), None),
+        (tool_result("c", "bash", "out"), "[Result of bash]: out"),
+        (tool_result("c", "bash", "", error=True), "[Result of bash, an error]: (nothing)"),
+        (say("toolResult", "x", toolCallId="c"), "[Result of a tool]: x"),
+        (say("custom", "note"), "[User]: note"),
+        (say("system", "be brief"), None),
+        (say("unheard-of", "?"), None),
+        (assistant("half", stop_reason="aborted"), None),
+        (say("bashExecution", command="ls", output="a"), "[User]: I ran `ls`\n\n```\na\n```"),
+        (say("bashExecution", command="ls", output="a", excludeFromContext=True), None),
+    ],
+)
+def test_a_message_as_a_summarizer_reads_it(message, words):
+    assert spoken(message.message) == words
+
+
+def test_thinking_is_left_out_and_calls_are_shown_with_their_arguments():
+    thought = {"type": "thinking", "thinking": "hmm"}
+    turn = assistant([thought, {"type": "text", "text": "I look"}, tool_call("c", "read", {"path": "ä.py", "line": 3})])
+
+    assert spoken(turn.message) == '[Assistant]: I look\n[Assistant calls]: read(path="ä.py", line=3)'
+
+
+def test_arguments_that_are_no_object_are_shown_as_they_are():
+    odd = say("assistant", [{"type": "toolCall", "id": "c", "name": "read", "arguments": "{broken"}])
+
+    assert spoken(odd.message) == '[Assistant calls]: read(="{broken")'
+
+
+def test_long_results_are_cut_with_a_count_of_what_is_missing():
+    words = spoken(tool_result("c", "bash", "x" * (RESULT_LENGTH + 7)).message)
+
+    assert words == f"[Result of bash]: {'x' * RESULT_LENGTH}\n[… 7 more characters]"
+    assert cut("short", 5) == "short"
+
+
+def test_portions_hold_everything_in_order_and_none_is_too_long():
+    texts = ["a" * 10, "b" * 10, "c" * 100, "d"]
+
+    found = portions(texts, 6)
+
+    assert found == ["a" * 10 + "\n\n" + "b" * 10, "c" * 24 + "\n[… 76 more characters]", "d"]
+    assert portions([], 6) == []
+
+
+def test_the_newest_messages_come_first_into_the_budget_and_stay_in_order():
+    messages = [user("one " * 20).message, assistant("two").message, tool_result("c", "x", "out").message]
+
+    assert newest([*messages, user("three").message], 10) == "[Assistant]: two\n\n[User]: three"
+    assert newest([], 10) == ""
+
+
+def test_the_last_message_is_there_even_if_it_has_to_be_cut():
+    assert newest([user("x" * 99).message], 5) == f"{'[User]: ' + 'x' * 12}\n[… 87 more characters]"
+
+
+def test_a_summary_that_does_not_fit_is_there_as_far_as_it_fits():
+    summary = say("branchSummary", summary="s" * 99).message
+
+    shown = newest([summary, user("last").message], 12)
+
+    assert shown.endswith("more characters]\n\n[User]: last")
+    assert shown.startswith("[User]: Another branch")
+
+
+# Prompts
+
+
+def test_a_history_is_asked_for_with_the_earlier_summary_and_the_focus():
+    first = history_prompt("TALK")
+    later = history_prompt("TALK", previous="EARLIER", focus=" the tests ")
+
+    assert first == f"<conversation>\nTALK\n</conversation>\n\n{HISTORY}"
+    assert later.startswith("<conversation>\nTALK\n</conversation>\n\n<earlier-summary>\nEARLIER\n</earlier-summary>")
+    assert UPDATE in later
+    assert HISTORY not in later
+    assert later.endswith("Pay special attention to this: the tests")
+    assert history_prompt("TALK", focus=" ") == first
+
+
+def test_the_beginning_of_a_turn_is_asked_for_in_its_own_way():
+    assert prefix_prompt("TALK").startswith(
+        "<conversation>\nTALK\n</conversation>\n\nThe conversation above is the beg"
+    )
+    assert "EARLIER" in prefix_prompt("TALK", previous="EARLIER")
+
+
+def test_instructions_for_a_branch_are_added_or_take_the_place_of_ours():
+    assert BRANCH in branch_prompt("TALK")
+    added = branch_prompt("TALK", instructions="the API")
+    assert BRANCH in added
+    assert added.endswith("Pay special attention to this: the API")
+    replaced = branch_prompt("TALK", instructions="In one word.", replace=True)
+    assert replaced == "<conversation>\nTALK\n</conversation>\n\nIn one word."
+    assert branch_prompt("TALK", replace=True) == branch_prompt("TALK")
+
+
+def test_a_split_turn_has_the_history_and_its_own_beginning():
+    assert split_turn("H", "P").startswith("H\n\n---\n\n")
+    assert split_turn(None, "P").startswith(NO_HISTORY)
+
+
+# Files
+
+
+def test_files_are_sorted_and_a_modified_file_is_not_listed_as_read():
+    calls = [
+        calling("read", path="b"),
+        calling("read", path="a"),
+        calling("edit", path="b"),
+        calling("write", path="c"),
+    ]
+
+    assert files_of(calls) == Files(read=("a",), modified=("b", "c"))
+
+
+def test_calls_without_a_path_and_other_tools_touch_no_files():
+    odd = say("assistant", [{"type": "toolCall", "id": "c", "name": "read", "arguments": "x"}]).message
+
+    assert files_of([calling("read", path=3), calling("read", path=""), calling("bash", path="x"), odd]) == Files()
+
+
+def test_lists_of_earlier_summaries_are_carried_over_but_not_those_of_hooks():
+    details = {"readFiles": ["r", "m", 3], "modifiedFiles": ["m"]}
+    earlier = [
+        entry("a", body=Compaction(summary="", details=details)),
+        entry("b", body=BranchSummary(summary="", details={"readFiles": ["r2"], "modifiedFiles": "odd"})),
+        entry("c", body=Compaction(summary="", details={"readFiles": ["hook"]}, from_hook=True)),
+        entry("d", body=Compaction(summary="", details=["odd"])),
+        entry("e"),
+    ]
+
+    files = files_of([calling("edit", path="r")], earlier)
+
+    assert files == Files(read=("r2",), modified=("m", "r"))
+    assert files.to_wire() == {"readFiles": ["r2"], "modifiedFiles": ["m", "r"]}
+
+
+def test_lists_stand_behind_the_summary_and_can_be_taken_off_again():
+    tagged = Files(read=("a", "b"), modified=("c",)).tagged("What happened.")
+
+    expected = "What happened.\n\n<read-files>\na\nb\n</read-files>\n\n<modified-files>\nc\n</modified-files>"
+    assert tagged == expected
+    assert untagged(tagged) == "What happened."
+    assert Files().tagged("x") == untagged("x") == "x"
