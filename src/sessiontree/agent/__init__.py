@@ -1,0 +1,1 @@
+"""The agent: the loop, its tools, and what is queued for it."""

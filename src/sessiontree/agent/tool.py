@@ -1,0 +1,167 @@
+"""Tools: what a model may call, how its arguments are checked, and what comes back.
+
+A `Tool` is a small value; `tool` makes one from a typed Python function. Running them in their order,
+asking hooks and writing results is the loop's work, not theirs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias, get_type_hints
+
+import msgspec
+from msgspec import Struct
+
+from sessiontree.agent.schema import inlined, mismatch
+from sessiontree.core.entries import JsonObject
+from sessiontree.core.messages import ToolCall, is_list, is_object
+from sessiontree.errors import InvalidOperation, SessionTreeError
+from sessiontree.hooks.events import Forked, Navigated, Signal, Switched
+from sessiontree.model.base import ToolSpec
+
+
+class ToolError(SessionTreeError):
+    """A tool could not do what it was called for. Its sentence is what the model is told."""
+
+
+class ToolOutput(Struct, frozen=True, kw_only=True):
+    """What a tool answers."""
+
+    content: str | list[JsonObject]
+    """For the model: a text, or text and image blocks."""
+    details: Any = None
+    """For people and programs: stored with the result, never sent."""
+    is_error: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToolContext:
+    """One call, as the tool that runs it sees it."""
+
+    call: ToolCall
+    arguments: Any
+    """Checked: an instance of the tool's `arguments`, or the object that its schema describes."""
+    cwd: str
+    """What paths are relative to."""
+    signal: Signal
+    """Set when the run is aborted; the task that runs the tool is cancelled as well."""
+    update: Callable[[str], None] = lambda text: None
+    """Shows output while the tool runs."""
+    agent: Any = None
+
+
+Run: TypeAlias = Callable[[ToolContext], Awaitable[ToolOutput | str]]
+
+SessionChange: TypeAlias = Navigated | Forked | Switched
+OnSession: TypeAlias = Callable[[SessionChange], Awaitable[None] | None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tool:
+    name: str
+    description: str
+    run: Run
+    parameters: JsonObject = field(default_factory=lambda: {"type": "object", "properties": {}})
+    """A JSON schema of an object; follows from `arguments` where that is given."""
+    arguments: type[Struct] | None = None
+    """What the arguments are converted to."""
+    concurrent: bool = False
+    """Whether it may run beside other calls of its turn: true for tools that only look."""
+    on_session: OnSession | None = None
+    """Told when the place in the tree changes under it: by navigation, a fork, or a switch of sessions."""
+
+    def __post_init__(self) -> None:
+        if self.arguments is not None:
+            object.__setattr__(self, "parameters", schema_of(self.arguments))
+
+    @property
+    def spec(self) -> ToolSpec:
+        return ToolSpec(name=self.name, description=self.description, parameters=self.parameters)
+
+    def parse(self, arguments: Any) -> Any:
+        """The arguments as `run` gets them. Raises `ToolError` with a sentence that lets a model correct itself."""
+        given: Any = {} if arguments is None else arguments
+        if self.arguments is None:
+            wrong = mismatch(given, self.parameters)
+            if wrong is not None:
+                raise ToolError(f"the arguments of {self.name} are wrong: {wrong}")
+            return given
+        try:
+            return msgspec.convert(given, self.arguments, strict=False)
+        except msgspec.ValidationError as error:
+            raise ToolError(f"the arguments of {self.name} are wrong: {error}") from error
+
+
+def schema_of(arguments: type[Struct]) -> JsonObject:
+    """The JSON schema of a struct, with nothing that refers elsewhere: not every provider follows references."""
+    (schema,), components = msgspec.json.schema_components([arguments])
+    found = inlined(schema, components)
+    found.pop("title", None)
+    found.pop("description", None)
+    return found
+
+
+def tool(
+    function: Callable[..., Any] | None = None,
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    concurrent: bool = False,
+) -> Any:
+    """A `Tool` from a Python function: its name, docstring and signature say the rest.
+
+    Parameters are typed; `Annotated[int, msgspec.Meta(description="…")]` explains one. A parameter of type
+    `ToolContext` gets the call and is not shown to the model. A function that is not async runs in a thread.
+    What it returns is a `ToolOutput`, a text, or a value that becomes JSON.
+    """
+
+    def make(function: Callable[..., Any]) -> Tool:
+        called = name or function.__name__
+        try:
+            hints = get_type_hints(function, include_extras=True)
+        except NameError as error:
+            raise InvalidOperation(f"{called} cannot be a tool: {error}") from error
+        context_name: str | None = None
+        fields: list[Any] = []
+        for parameter in inspect.signature(function).parameters.values():
+            kind = hints.get(parameter.name)
+            if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
+                raise InvalidOperation(f"{called} cannot be a tool: {parameter} has no name that a model could give")
+            if kind is None:
+                raise InvalidOperation(f"{called} cannot be a tool: its parameter {parameter.name!r} has no type")
+            if kind is ToolContext:
+                context_name = parameter.name
+            elif parameter.default is parameter.empty:
+                fields.append((parameter.name, kind))
+            else:
+                fields.append((parameter.name, kind, parameter.default))
+        arguments = msgspec.defstruct(called, fields, kw_only=True, frozen=True, forbid_unknown_fields=True)
+
+        async def run(context: ToolContext) -> ToolOutput | str:
+            given = {field: getattr(context.arguments, field) for field in arguments.__struct_fields__}
+            if context_name is not None:
+                given[context_name] = context
+            if inspect.iscoroutinefunction(function):
+                return as_output(await function(**given))
+            return as_output(await asyncio.to_thread(function, **given))
+
+        said = description if description is not None else inspect.getdoc(function) or ""
+        return Tool(name=called, description=said, run=run, arguments=arguments, concurrent=concurrent)
+
+    return make if function is None else make(function)
+
+
+def as_output(value: Any) -> ToolOutput:
+    """Whatever a tool returned, as its answer."""
+    if isinstance(value, ToolOutput):
+        return value
+    if isinstance(value, str):
+        return ToolOutput(content=value)
+    if is_list(value) and value and all(is_object(block) and "type" in block for block in value):
+        return ToolOutput(content=value)
+    if value is None:
+        return ToolOutput(content="Done.")
+    return ToolOutput(content=msgspec.json.encode(value).decode())

@@ -1,0 +1,23 @@
+"""The built-in tools: reading, writing and editing files, finding them, and running commands."""
+
+from __future__ import annotations
+
+from sessiontree.agent.tool import Tool
+from sessiontree.agent.tools.bash import bash
+from sessiontree.agent.tools.edit import edit
+from sessiontree.agent.tools.ls import ls
+from sessiontree.agent.tools.read import read
+from sessiontree.agent.tools.search import find, grep
+from sessiontree.agent.tools.write import write
+from sessiontree.errors import NotFound
+
+BUILTIN: dict[str, Tool] = {tool.name: tool for tool in (read, write, edit, bash, grep, find, ls)}
+"""By name."""
+
+
+def builtin(*names: str) -> tuple[Tool, ...]:
+    """The built-in tools of these names, all of them when none is given. Raises `NotFound`."""
+    for name in names:
+        if name not in BUILTIN:
+            raise NotFound("tool", name, f"there are {', '.join(BUILTIN)}")
+    return tuple(BUILTIN[name] for name in names or BUILTIN)

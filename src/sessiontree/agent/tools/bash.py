@@ -1,0 +1,50 @@
+"""The `bash` tool: shell commands in the folder of the conversation."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct
+
+from sessiontree.agent.tool import Tool, ToolContext, ToolOutput
+from sessiontree.agent.tools.output import BYTES, LINES
+from sessiontree.agent.tools.process import Ran, run_command
+
+TIMEOUT = 120.0
+"""Seconds a command may take unless the model asks for more."""
+
+
+class Arguments(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    command: Annotated[str, Meta(description="The command, for bash -c.")]
+    timeout: Annotated[float, Meta(gt=0, description=f"Seconds after which it is ended; {TIMEOUT:g} unless given.")] = (
+        TIMEOUT
+    )
+
+
+async def run(context: ToolContext) -> ToolOutput:
+    arguments: Arguments = context.arguments
+    ran = await run_command(arguments.command, cwd=context.cwd, timeout=arguments.timeout, update=context.update)
+    ended = _ended(ran, arguments.timeout)
+    details: dict[str, Any] = {"exitCode": ran.exit_code}
+    if ran.full_output is not None:
+        details["fullOutputPath"] = ran.full_output
+    parts = (ran.output or ("" if ended else "(no output)"), ran.note, ended)
+    return ToolOutput(content="\n\n".join(part for part in parts if part), details=details, is_error=bool(ended))
+
+
+def _ended(ran: Ran, timeout: float) -> str:
+    """How a command ended that did not end well."""
+    if ran.aborted:
+        return "The command was aborted."
+    if ran.timed_out:
+        return f"The command was ended after {timeout:g} seconds."
+    return f"The command exited with code {ran.exit_code}." if ran.exit_code else ""
+
+
+bash = Tool(
+    name="bash",
+    description="Run a shell command in the working folder and return what it prints, errors included. "
+    f"Of long output the last {LINES} lines or {BYTES} bytes are shown, with the path of a file that has all of it.",
+    run=run,
+    arguments=Arguments,
+)

@@ -1,0 +1,105 @@
+"""The `edit` tool: one exact piece of a file replaced by another. It never guesses which one is meant."""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+import re
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from sessiontree.agent.tool import Tool, ToolContext, ToolError, ToolOutput
+from sessiontree.agent.tools.files import SNIFF, check_regular, is_binary, resolve, write_whole
+
+LARGEST = 32 << 20
+"""Files larger than this are not edited."""
+
+
+class Arguments(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    path: Annotated[str, Meta(description="The file, relative to the working folder or absolute.")]
+    old_text: Annotated[str, Meta(min_length=1, description="What stands there now, letter by letter.")]
+    new_text: Annotated[str, Meta(description="What shall stand there instead.")]
+    replace_all: Annotated[bool, Meta(description="Replace it wherever it stands.")] = False
+
+
+async def run(context: ToolContext) -> ToolOutput:
+    return await asyncio.to_thread(_edit, context.arguments, context.cwd)
+
+
+def _edit(arguments: Arguments, cwd: str) -> ToolOutput:
+    path = resolve(arguments.path, cwd)
+    if check_regular(path, arguments.path).st_size > LARGEST:
+        raise ToolError(f"{arguments.path} is larger than {LARGEST >> 20} MiB, which is too large to edit")
+    try:
+        with open(path, "rb") as file:
+            raw = file.read()
+        if is_binary(raw[:SNIFF]):
+            raise ToolError(f"{arguments.path} is a binary file")
+        before = raw.decode("utf-8", "surrogateescape")
+        after, count, line = _replaced(before, arguments)
+        write_whole(path, after.encode("utf-8", "surrogateescape"))
+    except UnicodeEncodeError:
+        raise ToolError("new_text has half of a surrogate pair, which no file of text can hold") from None
+    except OSError as error:
+        raise ToolError(f"{arguments.path}: {error.strerror or error}") from error
+    return ToolOutput(
+        content=f"Edited {arguments.path} at line {line}{'' if count == 1 else f', and at {count - 1} more places'}.",
+        details={"diff": _diff(before, after, arguments.path), "firstChangedLine": line},
+    )
+
+
+def _replaced(text: str, arguments: Arguments) -> tuple[str, int, int]:
+    """The text edited, how often, and the first line that changed. Ends of lines stay as the file has them."""
+    old, new = arguments.old_text, arguments.new_text
+    if "\r\n" in text and old not in text:
+        old, new = (piece.replace("\r\n", "\n").replace("\n", "\r\n") for piece in (old, new))
+    if old == new:
+        raise ToolError("old_text and new_text are the same, so there is nothing to edit")
+    places = _places(text, old)
+    if not places:
+        raise ToolError(f"old_text does not stand in {arguments.path}{_hint(text, old)}")
+    if len(places) > 1 and not arguments.replace_all:
+        lines = ", ".join(str(text.count("\n", 0, place) + 1) for place in places[:10])
+        raise ToolError(
+            f"old_text stands in {arguments.path} {len(places)} times, at lines {lines}: "
+            "give more of what is round it, or replace_all"
+        )
+    return text.replace(old, new), len(places), text.count("\n", 0, places[0]) + 1
+
+
+def _places(text: str, piece: str) -> list[int]:
+    """Where `piece` stands, one after the other, as `str.replace` finds them."""
+    places: list[int] = []
+    at = text.find(piece)
+    while at >= 0:
+        places.append(at)
+        at = text.find(piece, at + len(piece))
+    return places
+
+
+def _hint(text: str, piece: str) -> str:
+    """Where something stands that differs in blanks alone."""
+    wanted = [line.strip() for line in piece.strip("\n").split("\n")]
+    lines = [line.strip() for line in text.split("\n")]
+    for start in range(len(lines) - len(wanted) + 1):
+        if lines[start : start + len(wanted)] == wanted:
+            return f"; what stands at line {start + 1} differs from it in blanks"
+    return "; read the file again and copy it letter by letter"
+
+
+def _diff(before: str, after: str, path: str) -> str:
+    def lines(text: str) -> list[str]:
+        return re.findall(r"[^\n]*\n|[^\n]+", text.encode("utf-8", "replace").decode())
+
+    made = difflib.unified_diff(lines(before), lines(after), f"a/{path}", f"b/{path}")
+    return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in made)
+
+
+edit = Tool(
+    name="edit",
+    description="Replace a piece of a text file. old_text must stand in the file exactly once, blanks and ends of "
+    "lines included.",
+    run=run,
+    arguments=Arguments,
+)

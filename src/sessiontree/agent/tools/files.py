@@ -1,0 +1,88 @@
+"""Files as tools see them: where a path leads, what kind of file is there, and writing one as a whole."""
+
+from __future__ import annotations
+
+import os
+import stat
+import tempfile
+
+from sessiontree.agent.tool import ToolError
+
+IMAGES = {
+    b"\x89PNG\r\n\x1a\n": "image/png",
+    b"\xff\xd8\xff": "image/jpeg",
+    b"GIF87a": "image/gif",
+    b"GIF89a": "image/gif",
+}
+SNIFF = 8192
+"""How many bytes are looked at to tell what a file is."""
+
+
+def resolve(path: str, cwd: str) -> str:
+    """Where `path` leads from `cwd`; `~` is the home, and a leading `@`, as people mention files, is left out."""
+    named = path.removeprefix("@") if path.startswith("@") and not os.path.lexists(os.path.join(cwd, path)) else path
+    if not named or "\0" in named:
+        raise ToolError(f"{path!r} is no path")
+    return os.path.normpath(os.path.join(cwd, os.path.expanduser(named)))
+
+
+def check_regular(path: str, named: str) -> os.stat_result:
+    """That there is a file that can be read to its end."""
+    try:
+        found = os.stat(path)
+    except FileNotFoundError:
+        raise ToolError(f"there is no file {named}") from None
+    except OSError as error:
+        raise ToolError(f"{named}: {error.strerror or error}") from error
+    if stat.S_ISDIR(found.st_mode):
+        raise ToolError(f"{named} is a folder")
+    if not stat.S_ISREG(found.st_mode):
+        raise ToolError(f"{named} is no regular file")
+    return found
+
+
+def image_type(start: bytes) -> str | None:
+    """The media type of an image that models take, told from its first bytes."""
+    if start[:4] == b"RIFF" and start[8:12] == b"WEBP":
+        return "image/webp"
+    return next((media for magic, media in IMAGES.items() if start.startswith(magic)), None)
+
+
+def is_binary(start: bytes) -> bool:
+    """Whether bytes at the beginning of a file are no text."""
+    if b"\0" in start:
+        return True
+    try:
+        start.decode()
+    except UnicodeDecodeError as error:
+        return error.start < len(start) - 4  # not merely a character cut in two
+    return False
+
+
+def write_whole(path: str, data: bytes) -> None:
+    """Put `data` in a file, at once: whoever reads it meanwhile sees the old one or the new one. Links are followed."""
+    target = os.path.realpath(path)
+    folder = os.path.dirname(target)
+    os.makedirs(folder, exist_ok=True)
+    try:
+        mode = stat.S_IMODE(os.stat(target).st_mode)
+    except FileNotFoundError:
+        mode = 0o666 & ~_umask()
+    fd, temporary = tempfile.mkstemp(prefix=".sessiontree-", dir=folder)
+    try:
+        with os.fdopen(fd, "wb") as file:
+            file.write(data)
+            os.fchmod(file.fileno(), mode)
+        os.replace(temporary, target)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def _umask() -> int:
+    # Asking for it means setting it for a moment; the status file of the process knows without.
+    try:
+        with open("/proc/self/status") as status:
+            return int(next(line for line in status if line.startswith("Umask:")).split()[1], 8)
+    except (OSError, StopIteration):
+        return 0o022

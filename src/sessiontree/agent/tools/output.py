@@ -1,0 +1,135 @@
+"""Output of tools, kept within limits: what a model is shown, and where the rest is.
+
+A model gets at most `LINES` lines and `BYTES` bytes. `Head` is the beginning of a text that is there; `Tail` the
+end of one that is still coming. What is not shown goes to a file that only its owner can read.
+"""
+
+from __future__ import annotations
+
+import codecs
+import os
+import re
+import tempfile
+from collections import deque
+from typing import NamedTuple
+
+LINES = 2000
+BYTES = 50_000
+LINE_BYTES = 2_000
+"""How much of one line is shown where lines are told one by one, as by grep."""
+FILE_BYTES = 256 << 20
+"""How large a file of full output may become."""
+
+# Escape sequences and control characters but for tab and newline: a model has no use for them.
+_CONTROLS = re.compile(
+    "\x1b\\[[0-?]*[ -/]*[@-~]|\x1b\\][^\x07\x1b]*(?:\x07|\x1b\\\\)?|\x1b[@-_]|[\x00-\x08\x0b-\x1f\x7f-\x9f]"
+)
+
+
+def clean(text: str) -> str:
+    """`text` without escape sequences and control characters; a carriage return ends a line."""
+    if text.isprintable():
+        return text
+    return _CONTROLS.sub("", text.replace("\r\n", "\n").replace("\r", "\n"))
+
+
+def cut(text: str, size: int = LINE_BYTES) -> str:
+    """The beginning of one line, at most `size` bytes of it."""
+    if len(text) <= size // 4:
+        return text
+    raw = text.encode("utf-8", "replace")
+    return text if len(raw) <= size else f"{raw[:size].decode('utf-8', 'ignore')}…"
+
+
+class Head(NamedTuple):
+    """The beginning of a text, as many whole lines as fit."""
+
+    text: str
+    lines: int
+    """How many lines are shown."""
+    whole: bool
+
+
+def head(lines: list[str], *, limit: int = LINES, size: int = BYTES) -> Head:
+    """As many of `lines` as fit. A first line that does not fit is cut."""
+    shown: list[str] = []
+    for line in lines[:limit]:
+        size -= len(line.encode("utf-8", "replace")) + 1
+        if size < 0:
+            break
+        shown.append(line)
+    if lines and not shown:
+        return Head(cut(lines[0], BYTES), 1, False)
+    return Head("\n".join(shown), len(shown), len(shown) == len(lines))
+
+
+def full_output(text: str) -> str:
+    """A new private file with `text`; its path."""
+    fd, path = tempfile.mkstemp(prefix="sessiontree-", suffix=".txt")
+    with os.fdopen(fd, "w", encoding="utf-8", errors="replace") as file:
+        file.write(text)
+    return path
+
+
+class Tail:
+    """The end of output that comes in pieces. Once it is more than fits, all of it goes to a file."""
+
+    def __init__(self, *, lines: int = LINES, size: int = BYTES) -> None:
+        self._lines, self._size = lines, size
+        self._kept: deque[bytes] = deque()
+        self._held = 0
+        self.total = 0
+        """Bytes in all."""
+        self.newlines = 0
+        self.path: str | None = None
+        """The file with everything, where there is one."""
+        self._file: int | None = None
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def take(self, data: bytes) -> str:
+        """Take what has come; what it says as text."""
+        self._spill(data)
+        self._kept.append(data)
+        self._held += len(data)
+        self.total += len(data)
+        self.newlines += data.count(b"\n")
+        while self._held - len(self._kept[0]) > 2 * self._size:
+            self._held -= len(self._kept.popleft())
+        return clean(self._decoder.decode(data))
+
+    def _spill(self, data: bytes) -> None:
+        if self._file is None:
+            if self.total + len(data) <= self._size and self.newlines + data.count(b"\n") <= self._lines:
+                return
+            self._file, self.path = tempfile.mkstemp(prefix="sessiontree-", suffix=".txt")
+            for earlier in self._kept:
+                os.write(self._file, earlier)
+        room = FILE_BYTES - self.total
+        if room > 0:
+            os.write(self._file, data[:room])
+
+    @property
+    def truncated(self) -> bool:
+        return self.path is not None
+
+    def text(self) -> str:
+        """The last lines that fit, cleaned."""
+        raw = b"".join(self._kept)
+        lines = clean(raw[-self._size :].decode("utf-8", "replace")).rstrip("\n").split("\n")
+        if len(raw) > self._size and len(lines) > 1:
+            lines = lines[1:]  # the first one has lost its beginning
+        return "\n".join(lines[-self._lines :])
+
+    def close(self) -> None:
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+    def note(self) -> str:
+        """What is said of output that is not all shown."""
+        if self.path is None:
+            return ""
+        size = f"{self.total} bytes" if self.total <= FILE_BYTES else f"more than {FILE_BYTES} bytes"
+        shown = self.text().count("\n") + 1
+        lines = self.newlines + (not self._kept[-1].endswith(b"\n"))
+        return f"[Only the last {shown} of {lines} lines are shown ({size}). All of it is in {self.path}]"

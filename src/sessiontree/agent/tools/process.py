@@ -1,0 +1,148 @@
+"""Shell commands: one process group each, bounded in time, ended as a whole.
+
+Giving up a command ends its whole group, politely at first. A command that has ended by itself may leave something
+running in the background, as shells do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import signal
+import time
+from collections.abc import Callable
+
+from msgspec import Struct
+
+from sessiontree.agent.tools.output import Tail
+from sessiontree.errors import SessionTreeError
+
+GRACE = 1.0
+"""Seconds between asking a group to end and ending it."""
+LINGER = 0.3
+"""Seconds to wait for more output once a command has ended; what it left running may hold its output open."""
+UPDATES = 0.1
+"""Seconds between two updates."""
+
+
+class CommandError(SessionTreeError):
+    """A command could not be started."""
+
+    def __init__(self, command: str, reason: str) -> None:
+        super().__init__(f"the command could not be started: {reason}")
+        self.command = command
+        self.reason = reason
+
+
+class Ran(Struct, frozen=True, kw_only=True):
+    """A command that has ended, or was ended."""
+
+    output: str
+    """The end of what it printed."""
+    exit_code: int | None
+    """`None` when it was ended from here; a signal is 128 more than its number, as in a shell."""
+    aborted: bool
+    timed_out: bool
+    truncated: bool
+    full_output: str | None
+    """The file with all that it printed, where `output` is not all."""
+    note: str
+    """Says so in a sentence; empty otherwise."""
+
+
+async def run_command(
+    command: str, *, cwd: str, timeout: float | None = None, update: Callable[[str], None] = lambda text: None
+) -> Ran:
+    """Run a shell command to its end. Cancelling the caller ends the command, and what it printed is returned."""
+    ours, theirs = os.pipe()  # and not asyncio's, which cannot be closed while something else holds the other end
+    try:
+        process = await asyncio.create_subprocess_exec(
+            shutil.which("bash") or "/bin/sh",
+            "-c",
+            command,
+            cwd=cwd,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=theirs,
+            stderr=theirs,
+            start_new_session=True,
+        )
+    except (OSError, ValueError) as error:
+        os.close(ours)
+        raise CommandError(command, str(error)) from error
+    finally:
+        os.close(theirs)
+    tail = Tail()
+    aborted = timed_out = False
+    reading = asyncio.create_task(_read(ours, tail, update))
+    try:
+        try:
+            async with asyncio.timeout(timeout):
+                await process.wait()
+        except TimeoutError:
+            timed_out = True
+        except asyncio.CancelledError:
+            aborted = True
+        if aborted or timed_out:
+            await _end(process)
+        await asyncio.wait([reading], timeout=LINGER)
+    finally:
+        reading.cancel()
+        await asyncio.wait([reading])
+        tail.close()
+    code = process.returncode
+    return Ran(
+        output=tail.text(),
+        exit_code=None if aborted or timed_out or code is None else code if code >= 0 else 128 - code,
+        aborted=aborted,
+        timed_out=timed_out,
+        truncated=tail.truncated,
+        full_output=tail.path,
+        note=tail.note(),
+    )
+
+
+async def _read(fd: int, tail: Tail, update: Callable[[str], None]) -> None:
+    reader = asyncio.StreamReader()
+    transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(fd, "rb", buffering=0)
+    )
+    waiting, last = "", 0.0
+    try:
+        while data := await reader.read(1 << 16):
+            waiting += tail.take(data)
+            if time.monotonic() - last >= UPDATES:
+                update(waiting)
+                waiting, last = "", time.monotonic()
+    finally:
+        transport.close()
+        if waiting:
+            update(waiting)
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    """End the whole group: those who do not go when asked are killed."""
+    try:
+        _send(process.pid, signal.SIGTERM)
+        end = time.monotonic() + GRACE
+        while _alive(process.pid) and time.monotonic() < end:
+            await asyncio.sleep(0.02)
+    finally:
+        _send(process.pid, signal.SIGKILL)
+    await process.wait()
+
+
+def _send(group: int, sent: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(group, sent)
+
+
+def _alive(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # what became another user's
+        return True
+    return True

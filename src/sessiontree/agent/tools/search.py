@@ -1,0 +1,216 @@
+"""The `find` and `grep` tools: files by name, and lines by what they say.
+
+They work in a process of their own, which is ended when its time is up: no pattern, however unlucky, and no tree,
+however large, holds up the program. `main` is what that process runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import sys
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta, Struct
+
+from sessiontree.agent.tool import Tool, ToolContext, ToolError, ToolOutput
+from sessiontree.agent.tools.files import SNIFF, is_binary, resolve
+from sessiontree.agent.tools.output import BYTES, cut, full_output, head
+from sessiontree.agent.tools.walk import files_below, glob_pattern
+
+TIMEOUT = 30.0
+"""Seconds a search may take."""
+LARGEST = 16 << 20
+"""Larger files are not looked through."""
+FILES = 1000
+LINES = 200
+
+
+class FindArguments(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    pattern: Annotated[str, Meta(description="A glob, such as *.py for names anywhere or src/**/test_*.py for paths.")]
+    path: Annotated[str, Meta(description="The folder to look in; the working folder unless given.")] = "."
+    limit: Annotated[int, Meta(ge=1, description=f"How many files at most; {FILES} unless given.")] = FILES
+
+
+class GrepArguments(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    pattern: Annotated[str, Meta(description="A regular expression, as Python has them.")]
+    path: Annotated[str, Meta(description="A folder or a file; the working folder unless given.")] = "."
+    glob: Annotated[str | None, Meta(description="Only files whose name or path is like this, such as *.py.")] = None
+    ignore_case: bool = False
+    literal: Annotated[bool, Meta(description="Whether pattern is plain text.")] = False
+    context: Annotated[int, Meta(ge=0, le=50, description="How many lines to show round each one.")] = 0
+    limit: Annotated[int, Meta(ge=1, description=f"How many matching lines at most; {LINES} unless given.")] = LINES
+
+
+class Found(Struct, frozen=True, kw_only=True):
+    """What a search brings back."""
+
+    lines: list[str]
+    more: bool = False
+    """Whether it stopped at its limit."""
+    error: str | None = None
+
+
+class Task(Struct, frozen=True, tag_field="kind"):
+    """What the process is given to do."""
+
+    root: str
+
+
+class Find(Task, frozen=True, tag="find"):
+    arguments: FindArguments
+
+
+class Grep(Task, frozen=True, tag="grep"):
+    arguments: GrepArguments
+
+
+async def run_find(context: ToolContext) -> ToolOutput:
+    arguments: FindArguments = context.arguments
+    found = await _search(Find(resolve(arguments.path, context.cwd), arguments))
+    return _told(found, "No file has such a name.", f"the first {arguments.limit} files")
+
+
+async def run_grep(context: ToolContext) -> ToolOutput:
+    arguments: GrepArguments = context.arguments
+    found = await _search(Grep(resolve(arguments.path, context.cwd), arguments))
+    return _told(found, "No line matches.", f"the first {arguments.limit} matching lines")
+
+
+async def _search(task: Find | Grep) -> Found:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-c",
+        f"from {__name__} import main; main()",
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+    try:
+        async with asyncio.timeout(TIMEOUT):
+            raw, _ = await process.communicate(msgspec.json.encode(task))
+    except TimeoutError:
+        raise ToolError(f"the search took longer than {TIMEOUT:g} seconds: look in fewer places") from None
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    found = msgspec.json.decode(raw, type=Found) if raw else Found(lines=[], error="the search died")
+    if found.error is not None:
+        raise ToolError(found.error)
+    return found
+
+
+def _told(found: Found, nothing: str, limit: str) -> ToolOutput:
+    if not found.lines:
+        return ToolOutput(content=nothing)
+    shown = head(found.lines)
+    notes: list[str] = []
+    details: dict[str, Any] | None = None
+    if not shown.whole:
+        path = full_output("\n".join(found.lines) + "\n")
+        notes.append(f"Only {shown.lines} of {len(found.lines)} lines are shown. All of them are in {path}.")
+        details = {"fullOutputPath": path}
+    if found.more:
+        notes.append(f"These are {limit}: there are more.")
+    return ToolOutput(content=f"{shown.text}\n\n[{' '.join(notes)}]" if notes else shown.text, details=details)
+
+
+# In the process of its own.
+
+
+def main() -> None:
+    task = msgspec.json.decode(sys.stdin.buffer.read(), type=Find | Grep)
+    found = find_files(task.root, task.arguments) if isinstance(task, Find) else grep_lines(task.root, task.arguments)
+    sys.stdout.buffer.write(msgspec.json.encode(found))
+
+
+def find_files(root: str, arguments: FindArguments) -> Found:
+    if not os.path.isdir(root):
+        return Found(lines=[], error=f"there is no folder {arguments.path}")
+    pattern = glob_pattern(arguments.pattern)
+    found: list[str] = []
+    for path in files_below(root):
+        if pattern.fullmatch(path.replace(os.sep, "/")):
+            if len(found) == arguments.limit:
+                return Found(lines=found, more=True)
+            found.append(_named(arguments.path, path))
+    return Found(lines=found)
+
+
+def grep_lines(root: str, arguments: GrepArguments) -> Found:
+    try:
+        said = re.escape(arguments.pattern) if arguments.literal else arguments.pattern
+        pattern = re.compile(said, re.IGNORECASE if arguments.ignore_case else 0)
+    except re.error as error:
+        return Found(lines=[], error=f"{arguments.pattern!r} is no regular expression: {error}")
+    if not os.path.exists(root):
+        return Found(lines=[], error=f"there is no file or folder {arguments.path}")
+    glob = None if arguments.glob is None else glob_pattern(arguments.glob)
+    shown: list[str] = []
+    matched = 0
+    for path, named in _candidates(root, arguments.path, glob):
+        lines = _text_lines(path)
+        until = -1
+        for number, line in enumerate(lines):
+            if pattern.search(line) is None:
+                continue
+            if matched == arguments.limit:
+                return Found(lines=shown, more=True)
+            matched += 1
+            first = max(until + 1, number - arguments.context)
+            if arguments.context and shown and (until < 0 or first > until + 1):
+                shown.append("--")
+            until = min(len(lines) - 1, number + arguments.context)
+            for at in range(first, until + 1):
+                mark = ":" if at == number or pattern.search(lines[at]) else "-"
+                shown.append(f"{named}{mark}{at + 1}{mark} {cut(lines[at])}")
+    return Found(lines=shown)
+
+
+def _candidates(root: str, named: str, glob: re.Pattern[str] | None) -> Iterator[tuple[str, str]]:
+    if os.path.isfile(root):
+        yield root, named
+        return
+    for path in files_below(root):
+        if glob is None or glob.fullmatch(path.replace(os.sep, "/")):
+            yield os.path.join(root, path), _named(named, path)
+
+
+def _text_lines(path: str) -> list[str]:
+    """The lines of a file of text; none of one that is binary, too large, or cannot be read."""
+    try:
+        if os.path.getsize(path) > LARGEST:
+            return []
+        with open(path, "rb") as file:
+            raw = file.read()
+    except OSError:
+        return []
+    if is_binary(raw[:SNIFF]):
+        return []
+    text = raw.decode("utf-8", "replace").removesuffix("\n")
+    return [line.removesuffix("\r") for line in text.split("\n")] if raw else []
+
+
+def _named(folder: str, path: str) -> str:
+    return path if folder in (".", "") else os.path.join(folder, path)
+
+
+find = Tool(
+    name="find",
+    description="Find files by name. Files that .gitignore leaves out are not found.",
+    run=run_find,
+    arguments=FindArguments,
+    concurrent=True,
+)
+grep = Tool(
+    name="grep",
+    description="Find lines in files by a regular expression. Files that .gitignore leaves out, binary ones and very "
+    f"large ones are not looked through. At most {BYTES} bytes are shown.",
+    run=run_grep,
+    arguments=GrepArguments,
+    concurrent=True,
+)

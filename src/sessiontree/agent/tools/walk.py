@@ -1,0 +1,133 @@
+"""Walking a folder as people see it: without what `.gitignore` files leave out, and without `.git`.
+
+Only the rules of `.gitignore` that nearly every such file consists of: blanks and comments, `!`, a leading or
+inner `/`, a trailing `/`, `*`, `?`, `[…]` and `**`. Links to folders are not followed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+IGNORE_FILE = ".gitignore"
+IGNORE_BYTES = 1 << 20
+
+
+class Rule(NamedTuple):
+    matches: re.Pattern[str]
+    """Against a path relative to the rule's folder."""
+    ignores: bool
+    folders_only: bool
+
+
+class Rules(NamedTuple):
+    """The rules of one folder."""
+
+    folder: str
+    rules: list[Rule]
+
+
+def glob_pattern(glob: str) -> re.Pattern[str]:
+    """A pattern of paths: `*` and `?` stop at a slash, `**` does not. Without a slash it is of names at any depth."""
+    anchored = "/" in glob.rstrip("/")
+    glob = glob.strip("/")
+    made = "" if anchored else "(?:.*/)?"
+    at = 0
+    while at < len(glob):
+        letter = glob[at]
+        if glob.startswith("**/", at):
+            made, at = made + "(?:.*/)?", at + 3
+        elif glob.startswith("**", at):
+            made, at = made + ".*", at + 2
+        elif letter == "*":
+            made, at = made + "[^/]*", at + 1
+        elif letter == "?":
+            made, at = made + "[^/]", at + 1
+        elif letter == "[" and (end := glob.find("]", at + 2)) > 0:
+            inside = glob[at + 1 : end].replace("\\", r"\\")
+            made, at = made + f"[{'^' + inside[1:] if inside[0] in '!^' else inside}]", end + 1
+        elif letter == "{" and (end := glob.find("}", at)) > 0:
+            choices = glob[at + 1 : end].split(",")
+            made, at = made + f"(?:{'|'.join(map(re.escape, choices))})", end + 1
+        else:
+            made, at = made + re.escape(letter), at + 1
+    try:
+        return re.compile(made)
+    except re.error:
+        return re.compile(re.escape(glob))
+
+
+def files_below(root: str) -> Iterator[str]:
+    """Paths of files below `root`, relative to it, in the order of their names, folders after files."""
+    yield from _walk(root, "", _rules_above(root))
+
+
+def _walk(root: str, below: str, above: list[Rules]) -> Iterator[str]:
+    folder = os.path.join(root, below)
+    rules = [*above, *_rules_in(folder)]
+    folders: list[str] = []
+    try:
+        with os.scandir(folder) as found:
+            entries = sorted(found, key=lambda entry: entry.name)
+    except OSError:
+        return
+    for entry in entries:
+        is_folder = entry.is_dir(follow_symlinks=False)
+        if entry.name == ".git" or _ignored(entry.path, is_folder, rules):
+            continue
+        if is_folder:
+            folders.append(entry.name)
+        elif entry.is_file():
+            yield os.path.join(below, entry.name)
+    for name in folders:
+        yield from _walk(root, os.path.join(below, name), rules)
+
+
+def _rules_above(root: str) -> list[Rules]:
+    """What the folders above `root` say, up to the top of its repository."""
+    above: list[str] = []
+    folder = root
+    while not os.path.lexists(os.path.join(folder, ".git")):
+        parent = os.path.dirname(folder)
+        if parent == folder:
+            return []
+        above.insert(0, folder := parent)
+    return [rules for folder in above for rules in _rules_in(folder)]
+
+
+def _rules_in(folder: str) -> list[Rules]:
+    path = os.path.join(folder, IGNORE_FILE)
+    if not os.path.isfile(path):
+        return []
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            text = file.read(IGNORE_BYTES)
+    except OSError:
+        return []
+    rules = [rule for line in text.split("\n") if (rule := parse_rule(line)) is not None]
+    return [Rules(folder, rules)] if rules else []
+
+
+def parse_rule(line: str) -> Rule | None:
+    """A line of a `.gitignore`; `None` for one that says nothing."""
+    said = line.rstrip("\r\n ")
+    if not said or said.startswith("#"):
+        return None
+    ignores = not said.startswith("!")
+    said = said.removeprefix("!").removeprefix("\\")
+    if not said.strip("/"):
+        return None
+    return Rule(glob_pattern(said), ignores, said.endswith("/"))
+
+
+def _ignored(path: str, is_folder: bool, above: list[Rules]) -> bool:
+    """The last rule that matches decides, those of inner folders after those of outer ones."""
+    ignored = False
+    for folder, rules in above:
+        relative = os.path.relpath(path, folder).replace(os.sep, "/")
+        for rule in rules:
+            if (is_folder or not rule.folders_only) and rule.matches.fullmatch(relative):
+                ignored = rule.ignores
+    return ignored

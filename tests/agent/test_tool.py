@@ -1,0 +1,165 @@
+"""Tools: made from functions, their arguments checked, their answers taken."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+import pytest
+
+from sessiontree.agent.schema import mismatch
+from sessiontree.agent.tool import Tool, ToolContext, ToolError, ToolOutput, as_output, tool
+from sessiontree.agent.tools import BUILTIN, builtin
+from sessiontree.core.messages import ToolCall
+from sessiontree.errors import InvalidOperation, NotFound
+from sessiontree.hooks.events import Signal
+
+
+def context(made: Tool, **arguments: object) -> ToolContext:
+    return ToolContext(
+        call=ToolCall("c", made.name, arguments), arguments=made.parse(arguments), cwd="/", signal=Signal()
+    )
+
+
+class Point(msgspec.Struct):
+    x: int
+    kind: Literal["a", "b"] = "a"
+
+
+@tool
+async def weather(city: str, days: Annotated[int, msgspec.Meta(description="How far ahead.", ge=1)] = 1) -> str:
+    """What the weather will be."""
+    return f"{city}: sun for {days} days"
+
+
+def test_a_function_says_all_that_a_model_needs_to_know() -> None:
+    assert weather.spec.name == "weather"
+    assert weather.spec.description == "What the weather will be."
+    assert weather.spec.parameters == {
+        "type": "object",
+        "properties": {
+            "city": {"type": "string"},
+            "days": {"type": "integer", "minimum": 1, "description": "How far ahead.", "default": 1},
+        },
+        "required": ["city"],
+        "additionalProperties": False,
+    }
+
+
+async def test_a_function_is_called_with_its_arguments_in_their_types() -> None:
+    assert await weather.run(context(weather, city="Rome", days="3")) == ToolOutput(content="Rome: sun for 3 days")
+
+
+async def test_a_function_that_is_not_async_may_take_its_context_and_return_a_value() -> None:
+    @tool(name="sum", concurrent=True)
+    def add(values: list[int], context: ToolContext) -> dict[str, object]:
+        """Add."""
+        return {"sum": sum(values), "call": context.call.id}
+
+    assert "context" not in add.parameters["properties"]
+    assert add.concurrent
+    assert await add.run(context(add, values=[1, 2])) == ToolOutput(content='{"sum":3,"call":"c"}')
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ({}, "missing required field `city`"),
+        ({"city": 3}, r"Expected `str`, got `int` - at `\$.city`"),
+        ({"city": "Rome", "days": 0}, "days"),
+        ({"city": "Rome", "town": "Rome"}, "unknown field `town`"),
+        ("Rome", "Expected `object`"),
+    ],
+)
+def test_wrong_arguments_are_told_so_that_a_model_can_correct_itself(arguments: object, reason: str) -> None:
+    with pytest.raises(ToolError, match=f"the arguments of weather are wrong: .*{reason}"):
+        weather.parse(arguments)
+
+
+def test_a_nested_type_is_put_whole_into_the_schema() -> None:
+    @tool
+    def draw(points: list[Point]) -> None:
+        """Draw."""
+
+    items = draw.parameters["properties"]["points"]["items"]
+    assert items["properties"]["x"] == {"type": "integer"}
+    assert "$ref" not in str(draw.parameters)
+
+
+def test_a_function_that_no_model_could_call_is_refused() -> None:
+    def untyped(x): ...  # type: ignore[no-untyped-def]
+    def starred(*x: int) -> None: ...
+    def unknown(x: Nowhere) -> None: ...  # type: ignore[name-defined]  # noqa: F821
+
+    with pytest.raises(InvalidOperation, match="'Nowhere' is not defined"):
+        tool(unknown)
+    with pytest.raises(InvalidOperation, match="'x' has no type"):
+        tool(untyped)
+    with pytest.raises(InvalidOperation, match="no name"):
+        tool(starred)
+
+
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "path": {"type": "string"},
+        "mode": {"enum": ["r", "w"]},
+        "lines": {"type": "array", "items": {"type": "integer"}},
+        "size": {"anyOf": [{"type": "integer"}, {"type": "null"}]},
+        "more": {"type": "object", "properties": {"deep": {"type": "boolean"}}, "additionalProperties": False},
+    },
+    "required": ["path"],
+}
+
+
+@pytest.mark.parametrize(
+    ("value", "wrong"),
+    [
+        ({"path": "a"}, None),
+        ({"path": "a", "other": 1, "lines": [1, 2.0], "size": None, "mode": "r", "more": {"deep": True}}, None),
+        ({}, "'path' is missing"),
+        ([], "it must be object, not array"),
+        ({"path": None}, "path: it must be string, not null"),
+        ({"path": "a", "mode": "x"}, "mode: it must be one of 'r', 'w', not 'x'"),
+        ({"path": "a", "lines": [1, "2"]}, "lines[1]: it must be integer, not string"),
+        ({"path": "a", "lines": [True]}, "lines[0]: it must be integer, not boolean"),
+        ({"path": "a", "size": "1"}, "size: it must be integer, not string"),
+        ({"path": "a", "more": {"deep": 1}}, "more.deep: it must be boolean, not integer"),
+        ({"path": "a", "more": {"wide": 1}}, "more: there is no 'wide'; there are deep"),
+    ],
+)
+def test_a_schema_written_by_hand_is_checked_too(value: object, wrong: str | None) -> None:
+    assert mismatch(value, SCHEMA) == wrong
+
+
+def test_a_tool_with_a_schema_gets_its_arguments_as_they_are() -> None:
+    async def run(context: ToolContext) -> str:
+        return ""
+
+    made = Tool(name="t", description="", run=run, parameters=SCHEMA)
+
+    assert made.parse({"path": "a"}) == {"path": "a"}
+    with pytest.raises(ToolError, match="the arguments of t are wrong: 'path' is missing"):
+        made.parse(None)
+
+
+def test_whatever_a_tool_returns_becomes_its_answer() -> None:
+    image = [{"type": "image", "data": "", "mimeType": "image/png"}]
+
+    assert as_output(image).content is image
+    assert as_output(None).content == "Done."
+    assert as_output([1, 2]).content == "[1,2]"
+
+
+def test_built_in_tools_are_chosen_by_name() -> None:
+    assert [made.name for made in builtin()] == ["read", "write", "edit", "bash", "grep", "find", "ls"]
+    assert builtin("ls") == (BUILTIN["ls"],)
+    with pytest.raises(NotFound, match="no tool 'nonsense'"):
+        builtin("ls", "nonsense")
+
+
+@pytest.mark.parametrize("made", BUILTIN.values(), ids=lambda made: made.name)
+def test_every_built_in_tool_explains_itself_in_a_plain_schema(made: Tool) -> None:
+    assert made.description.endswith(".")
+    assert made.parameters["type"] == "object"
+    assert "$ref" not in str(made.parameters)

@@ -1,0 +1,143 @@
+"""Commands: what they print, how long they may take, and that nobody is left over."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+import time
+from pathlib import Path
+
+from sessiontree.agent.tools import bash
+from sessiontree.agent.tools import output as limits
+from sessiontree.agent.tools.output import BYTES, LINES, Tail, clean
+from tests.agent.tools.conftest import Call, text
+
+
+def alive(mark: str) -> list[str]:
+    """Processes, zombies aside, that have `mark` among their arguments."""
+    found: list[str] = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            command = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
+        except OSError:
+            continue
+        if mark in command and int(pid) != os.getpid():
+            found.append(command)
+    return found
+
+
+async def test_a_command_runs_in_the_folder_and_both_its_outputs_are_shown(call: Call, folder: Path) -> None:
+    output = await call(bash, command="pwd; echo oops >&2")
+
+    assert text(output) == f"{folder}\noops"
+    assert output.details == {"exitCode": 0}
+    assert not output.is_error
+
+
+async def test_a_command_that_fails_says_its_code(call: Call) -> None:
+    output = await call(bash, command="echo no; exit 3")
+
+    assert text(output) == "no\n\nThe command exited with code 3."
+    assert output.is_error
+    assert text(await call(bash, command="kill -9 $$")) == "The command exited with code 137."
+    assert text(await call(bash, command="true")) == "(no output)"
+
+
+async def test_a_command_reads_nothing_from_the_terminal(call: Call) -> None:
+    assert text(await call(bash, command="cat; echo done")) == "done"
+
+
+async def test_of_long_output_the_end_is_shown_and_all_of_it_is_in_a_private_file(call: Call) -> None:
+    output = await call(bash, command=f"seq 1 {LINES * 2}")
+
+    lines = text(output).split("\n")
+    assert lines[LINES - 1] == str(LINES * 2)
+    path = output.details["fullOutputPath"]
+    assert f"All of it is in {path}" in lines[-1]
+    assert Path(path).read_text().split() == [str(number) for number in range(1, LINES * 2 + 1)]
+    assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
+    os.unlink(path)
+
+
+async def test_output_comes_while_the_command_runs(call: Call) -> None:
+    seen: list[tuple[float, str]] = []
+
+    await call(
+        bash,
+        command="echo first; sleep 0.5; printf '\\033[31mred\\033[0m\\n'",
+        update=lambda said: seen.append((time.monotonic(), said)),
+    )
+
+    assert [said for _, said in seen] == ["first\n", "red\n"]
+    assert seen[1][0] - seen[0][0] > 0.3
+
+
+async def test_a_command_that_takes_too_long_is_ended_with_all_its_children(call: Call) -> None:
+    mark = "61.1234"
+
+    output = await call(bash, command=f"echo begun; sleep {mark} & sleep {mark}", timeout=0.3)
+
+    assert text(output) == "begun\n\nThe command was ended after 0.3 seconds."
+    assert output.is_error
+    assert not alive(mark)
+
+
+async def test_aborting_ends_the_whole_group_even_those_who_do_not_listen(call: Call) -> None:
+    mark = "61.2345"
+    command = f"trap '' TERM; echo begun; (trap '' TERM; while true; do sleep {mark}; done) & wait; sleep {mark}"
+    begun = asyncio.Event()
+    task = asyncio.create_task(call(bash, command=command, update=lambda said: begun.set()))
+    await asyncio.wait_for(begun.wait(), 5)
+
+    task.cancel()
+    output = await asyncio.wait_for(task, 5)
+
+    assert text(output) == "begun\n\nThe command was aborted."
+    assert not alive(mark)
+
+
+async def test_something_left_in_the_background_does_not_hold_up_the_command(call: Call) -> None:
+    start = time.monotonic()
+
+    output = await call(bash, command="sleep 3 & echo started")
+
+    assert text(output) == "started"
+    assert time.monotonic() - start < 2
+
+
+async def test_a_command_in_a_folder_that_is_gone_is_a_clear_error(call: Call, folder: Path) -> None:
+    import pytest
+
+    from sessiontree.agent.tools.process import CommandError
+
+    folder.rmdir()
+    with pytest.raises(CommandError, match="could not be started"):
+        await call(bash, command="true")
+
+
+def test_the_end_of_output_is_kept_in_little_memory_however_much_comes(monkeypatch) -> None:
+    monkeypatch.setattr(limits, "FILE_BYTES", 1 << 20)
+    tail = Tail()
+    for number in range(4000):
+        tail.take(f"{number:0999}\n".encode())
+    tail.close()
+
+    assert sum(map(len, tail._kept)) < 3 * BYTES
+    assert tail.text().endswith("3999")
+    assert len(tail.text()) <= BYTES
+    assert tail.path is not None
+    assert os.path.getsize(tail.path) == 1 << 20
+    assert "more than" in tail.note()
+    os.unlink(tail.path)
+
+
+def test_a_character_that_arrives_in_two_pieces_is_whole() -> None:
+    tail = Tail()
+
+    assert tail.take("ü".encode()[:1]) + tail.take("ü".encode()[1:]) == "ü"
+    assert tail.text() == "ü"
+
+
+def test_escape_sequences_are_taken_out() -> None:
+    assert clean("\x1b[1;31mred\x1b[0m \x1b]0;title\x07x\r\ny\x00\tz") == "red x\ny\tz"

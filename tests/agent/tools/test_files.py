@@ -1,0 +1,203 @@
+"""Reading, writing and editing files."""
+
+from __future__ import annotations
+
+import base64
+import os
+from pathlib import Path
+
+import pytest
+
+from sessiontree.agent.tool import ToolError
+from sessiontree.agent.tools import edit, ls, read, write
+from sessiontree.agent.tools.output import BYTES, LINES
+from tests.agent.tools.conftest import Call, text
+
+PNG = b"\x89PNG\r\n\x1a\n" + b"\0" * 20
+
+
+async def test_a_file_is_read_as_it_is(call: Call, folder: Path) -> None:
+    (folder / "a.py").write_text("one\ntwo\n")
+
+    assert text(await call(read, path="a.py")) == "one\ntwo"
+    assert text(await call(read, path="@a.py")) == "one\ntwo"
+    assert text(await call(read, path=str(folder / "a.py"))) == "one\ntwo"
+
+
+async def test_a_part_of_a_file_says_how_to_go_on(call: Call, folder: Path) -> None:
+    (folder / "a").write_text("".join(f"{number}\n" for number in range(1, 11)))
+
+    said = text(await call(read, path="a", offset=3, limit=2))
+
+    assert said == "3\n4\n\n[These are lines 3 to 4 of 10. Go on with offset=5.]"
+    assert text(await call(read, path="a", offset=9)) == "9\n10"
+
+
+async def test_a_long_file_stops_at_the_limit_of_lines(call: Call, folder: Path) -> None:
+    (folder / "a").write_text("x\n" * (LINES + 5))
+
+    said = text(await call(read, path="a"))
+
+    assert said.count("x") == LINES
+    assert said.endswith(f"[These are lines 1 to {LINES} of {LINES + 5}. Go on with offset={LINES + 1}.]")
+
+
+async def test_a_file_of_long_lines_stops_at_the_limit_of_bytes(call: Call, folder: Path) -> None:
+    (folder / "a").write_text(("y" * 999 + "\n") * 100)
+
+    said = text(await call(read, path="a"))
+
+    assert said.count("y") == 999 * (BYTES // 1000)
+    assert "of 100." in said
+
+
+async def test_a_line_that_is_too_long_is_cut_and_says_so(call: Call, folder: Path) -> None:
+    (folder / "a").write_text("z" * (3 * BYTES) + "\nnext\n")
+
+    said = text(await call(read, path="a"))
+
+    assert said.count("z") == BYTES
+    assert "Line 1 is longer" in said
+    assert "These are lines 1 to 1 of 2. Go on with offset=2." in said
+
+
+async def test_an_image_is_shown_as_one(call: Call, folder: Path) -> None:
+    (folder / "a.dat").write_bytes(PNG)
+
+    output = await call(read, path="a.dat")
+
+    assert isinstance(output.content, list)
+    assert output.content[1] == {"type": "image", "data": base64.b64encode(PNG).decode(), "mimeType": "image/png"}
+
+
+@pytest.mark.parametrize(
+    ("path", "reason"),
+    [
+        ("gone", "there is no file gone"),
+        (".", "is a folder"),
+        ("pipe", "is no regular file"),
+        ("binary", "is a binary file of 4 bytes"),
+        ("latin", "is a binary file"),
+        ("", "is no path"),
+    ],
+)
+async def test_what_cannot_be_read_is_refused_in_a_sentence(call: Call, folder: Path, path: str, reason: str) -> None:
+    os.mkfifo(folder / "pipe")
+    (folder / "binary").write_bytes(b"a\0b\n")
+    (folder / "latin").write_bytes("übermäßig viel".encode("latin-1"))
+
+    with pytest.raises(ToolError, match=reason):
+        await call(read, path=path)
+
+
+async def test_reading_behind_the_end_is_an_error(call: Call, folder: Path) -> None:
+    (folder / "a").write_text("one\n")
+    (folder / "empty").write_text("")
+
+    with pytest.raises(ToolError, match="has 1 lines"):
+        await call(read, path="a", offset=2)
+    assert text(await call(read, path="empty")) == "empty is empty."
+
+
+async def test_a_file_is_written_with_its_folders(call: Call, folder: Path) -> None:
+    assert text(await call(write, path="a/b/c.txt", content="hé\n")) == "Wrote a/b/c.txt: 4 bytes."
+
+    assert (folder / "a/b/c.txt").read_text() == "hé\n"
+    assert os.listdir(folder / "a/b") == ["c.txt"]
+    assert text(await call(write, path="a/b/c.txt", content="")) == "Wrote over a/b/c.txt: 0 bytes."
+
+
+async def test_writing_keeps_the_mode_of_a_file_and_follows_links(call: Call, folder: Path) -> None:
+    script = folder / "run.sh"
+    script.write_text("old")
+    script.chmod(0o750)
+    (folder / "link").symlink_to(script)
+
+    await call(write, path="link", content="new")
+
+    assert script.read_text() == "new"
+    assert script.stat().st_mode & 0o777 == 0o750
+    assert (folder / "link").is_symlink()
+
+
+async def test_a_new_file_has_the_mode_that_the_umask_gives(call: Call, folder: Path) -> None:
+    old = os.umask(0o027)
+    try:
+        await call(write, path="a", content="")
+    finally:
+        os.umask(old)
+
+    assert (folder / "a").stat().st_mode & 0o777 == 0o640
+
+
+async def test_a_folder_is_not_written_over(call: Call, folder: Path) -> None:
+    (folder / "d").mkdir()
+
+    with pytest.raises(ToolError, match="is a folder"):
+        await call(write, path="d", content="x")
+    with pytest.raises(ToolError, match="surrogate"):
+        await call(write, path="a", content="\ud800")
+    assert not (folder / "a").exists()
+
+
+async def test_an_edit_replaces_one_piece_and_shows_the_difference(call: Call, folder: Path) -> None:
+    (folder / "a.py").write_text("one\ntwo\nthree\n")
+
+    output = await call(edit, path="a.py", old_text="two", new_text="2")
+
+    assert (folder / "a.py").read_text() == "one\n2\nthree\n"
+    assert text(output) == "Edited a.py at line 2."
+    assert output.details == {
+        "diff": "--- a/a.py\n+++ b/a.py\n@@ -1,3 +1,3 @@\n one\n-two\n+2\n three\n",
+        "firstChangedLine": 2,
+    }
+
+
+async def test_an_edit_that_could_mean_several_places_is_refused(call: Call, folder: Path) -> None:
+    (folder / "a").write_text("x\ny\nx\n")
+
+    with pytest.raises(ToolError, match="2 times, at lines 1, 3"):
+        await call(edit, path="a", old_text="x", new_text="z")
+    assert (folder / "a").read_text() == "x\ny\nx\n"
+
+    await call(edit, path="a", old_text="x", new_text="z", replace_all=True)
+    assert (folder / "a").read_text() == "z\ny\nz\n"
+
+
+async def test_an_edit_of_what_does_not_stand_there_is_refused_with_a_hint(call: Call, folder: Path) -> None:
+    (folder / "a").write_text("def f():\n    return 1\n")
+
+    with pytest.raises(ToolError, match="line 2 differs from it in blanks"):
+        await call(edit, path="a", old_text="  return 1 ", new_text="  return 2")
+    with pytest.raises(ToolError, match="read the file again"):
+        await call(edit, path="a", old_text="return 3", new_text="return 2")
+    with pytest.raises(ToolError, match="the same"):
+        await call(edit, path="a", old_text="return 1", new_text="return 1")
+
+
+async def test_an_edit_leaves_the_ends_of_other_lines_alone(call: Call, folder: Path) -> None:
+    (folder / "a").write_bytes(b"\xef\xbb\xbfone\r\ntwo\r\nthree\nlast")
+
+    await call(edit, path="a", old_text="one\ntwo", new_text="1\n2")
+
+    assert (folder / "a").read_bytes() == b"\xef\xbb\xbf1\r\n2\r\nthree\nlast"
+
+
+async def test_bytes_that_are_no_utf_8_survive_an_edit_elsewhere(call: Call, folder: Path) -> None:
+    (folder / "a").write_bytes(b"text\n" * 2000 + b"\xff\xfe\n")
+
+    await call(edit, path="a", old_text="text\n\udcff", new_text="word\n\udcff")
+
+    assert (folder / "a").read_bytes() == b"text\n" * 1999 + b"word\n\xff\xfe\n"
+
+
+async def test_a_folder_is_listed_in_order_with_folders_marked(call: Call, folder: Path) -> None:
+    (folder / "b").mkdir()
+    for name in ("c", "a", ".hidden"):
+        (folder / name).touch()
+
+    assert text(await call(ls)) == ".hidden\na\nb/\nc"
+    assert text(await call(ls, limit=2)) == ".hidden\na\n\n[2 of 4 names]"
+    assert text(await call(ls, path="b")) == "b is empty."
+    with pytest.raises(ToolError, match="there is no folder nowhere"):
+        await call(ls, path="nowhere")
