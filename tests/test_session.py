@@ -501,6 +501,15 @@ def test_a_move_and_what_is_written_there_are_one_line_or_several_at_once(sessio
     assert session.head.leaf == ids[3]
 
 
+def test_a_label_spelled_like_an_id_does_not_lead_a_move_astray(session: Session) -> None:
+    ids = talk(session, "one", "two", "three", "four")
+    session.label(ids[0], ids[1])
+
+    session.navigate(session.tree[ids[1]])
+
+    assert session.head.leaf == ids[1]
+
+
 def test_annotations_written_with_a_move_stand_at_the_new_place(session: Session) -> None:
     ids = talk(session, "one", "two", "three", "four")
 

@@ -402,6 +402,10 @@ class Session:
         """Write entries as a chain, all or none: `append` for several. An `Item` has more than a body."""
         return self._write(_items(bodies), parent, branch, expected)
 
+    def new_id(self) -> EntryId:
+        """An id for an `Item` that others written with it name."""
+        return self._new_id()
+
     def _write(
         self,
         items: Sequence[Item],
@@ -665,7 +669,7 @@ class Session:
                 if self.heads.current not in there and len(there) != 1:
                     if there:
                         raise InvalidOperation(f"several branches are there: {', '.join(there)}")
-                    self.move(target)
+                    self.move(self._at(target))
                     return self.head
                 name = self.heads.current if self.heads.current in there else there[0]
             if name != self.heads.current:
@@ -687,7 +691,7 @@ class Session:
         with self._mutex:
             plan = plan_navigate(self.tree, self._known_leaf(), self.place(place))
             if plan.moves:
-                self.move(plan.new_leaf)
+                self.move(self._at(plan.new_leaf))
             return plan
 
     def move(
@@ -773,6 +777,10 @@ class Session:
         """Put all heads where they are said to be, by a head record: for those that damage took away."""
         with self._mutex:
             self._write_heads(lambda: self.heads.record(moved=True, heads=heads), self.heads.current)
+
+    def _at(self, id: EntryId | None) -> Entry | None:
+        """A place by its id alone: names of branches and labels may be spelled like ids."""
+        return None if id is None else self.tree[id]
 
     def _known_leaf(self) -> EntryId | None:
         """The current leaf, or `None` where damage took it away, so that one can go elsewhere."""
