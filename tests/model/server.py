@@ -1,4 +1,4 @@
-"""A model server on loopback that speaks OpenAI's chat completions and answers from a script.
+"""A model server on loopback that answers from a script, in OpenAI's chat completions or Anthropic's messages.
 
     with Server(["Hello", calls(("c1", "read", {"path": "a.py"})), fail(429, retry_after=0.1)]) as server:
         server.url       # what a base_url is set to
@@ -10,6 +10,7 @@ next; when there is none left, the server says so with a 400.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import select
 import socket
@@ -32,13 +33,15 @@ class Answer:
     usage: dict[str, Any] | None = field(default_factory=lambda: {"prompt_tokens": 12, "completion_tokens": 5})
     """As OpenAI names its fields; `None` sends none."""
     finish: str | None = None
-    """By default `tool_calls` after calls, else `stop`."""
+    """By default `tool_calls` after calls, else `stop`; an empty one is not sent."""
     piece: int = 4
     """How many characters a fragment has."""
     pause: float = 0
     """Seconds before the first fragment and after each one."""
     cut: bool = False
     """Whether the connection is closed before the answer is whole."""
+    signature: str = ""
+    """Of the thinking, for Anthropic's messages."""
     status: int = 200
     headers: dict[str, str] = field(default_factory=dict)
     error: dict[str, Any] = field(default_factory=dict)
@@ -112,6 +115,9 @@ class Server:
         self._closed.set()
         self._http.shutdown()
         self._http.server_close()
+        for connection in list(self._http.live):
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
 
     # For the handler
 
@@ -138,6 +144,20 @@ class _Http(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
     request_queue_size = 64
+    live: set[socket.socket]
+    """Connections that are open, for those who keep them."""
+
+    def server_activate(self) -> None:
+        self.live = set()
+        super().server_activate()
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        self.live.add(request)
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        self.live.discard(request)
+        super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Clients go away in these tests; that is no news."""
@@ -191,23 +211,21 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Type", "text/event-stream")
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
-        for delta in _deltas(answer):
-            self._event(_chunk(body, [{"index": 0, "delta": delta, "finish_reason": None}]))
+        begin, end = (_anthropic_begin, _anthropic_end) if self.path.endswith("/messages") else (_begin, _end)
+        for event in begin(answer, body):
+            self._event(event)
             self._pause(answer.pause)
         if answer.cut:
             self.close_connection = True
             self.connection.shutdown(socket.SHUT_RDWR)
             return
-        self._event(_chunk(body, [{"index": 0, "delta": {}, "finish_reason": _finish(answer)}]))
-        if answer.usage is not None:
-            self._event({**_chunk(body, []), "usage": _usage(answer)})
-        self._raw(b"data: [DONE]\n\n")
+        for event in end(answer, body):
+            self._event(event)
         self.wfile.write(b"0\r\n\r\n")
 
     def _event(self, value: Any) -> None:
-        self._raw(b"data: " + json.dumps(value).encode() + b"\n\n")
-
-    def _raw(self, raw: bytes) -> None:
+        name = f"event: {value['type']}\n" if isinstance(value, dict) and "type" in value else ""
+        raw = f"{name}data: {value if isinstance(value, str) else json.dumps(value)}\n\n".encode()
         self.wfile.write(b"%x\r\n%s\r\n" % (len(raw), raw))
 
     def _pause(self, seconds: float) -> None:
@@ -219,6 +237,22 @@ class _Handler(BaseHTTPRequestHandler):
                 raise _Gone
             if readable:
                 time.sleep(min(left, 0.05))  # it has sent its next request already
+
+
+# OpenAI's chat completions
+
+
+def _begin(answer: Answer, body: dict[str, Any]) -> Iterator[Any]:
+    for delta in _deltas(answer):
+        yield _chunk(body, [{"index": 0, "delta": delta, "finish_reason": None}])
+
+
+def _end(answer: Answer, body: dict[str, Any]) -> Iterator[Any]:
+    if answer.finish != "":
+        yield _chunk(body, [{"index": 0, "delta": {}, "finish_reason": _finish(answer)}])
+    if answer.usage is not None:
+        yield {**_chunk(body, []), "usage": _usage(answer)}
+    yield "[DONE]"
 
 
 def _deltas(answer: Answer) -> Iterator[dict[str, Any]]:
@@ -273,3 +307,40 @@ def _completion(answer: Answer, body: dict[str, Any]) -> dict[str, Any]:
         ]
     choice = {"index": 0, "message": message, "finish_reason": _finish(answer)}
     return {**_chunk(body, [choice]), "object": "chat.completion", "usage": _usage(answer)}
+
+
+# Anthropic's messages
+
+
+def _anthropic_begin(answer: Answer, body: dict[str, Any]) -> Iterator[Any]:
+    message = {"id": "msg_1", "type": "message", "role": "assistant", "content": [], "model": body["model"]}
+    message |= {"stop_reason": None, "stop_sequence": None, "usage": {**(answer.usage or {}), "output_tokens": 1}}
+    yield {"type": "message_start", "message": message}
+    for index, (block, deltas) in enumerate(_anthropic_blocks(answer)):
+        yield {"type": "content_block_start", "index": index, "content_block": block}
+        for delta in deltas:
+            yield {"type": "content_block_delta", "index": index, "delta": delta}
+        yield {"type": "content_block_stop", "index": index}
+
+
+def _anthropic_blocks(answer: Answer) -> Iterator[tuple[dict[str, Any], list[dict[str, Any]]]]:
+    if answer.thinking:
+        thoughts = [{"type": "thinking_delta", "thinking": piece} for piece in _pieces(answer.thinking, answer.piece)]
+        signed = {"type": "signature_delta", "signature": answer.signature}
+        yield {"type": "thinking", "thinking": "", "signature": ""}, [*thoughts, signed]
+    if answer.text:
+        words = [{"type": "text_delta", "text": piece} for piece in _pieces(answer.text, answer.piece)]
+        yield {"type": "text", "text": ""}, words
+    for id, name, arguments in answer.calls:
+        pieces = _pieces(_arguments(arguments), answer.piece)
+        block = {"type": "tool_use", "id": id, "name": name, "input": {}}
+        yield block, [{"type": "input_json_delta", "partial_json": piece} for piece in pieces]
+
+
+def _anthropic_end(answer: Answer, body: dict[str, Any]) -> Iterator[Any]:
+    if answer.finish == "":
+        return
+    reason = answer.finish or ("tool_use" if answer.calls else "end_turn")
+    delta = {"stop_reason": reason, "stop_sequence": None}
+    yield {"type": "message_delta", "delta": delta, "usage": answer.usage or {"output_tokens": 1}}
+    yield {"type": "message_stop"}

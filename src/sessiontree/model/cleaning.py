@@ -1,0 +1,109 @@
+"""Cleaning at the provider's edge: what sessions may hold but requests may not.
+
+Lone surrogates, NUL, numbers that JSON does not know, images that are broken, of an unknown kind or too large: one of
+them in a stored message would have every later request refused. Here they are replaced in what is sent; what is
+stored stays as it is.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import math
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from sessiontree.core.entries import JsonObject
+from sessiontree.core.messages import blocks, is_list, is_object, string
+
+REPLACEMENT = "\ufffd"
+
+IMAGE_TYPES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
+IMAGE_LIMIT = 5_000_000
+"""Bytes of one image, as sent in base64: the smallest limit of the large providers."""
+IMAGES_LIMIT = 20_000_000
+"""Bytes of all images of a request; beyond it the older ones are left out."""
+
+_UNSENDABLE = re.compile("[\x00\ud800-\udfff]")
+_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+
+def clean_text(text: str) -> str:
+    return _UNSENDABLE.sub(REPLACEMENT, text)
+
+
+def clean_json(value: Any) -> Any:
+    """`value` with its texts clean, and numbers that JSON does not know as null."""
+    if isinstance(value, str):
+        return clean_text(value)
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if is_object(value):
+        return {clean_text(key): clean_json(item) for key, item in value.items()}
+    if is_list(value):
+        return [clean_json(item) for item in value]
+    return value
+
+
+def clean_id(id: str) -> str:
+    """An id of a tool call that every provider takes; always the same one for the same id."""
+    if _ID.fullmatch(id):
+        return id
+    return f"call_{hashlib.sha256(id.encode('utf-8', 'surrogatepass')).hexdigest()[:24]}"
+
+
+def clean_name(name: str) -> str:
+    """The name of a tool that every provider takes."""
+    return re.sub(r"[^A-Za-z0-9_-]", "_", name)[:64] or "unnamed"
+
+
+class Image(Struct, frozen=True):
+    data: bytes
+    media_type: str
+
+
+class Images:
+    """Which images of a request are sent, and what is said in place of the others."""
+
+    def __init__(self, messages: Sequence[JsonObject], *, taken: bool) -> None:
+        self._taken = taken
+        self._left_out: set[int] = set()
+        room = IMAGES_LIMIT
+        for message in reversed(messages):
+            for block in reversed(list(blocks(message.get("content")))):
+                if block.get("type") == "image" and self._fault(block) is None:
+                    room -= len(string(block.get("data")))
+                    if room < 0:
+                        self._left_out.add(id(block))
+
+    def sent(self, block: JsonObject) -> Image | str:
+        """The image, or a note in its place."""
+        fault = self._fault(block)
+        if fault is None and id(block) in self._left_out:
+            fault = f"the images of this request are larger than {_megabytes(IMAGES_LIMIT)} together"
+        if fault is not None:
+            return f"[An image was here that cannot be shown: {fault}.]"
+        try:
+            return Image(base64.b64decode(string(block.get("data")), validate=True), string(block.get("mimeType")))
+        except (binascii.Error, ValueError):
+            return "[An image was here that cannot be shown: it is broken.]"
+
+    def _fault(self, block: JsonObject) -> str | None:
+        data, media_type = string(block.get("data")), string(block.get("mimeType"))
+        if not self._taken:
+            return "this model takes no images"
+        if media_type not in IMAGE_TYPES:
+            return f"its type is {clean_text(media_type) or 'unknown'}"
+        if not data:
+            return "it is empty"
+        if len(data) > IMAGE_LIMIT:
+            return f"it is larger than {_megabytes(IMAGE_LIMIT)}"
+        return None
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 1_000_000:g} MB"

@@ -1,0 +1,537 @@
+"""The adapter to providers: what is sent of a conversation, what comes back of it, and how failures are told."""
+
+import asyncio
+import base64
+
+import pytest
+from pydantic_ai.messages import ModelResponse, TextPart, ThinkingPart, ToolCallPart
+from pydantic_ai.usage import RequestUsage
+
+from sessiontree.config import ModelSettings, Prices
+from sessiontree.core.messages import ToolCall
+from sessiontree.model.adapter import ProviderModel, Target, answer, response_parts
+from sessiontree.model.base import (
+    Draft,
+    Finished,
+    ModelError,
+    ModelInfo,
+    Request,
+    TextDelta,
+    ThinkingDelta,
+    ToolCallDelta,
+    ToolCallEnd,
+    ToolCallStart,
+    ToolSpec,
+    complete,
+)
+from sessiontree.model.cleaning import IMAGE_LIMIT
+from tests.model.asking import HELLO, failed
+from tests.model.server import Answer, Server, calls, cut, fail, overflow, slow
+
+PNG = base64.b64encode(b"\x89PNG\r\n\x1a\n" + bytes(20)).decode()
+READ = ToolSpec(name="read", description="Reads a file", parameters={"type": "object", "properties": {}})
+
+
+def model(server: Server, **settings) -> ProviderModel:
+    target = Target(provider="vllm", model="qwen", api="openai-completions", base_url=server.url, key="secret")
+    return ProviderModel(target, ModelSettings(**settings))
+
+
+def claude(server: Server, **settings) -> ProviderModel:
+    target = Target(
+        provider="anthropic",
+        model="claude-sonnet-4-5",
+        api="anthropic-messages",
+        base_url=server.url.removesuffix("/v1"),
+        key="secret",
+    )
+    return ProviderModel(target, ModelSettings(**settings))
+
+
+def said(*content: object, provider: str = "vllm", model: str = "qwen", api: str = "openai-completions") -> dict:
+    """An assistant's message, as it is stored."""
+    return {"role": "assistant", "content": list(content), "provider": provider, "model": model, "api": api}
+
+
+def text(words: str) -> dict:
+    return {"type": "text", "text": words}
+
+
+def user(*content: object) -> dict:
+    return {"role": "user", "content": list(content)}
+
+
+def image(data: str = PNG, kind: str = "image/png") -> dict:
+    return {"type": "image", "data": data, "mimeType": kind}
+
+
+async def sent(*messages: dict, **settings) -> list[dict]:
+    """What a server is sent of these messages."""
+    with Server(["Fine."]) as server:
+        await complete(model(server, **settings), Request(messages=messages))
+        return server.requests[0]["messages"]
+
+
+# Streaming
+
+
+async def test_an_answer_comes_as_events_and_then_as_a_whole_message() -> None:
+    with Server([Answer(text="Hello you", thinking="Hm.", calls=(("c1", "read", {"path": "a"}),))]) as server:
+        *events, last = [event async for event in model(server).stream(HELLO)]
+
+    assert events == [
+        ThinkingDelta("Hm."),
+        TextDelta("Hell"),
+        TextDelta("o yo"),
+        TextDelta("u"),
+        ToolCallStart("c1", "read"),
+        ToolCallDelta("c1", '{"pa'),
+        ToolCallDelta("c1", 'th":'),
+        ToolCallDelta("c1", ' "a"'),
+        ToolCallDelta("c1", "}"),
+        ToolCallEnd(ToolCall("c1", "read", {"path": "a"})),
+    ]
+    assert isinstance(last, Finished)
+    assert last.message["content"] == [
+        {"type": "thinking", "thinking": "Hm.", "thinkingSignature": "reasoning_content"},
+        {"type": "text", "text": "Hello you"},
+        {"type": "toolCall", "id": "c1", "name": "read", "arguments": {"path": "a"}},
+    ]
+    assert (last.message["provider"], last.message["model"], last.message["api"]) == (
+        "vllm",
+        "qwen",
+        "openai-completions",
+    )
+    assert last.message["stopReason"] == "toolUse"
+
+
+async def test_the_request_carries_key_system_prompt_tools_and_limit() -> None:
+    with Server(["Fine."]) as server:
+        request = Request(messages=HELLO.messages, system="Be brief.", tools=(READ,), max_tokens=99)
+        await complete(model(server), request)
+
+    (body,) = server.requests
+    assert server.headers[0]["authorization"] == "Bearer secret"
+    assert body["messages"][0] == {"role": "system", "content": "Be brief."}
+    assert body["tools"][0]["function"]["name"] == "read"
+    assert 99 in (body.get("max_tokens"), body.get("max_completion_tokens"))
+
+
+@pytest.mark.parametrize(
+    ("finish", "reason"),
+    [("stop", "stop"), ("length", "length"), ("tool_calls", "toolUse"), ("content_filter", "error")],
+)
+async def test_the_reason_to_stop_is_told_in_the_words_of_peers(finish: str, reason: str) -> None:
+    with Server([Answer(text="x", finish=finish)]) as server:
+        message = await complete(model(server), HELLO)
+
+    assert message["stopReason"] == reason
+    assert ("errorMessage" in message) == (reason == "error")
+
+
+async def test_calls_after_which_a_server_says_stop_are_still_calls() -> None:
+    with Server([calls(("c1", "read", {}), finish="stop")]) as server:
+        assert (await complete(model(server), HELLO))["stopReason"] == "toolUse"
+
+
+@pytest.mark.parametrize("broken", ['{"path": "a', "[1, 2]", "read it"])
+async def test_arguments_that_are_no_json_object_survive_as_they_came(broken: str) -> None:
+    with Server([calls(("c1", "read", broken)), "Sorry."]) as server:
+        first = await complete(model(server), HELLO)
+        result = {"role": "toolResult", "toolCallId": "c1", "toolName": "read", "content": [text("No JSON.")]}
+        await complete(model(server), Request(messages=[*HELLO.messages, first, result]))
+
+    assert first["content"][0]["arguments"] == broken
+    _, again, _ = server.requests[1]["messages"]
+    assert again["tool_calls"][0]["function"]["arguments"].startswith('{"unreadable":')
+
+
+async def test_a_model_can_be_asked_from_one_loop_after_another() -> None:
+    with Server(["One.", "Two."]) as server:
+        asked = model(server)
+
+        def ask() -> str:
+            return asyncio.run(complete(asked, HELLO))["content"][0]["text"]
+
+        assert [await asyncio.to_thread(ask), await asyncio.to_thread(ask)] == ["One.", "Two."]
+
+
+# Cancelling
+
+
+async def test_cancelling_closes_the_connection() -> None:
+    with Server([slow()]) as server:
+        draft = Draft(model(server).info)
+        begun = asyncio.Event()
+
+        async def ask() -> None:
+            async for event in model(server).stream(HELLO):
+                draft.take(event)
+                begun.set()
+
+        task = asyncio.ensure_future(ask())
+        await asyncio.wait_for(begun.wait(), 5)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+        assert await asyncio.to_thread(server.wait_for, lambda server: server.disconnects == 1)
+    assert draft.message("aborted")["content"][0]["text"].startswith("word ")
+
+
+async def test_leaving_the_stream_closes_the_connection() -> None:
+    with Server([slow()]) as server:
+        events = model(server).stream(HELLO)
+        await anext(events)
+        await events.aclose()
+
+        assert await asyncio.to_thread(server.wait_for, lambda server: server.disconnects == 1)
+
+
+async def test_a_request_that_is_not_answered_yet_can_be_cancelled() -> None:
+    with Server([slow(pause=30)]) as server:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(complete(model(server), HELLO), 0.3)
+
+        assert await asyncio.to_thread(server.wait_for, lambda server: server.disconnects == 1)
+
+
+# Failures
+
+
+@pytest.mark.parametrize(
+    ("refusal", "kind", "passing"),
+    [
+        (fail(429, "slow down"), "rate", True),
+        (fail(500, "oops"), "server", True),
+        (fail(503, "busy"), "server", True),
+        (fail(529, "overloaded"), "server", True),
+        (fail(401, "bad key"), "auth", False),
+        (fail(403, "not yours"), "auth", False),
+        (fail(404, "no such model"), "rejected", False),
+        (fail(400, "what?"), "rejected", False),
+        (fail(408, "too slow"), "timeout", True),
+        (overflow(), "overflow", False),
+        (fail(413, "too large"), "overflow", False),
+        (fail(400, "the request exceeds the available context size (4096 tokens)"), "overflow", False),
+        (fail(400, "prompt is too long: 210000 tokens > 200000 maximum"), "overflow", False),
+        (fail(400, "The input token count (1200000) exceeds the maximum number of tokens allowed"), "overflow", False),
+        (fail(500, "input is larger than the max context size. skipping"), "overflow", False),
+    ],
+)
+async def test_a_refusal_is_told_by_its_kind(refusal: Answer, kind: str, passing: bool) -> None:
+    with Server([refusal]) as server:
+        events, error = await failed(model(server))
+
+    assert events == []
+    assert (error.kind, error.passing, error.status) == (kind, passing, refusal.status)
+    assert str(error) == f"vllm:qwen: {refusal.error['message'].rstrip('.')} ({refusal.status})"
+    assert len(server.requests) == 1, "it is not tried again here"
+
+
+async def test_how_long_to_wait_is_told() -> None:
+    with Server([fail(429, retry_after=7)]) as server:
+        _, error = await failed(model(server))
+
+    assert error.retry_after == 7
+
+
+async def test_a_connection_that_breaks_leaves_what_had_arrived() -> None:
+    with Server([cut("This is not")]) as server:
+        events, error = await failed(model(server))
+
+    assert "".join(event.text for event in events if isinstance(event, TextDelta)) == "This is not"
+    assert (error.kind, error.passing) == ("network", True)
+
+
+async def test_an_answer_without_an_end_is_no_answer() -> None:
+    with Server([Answer(text="This is not", finish="", usage=None), Answer(text="This is", finish="")]) as server:
+        events, error = await failed(model(server))
+        message = await complete(model(server), HELLO)
+
+    assert (error.kind, error.reason) == ("network", "the answer ended before it was whole")
+    assert events
+    assert message["content"] == [text("This is")], "a server may not say why it stops, but then it says what was used"
+
+
+async def test_an_answer_of_anthropic_without_an_end_is_no_answer() -> None:
+    with Server([Answer(text="This is not", finish="", usage={"input_tokens": 3, "output_tokens": 2})]) as server:
+        _, error = await failed(claude(server))
+
+    assert (error.kind, error.reason) == ("network", "the answer ended before it was whole")
+
+
+async def test_a_server_that_is_not_there_is_a_failure_of_the_network() -> None:
+    with Server() as server:
+        pass
+
+    _, error = await failed(model(server))
+
+    assert (error.kind, error.passing) == ("network", True)
+
+
+def test_a_provider_that_nobody_knows_is_unavailable() -> None:
+    with pytest.raises(ModelError) as caught:
+        ProviderModel(Target(provider="nobody", model="x", api="openai-completions"))
+
+    assert caught.value.kind == "unavailable"
+
+
+# What is sent
+
+
+async def test_a_conversation_is_sent_turn_by_turn() -> None:
+    assert await sent(
+        user(text("Read a.py")),
+        said(text("Yes."), {"type": "toolCall", "id": "c1", "name": "read", "arguments": {"path": "a.py"}}),
+        {"role": "toolResult", "toolCallId": "c1", "toolName": "read", "content": [text("print()")]},
+        user(text("And?")),
+        said(text("It prints.")),
+        user(text("Thanks"), text("a lot")),
+    ) == [
+        {"role": "user", "content": "Read a.py"},
+        {
+            "role": "assistant",
+            "content": "Yes.",
+            "tool_calls": [
+                {"id": "c1", "type": "function", "function": {"name": "read", "arguments": '{"path":"a.py"}'}}
+            ],
+        },
+        {"role": "tool", "tool_call_id": "c1", "content": "print()"},
+        {"role": "user", "content": "And?"},
+        {"role": "assistant", "content": "It prints."},
+        {"role": "user", "content": "Thanks\na lot"},
+    ]
+
+
+async def test_system_messages_stay_where_they_stand() -> None:
+    messages = await sent(user(text("Hi")), {"role": "system", "content": "New rules", "sections": {"a": "Be kind"}})
+
+    assert messages[0] == {"role": "user", "content": "Hi"}
+    assert "New rules\n\nBe kind" in str(messages[1]["content"]).replace("\\n", "\n")
+
+
+async def test_thinking_goes_back_to_the_model_that_thought_it() -> None:
+    thought = {"type": "thinking", "thinking": "Hm.", "thinkingSignature": "reasoning_content"}
+
+    _, same, _ = await sent(user(text("Hi")), said(thought, text("Ho")), user(text("So?")))
+    _, other, _ = await sent(user(text("Hi")), said(thought, text("Ho"), model="llama"), user(text("So?")))
+
+    assert same == {"role": "assistant", "reasoning_content": "Hm.", "content": "Ho"}
+    assert other == {"role": "assistant", "content": "Ho"}
+
+
+async def test_an_answer_of_which_nothing_can_be_sent_is_left_out() -> None:
+    messages = await sent(user(text("Hi")), said({"type": "thinking", "thinking": "Hm."}, text("  ")), user(text("So")))
+
+    assert [message["role"] for message in messages] == ["user", "user"]
+
+
+async def test_a_message_without_words_is_still_a_message() -> None:
+    assert await sent(user()) == [{"role": "user", "content": "(nothing)"}]
+
+
+async def test_images_go_to_models_that_take_them() -> None:
+    (message,) = await sent(user(text("See:"), image()), images=True)
+
+    words, picture = message["content"]
+    assert words == {"type": "text", "text": "See:"}
+    assert picture["image_url"]["url"] == f"data:image/png;base64,{PNG}"
+
+
+async def test_images_become_a_note_for_models_that_do_not() -> None:
+    (message,) = await sent(user(text("See:"), image()))
+
+    assert message["content"] == "See:\n[An image was here that cannot be shown: this model takes no images.]"
+
+
+async def test_images_of_tools_reach_the_model() -> None:
+    call = {"type": "toolCall", "id": "c1", "name": "look", "arguments": {}}
+    result = {"role": "toolResult", "toolCallId": "c1", "toolName": "look", "content": [text("A dot"), image()]}
+
+    messages = await sent(user(text("Look")), said(call), result, images=True)
+
+    assert "A dot" in str(messages)
+    assert PNG in str(messages)
+
+
+@pytest.mark.parametrize(
+    ("broken", "note"),
+    [
+        (image("A" * (IMAGE_LIMIT + 4)), "it is larger than 5 MB"),
+        (image("not base64!"), "it is broken"),
+        (image("", "image/png"), "it is empty"),
+        (image(PNG, "image/tiff"), "its type is image/tiff"),
+        ({"type": "image"}, "its type is unknown"),
+    ],
+    ids=["large", "broken", "empty", "odd", "bare"],
+)
+async def test_an_image_that_cannot_be_sent_becomes_a_note(broken: dict, note: str) -> None:
+    (message,) = await sent(user(text("See:"), broken), images=True)
+
+    assert message["content"] == f"See:\n[An image was here that cannot be shown: {note}.]"
+
+
+async def test_what_no_provider_takes_is_replaced_in_what_is_sent() -> None:
+    stored = [
+        user(text("a\ud800b\x00c")),
+        said({"type": "toolCall", "id": "c|\x00", "name": "re ad", "arguments": {"k\x00": ["\udfff", float("inf")]}}),
+        {"role": "toolResult", "toolCallId": "c|\x00", "toolName": "re ad", "content": [text("\x00")]},
+    ]
+
+    asked, called, answered = await sent(*stored)
+
+    assert asked["content"] == "a\ufffdb\ufffdc"
+    assert called["tool_calls"][0]["function"] == {"name": "re_ad", "arguments": '{"k\ufffd":["\ufffd",null]}'}
+    assert called["tool_calls"][0]["id"] == answered["tool_call_id"] == "c"
+    assert answered["content"] == "\ufffd"
+    assert stored[0]["content"][0]["text"] == "a\ud800b\x00c"
+
+
+async def test_odd_ids_of_calls_are_replaced_by_the_same_id_everywhere() -> None:
+    _, called, answered = await sent(
+        user(text("Hi")),
+        said({"type": "toolCall", "id": "functions.read:0", "name": "read", "arguments": {}}),
+        {"role": "toolResult", "toolCallId": "functions.read:0", "toolName": "read", "content": [text("x")]},
+    )
+
+    assert called["tool_calls"][0]["id"] == answered["tool_call_id"]
+    assert answered["tool_call_id"].startswith("call_")
+
+
+# Usage and cost
+
+
+async def test_usage_tells_cached_tokens_apart() -> None:
+    used = {"prompt_tokens": 100, "completion_tokens": 7, "prompt_tokens_details": {"cached_tokens": 60}}
+    with Server([Answer(text="x", usage=used)]) as server:
+        message = await complete(model(server), HELLO)
+
+    assert message["usage"] == {
+        "input": 40,
+        "output": 7,
+        "cacheRead": 60,
+        "cacheWrite": 0,
+        "totalTokens": 107,
+        "cost": {"input": 0, "output": 0, "cacheRead": 0, "cacheWrite": 0, "total": 0},
+    }
+
+
+async def test_prices_of_the_configuration_win() -> None:
+    used = {"prompt_tokens": 1_000_000, "completion_tokens": 500_000}
+    with Server([Answer(text="x", usage=used)]) as server:
+        message = await complete(model(server, prices=Prices(input=2, output=8)), HELLO)
+
+    assert message["usage"]["cost"] == {"input": 2.0, "output": 4.0, "cacheRead": 0.0, "cacheWrite": 0.0, "total": 6.0}
+
+
+def test_known_prices_are_looked_up_and_split() -> None:
+    response = ModelResponse(
+        parts=[TextPart("x")],
+        usage=RequestUsage(input_tokens=1_000, output_tokens=100, cache_read_tokens=600, cache_write_tokens=200),
+        model_name="claude-sonnet-4-5",
+        provider_name="anthropic",
+        finish_reason="stop",
+    )
+
+    cost = answer(response, ModelInfo(provider="anthropic", model="claude-sonnet-4-5"))["usage"]["cost"]
+
+    assert cost == pytest.approx(
+        {
+            "input": 200 * 3e-6,
+            "output": 100 * 15e-6,
+            "cacheRead": 600 * 0.3e-6,
+            "cacheWrite": 200 * 3.75e-6,
+            "total": (200 * 3 + 100 * 15 + 600 * 0.3 + 200 * 3.75) * 1e-6,
+        }
+    )
+
+
+async def test_a_server_that_counts_nothing_costs_nothing() -> None:
+    with Server([Answer(text="x", usage=None)]) as server:
+        message = await complete(model(server), HELLO)
+
+    assert message["usage"]["totalTokens"] == 0
+
+
+# Providers with a protocol of their own
+
+
+async def test_anthropic_gives_and_takes_signed_thinking_and_says_what_was_cached() -> None:
+    used = {"input_tokens": 10, "cache_read_input_tokens": 80, "cache_creation_input_tokens": 10, "output_tokens": 5}
+    first = Answer(
+        text="I look.", thinking="Hm.", signature="sig-1", calls=(("toolu_1", "read", {"path": "a"}),), usage=used
+    )
+    with Server([first, "Done."]) as server:
+        asked = claude(server)
+        message = await complete(asked, Request(messages=HELLO.messages, thinking="low", tools=(READ,)))
+        failed_result = {
+            "role": "toolResult",
+            "toolCallId": "toolu_1",
+            "toolName": "read",
+            "content": [text("no such file")],
+            "isError": True,
+        }
+        again = Request(messages=[*HELLO.messages, message, failed_result], thinking="low", tools=(READ,))
+        await complete(asked, again)
+
+    assert asked.info.images
+    assert asked.info.thinking
+    assert message["content"] == [
+        {"type": "thinking", "thinking": "Hm.", "thinkingSignature": "sig-1"},
+        {"type": "text", "text": "I look."},
+        {"type": "toolCall", "id": "toolu_1", "name": "read", "arguments": {"path": "a"}},
+    ]
+    usage = message["usage"]
+    assert (usage["input"], usage["cacheRead"], usage["cacheWrite"], usage["output"]) == (10, 80, 10, 5)
+    assert usage["cost"]["total"] > 0
+    _, turn, result = server.requests[1]["messages"]
+    assert turn["content"][0] == {"type": "thinking", "thinking": "Hm.", "signature": "sig-1"}
+    assert result["content"][0]["is_error"] is True
+    assert "cache_control" in str(server.requests[1])
+
+
+@pytest.mark.parametrize(
+    ("api", "parts"),
+    [
+        (
+            "openai-responses",
+            [
+                ThinkingPart("Hm.", id="rs_1", signature="encrypted", provider_name="openai"),
+                ThinkingPart("Well.", id="rs_1", provider_name="openai"),
+                TextPart("Ho", id="msg_1", provider_name="openai"),
+                ToolCallPart("read", {"path": "a"}, "call_1", id="fc_1", provider_name="openai"),
+            ],
+        ),
+        (
+            "google-generative-ai",
+            [
+                ThinkingPart("Hm.", signature="c2ln", provider_name="openai"),
+                TextPart("Ho", provider_name="openai", provider_details={"thought_signature": "c2ln"}),
+                ToolCallPart(
+                    "read", {"a": 1}, "c1", provider_name="openai", provider_details={"thought_signature": "c2ln"}
+                ),
+            ],
+        ),
+        ("anthropic-messages", [ThinkingPart("", id="redacted_thinking", signature="x", provider_name="openai")]),
+        ("openai-completions", [ThinkingPart("Hm.", id="reasoning", provider_name="openai"), TextPart("Ho")]),
+    ],
+)
+def test_what_identifies_a_part_to_its_provider_comes_back_as_it_was(api: str, parts: list) -> None:
+    info = ModelInfo(provider="openai", model="gpt-5", api=api)
+
+    stored = answer(ModelResponse(parts=parts, model_name="gpt-5", finish_reason="stop"), info)
+
+    assert list(response_parts(stored, info, "openai")) == parts
+    other = ModelInfo(provider="openai", model="gpt-4o", api=api)
+    assert not any(isinstance(part, ThinkingPart) for part in response_parts(stored, other, "openai"))
+
+
+def test_what_is_known_of_a_model_comes_from_its_provider_and_the_configuration() -> None:
+    target = Target(provider="openai", model="gpt-4o", api="openai-responses", key="x")
+
+    known = ProviderModel(target).info
+    said = ProviderModel(target, ModelSettings(context_window=4096, images=False, output_limit=512)).info
+
+    assert (known.context_window, known.images) == (128_000, True)
+    assert (said.context_window, said.images, said.output_limit) == (4096, False, 512)
