@@ -24,6 +24,8 @@ from sessiontree.core.fulltext import fold
 from sessiontree.core.query import parse_query
 from sessiontree.index import database, helpers, listing, reading, texts
 from sessiontree.index.folder import files_in
+from sessiontree.store.batch import note
+from sessiontree.store.files import identity_of
 from tests.builders import file_of, header
 from tests.strategies import damaged_sessions, sessions
 
@@ -68,9 +70,9 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     starts: list[int] = []
     real = reading._take
 
-    def take(fd: int, digest: Any, start: int) -> Any:
+    def take(fd: int, digest: Any, start: int, stop: int) -> Any:
         starts.append(start)
-        return real(fd, digest, start)
+        return real(fd, digest, start, stop)
 
     monkeypatch.setattr(reading, "_take", take)
     return starts
@@ -304,6 +306,27 @@ def test_a_last_line_without_newline_counts_and_may_still_grow(shelf: Path) -> N
 
     assert (only(shelf).entry_count, only(shelf).damaged) == (3, False)
     assert (found("y", shelf), found("w", shelf)) == (["b"], ["c"])
+
+
+def test_a_batch_that_is_not_all_there_does_not_count(shelf: Path) -> None:
+    path = put(shelf, "s", header(), say("a", None, "apple"))
+    start = path.stat().st_size
+    rest = file_of(say("b", "a", "berry"), say("c", "b", "cherry"))
+    with open(f"{path}.lock", "wb", buffering=0) as lock:
+        note(lock.fileno(), identity_of(path.stat()), start, rest)
+    with path.open("ab") as file:
+        file.write(rest[:-20])
+
+    cut = only(shelf)
+    assert told(cut) == expected(path)
+    assert (cut.entry_count, cut.damage) == (1, f"the last line is unfinished ({len(rest) - 20} bytes)")
+    assert (found("berry", shelf), found("apple", shelf)) == ([], ["a"])
+
+    with path.open("ab") as file:
+        file.write(rest[-20:])
+
+    assert (only(shelf).entry_count, only(shelf).damage) == (3, None)
+    assert (found("berry", shelf), found("cherry", shelf)) == (["b"], ["c"])
 
 
 def change_in_place(path: Path, data: bytes) -> None:

@@ -8,6 +8,8 @@ import pytest
 
 import sessiontree as st
 from sessiontree import catalog, shelf
+from sessiontree.store.batch import note
+from sessiontree.store.files import identity_of
 
 
 @pytest.fixture
@@ -54,6 +56,22 @@ def test_being_archived_does_not_depend_on_the_index(session: st.Session, home: 
     assert (listed(), listed(archived=True)) == ([], [session.id])
 
 
+def test_what_a_dead_writer_left_of_a_batch_is_none_of_it_in_the_trash_and_back(session: st.Session) -> None:
+    file, data = file_of(session), file_of(session).read_bytes()
+    with open(f"{file}.lock", "wb", buffering=0) as lock:
+        note(lock.fileno(), identity_of(file.stat()), len(data), b'{"n":1}\n{"n":2}\n')
+    with file.open("ab") as end:
+        end.write(b'{"n":1}\n')
+    count = len(st.open(file).tree)
+
+    shelf.delete(session.id)
+    shelf.restore(session.id)
+
+    assert len(st.open(file).tree) == count
+    st.open(file).append(st.user("on"))
+    assert file.read_bytes().startswith(data + b'{"type":"message"')
+
+
 def test_a_deleted_session_is_in_the_trash_with_all_that_belongs_to_it(session: st.Session, home: Path) -> None:
     file, data = file_of(session), file_of(session).read_bytes()
     for suffix in (".bak", ".torn-99"):
@@ -69,7 +87,7 @@ def test_a_deleted_session_is_in_the_trash_with_all_that_belongs_to_it(session: 
     assert {path.name for path in there.parent.iterdir()} == {
         file.name,
         "origin",
-        *(f"{file.name}{suffix}" for suffix in (".bak", ".torn-99", ".archived")),
+        *(f"{file.name}{suffix}" for suffix in (".bak", ".torn-99", ".archived", ".lock")),
     }
     for path in (there.parent.parent, there.parent):
         assert stat.S_IMODE(path.stat().st_mode) == 0o700

@@ -21,11 +21,11 @@ from sessiontree.core.times import iso
 from sessiontree.errors import InvalidOperation, NotFound, ReadOnly, StoreError
 from sessiontree.index.folder import ARCHIVED, SUFFIX, Found, files_in, folders_in
 from sessiontree.session import Session
-from sessiontree.store.jsonl import JsonlStore, make_private_directory, sync_directory, write_all
+from sessiontree.store.files import make_private_directory, sync_directory, write_all
+from sessiontree.store.jsonl import JsonlStore
 
 ORIGIN = "origin"
 """The file in a folder of the trash that says where the session was."""
-LOCK = ".lock"
 
 
 def archive(session: str | os.PathLike[str], *, archived: bool = True) -> str:
@@ -56,7 +56,6 @@ def delete(session: str | os.PathLike[str]) -> str:
         names = [file, *_beside(file)]
         for path in names:
             _move(path, os.path.join(folder, os.path.basename(path)))
-        _drop(file + LOCK)
         sync_directory(folder)
         sync_directory(os.path.dirname(os.path.abspath(file)))
     except OSError as error:
@@ -99,7 +98,6 @@ def purge(session: str | os.PathLike[str]) -> str:
     try:
         for path in (file, *_beside(file)):
             os.unlink(path)
-        _drop(file + LOCK)
         if os.path.dirname(folder) == os.path.abspath(trash()):
             _drop(os.path.join(folder, ORIGIN))
             os.rmdir(folder)
@@ -141,13 +139,13 @@ def _own(session: str | os.PathLike[str]) -> str:
 
 
 def _beside(file: str) -> list[str]:
-    """What belongs to a session: its mark, backups and torn lines."""
+    """What belongs to a session: its mark, backups, torn lines, and its lock with what may be noted there."""
     folder, name = os.path.split(os.path.abspath(file))
     with os.scandir(folder) as entries:
         return sorted(
             entry.path
             for entry in entries
-            if entry.name.startswith(f"{name}.") and entry.name != name + LOCK and entry.is_file(follow_symlinks=False)
+            if entry.name.startswith(f"{name}.") and entry.is_file(follow_symlinks=False)
         )
 
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import sessiontree as st
 from sessiontree.errors import SessionTreeError
-from sessiontree.store import jsonl
+from sessiontree.store import files, jsonl
 from tests.reliability.planted import PLANTS
 
 if TYPE_CHECKING:
@@ -269,7 +269,7 @@ def rewrite_on_a_disk(folder: str) -> None:
         os.write(fd, old)
         os.fsync(fd)
         os.close(fd)
-        jsonl.sync_directory(folder)
+        files.sync_directory(folder)
         session = st.open(file)
         session.migrate()
         tell("migrated", session)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from sessiontree import session as sessions
-from sessiontree.store import batch, jsonl
+from sessiontree.store import batch, files, jsonl, lock
 from sessiontree.store.base import Cursor
 from sessiontree.store.jsonl import JsonlStore
 
@@ -104,12 +104,12 @@ def header_later() -> None:
 
 def no_lock() -> None:
     """Writers do not take turns."""
-    jsonl.fcntl = _Without(fcntl, "flock")
+    lock.fcntl = _Without(fcntl, "flock")
 
 
 def no_notes() -> None:
     """Nobody notes that a batch is on its way."""
-    jsonl.batch = _Without(batch, "note")
+    lock.batch = _Without(batch, "note")
 
 
 def newline_apart() -> None:
@@ -128,7 +128,7 @@ def newline_apart() -> None:
 
 def no_sync() -> None:
     """Appends are acknowledged before they are on the disk, and so is everything else."""
-    jsonl.os = _Without(os, "fsync", "fdatasync")
+    jsonl.os = files.os = _Without(os, "fsync", "fdatasync")
 
 
 class _Without:
@@ -161,7 +161,7 @@ def wide_modes() -> None:
 
     module = _Without(os, "fchmod", "chmod")
     module.open = widely  # pyright: ignore
-    jsonl.os = module
+    jsonl.os = files.os = lock.os = module
 
 
 def runs_code() -> None:

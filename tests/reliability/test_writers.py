@@ -14,13 +14,13 @@ import sessiontree as st
 from sessiontree.store.base import Cursor
 from sessiontree.store.jsonl import JsonlStore
 from tests.reliability.child import write_among_others, write_in_threads
-from tests.reliability.harness import Child, check_acks, lines_of, started, times
+from tests.reliability.harness import Child, check_acks, check_texts, lines_of, started, times
 
 MIB = 1 << 20
 
 
 class Follower:
-    """A reader who follows a file while others write, line by line and with a session."""
+    """A reader who follows a file while others write, batch by batch and with a session."""
 
     def __init__(self, file: Path) -> None:
         self._store = JsonlStore(str(file))
@@ -36,9 +36,10 @@ class Follower:
             while True:
                 last = self._stop.is_set()
                 chunk = self._store.read(cursor)
-                for line in chunk.data.removesuffix(b"\n").split(b"\n") if chunk.data else []:
-                    json.loads(line)
-                    self.seen.append(line)
+                lines = chunk.data.removesuffix(b"\n").split(b"\n") if chunk.data else []
+                wires = [json.loads(line) for line in lines]
+                check_texts([wire["message"]["content"] for wire in wires if wire["type"] == "message"])
+                self.seen += lines
                 cursor = chunk.cursor
                 self._session.refresh()
                 if last:
@@ -158,6 +159,16 @@ def test_writers_who_take_no_turns_are_found(tmp_path: Path) -> None:
 def test_writers_who_write_text_and_newline_apart_are_found(tmp_path: Path) -> None:
     with pytest.raises((AssertionError, ValueError)):
         write_in_rounds(tmp_path, plants=("newline_apart",))
+
+
+def test_a_follower_who_meets_parts_of_batches_is_noticed(tmp_path: Path) -> None:
+    file = tmp_path / "s.jsonl"
+    st.create(file=file).close()
+    with Follower(file) as follower:
+        write_and_kill(file, 2, 60, 0, largest=100_000, plants=("pieces", "no_notes"))
+
+    with pytest.raises(AssertionError, match="parts of batches"):
+        follower.check(file)
 
 
 def test_a_follower_who_meets_a_line_that_is_changed_is_noticed(tmp_path: Path) -> None:

@@ -1,11 +1,17 @@
 """A batch is there as a whole or not at all, also when its writer died in the middle of it."""
 
+import errno
+import os
+import struct
 from pathlib import Path
 
 import pytest
 
-from sessiontree.store.batch import Batch, note, noted
-from sessiontree.store.jsonl import JsonlStore, identity_of
+from sessiontree.errors import StoreError
+from sessiontree.store import batch, jsonl
+from sessiontree.store.batch import end_of, note
+from sessiontree.store.files import identity_of
+from sessiontree.store.jsonl import JsonlStore
 
 FIRST, SECOND, THIRD = b'{"n":1}\n', b'{"n":2}\n', b'{"n":3}\n'
 THEIRS = b'{"theirs":1}\n'
@@ -22,7 +28,7 @@ def left_by_a_dead_writer(path: Path, written: bytes, data: bytes = FIRST + SECO
     """So much of a batch was written when its writer died."""
     start = path.stat().st_size
     with path.with_name("s.jsonl.lock").open("r+b", buffering=0) as lock:
-        note(lock.fileno(), Batch(identity_of(path.stat()), start, data))
+        note(lock.fileno(), identity_of(path.stat()), start, data)
     with path.open("ab") as file:
         file.write(written)
 
@@ -84,10 +90,11 @@ def test_a_note_of_another_file_says_nothing(path: Path) -> None:
 def test_a_note_that_was_cut_short_says_nothing_and_is_taken_away(path: Path) -> None:
     left_by_a_dead_writer(path, b"")
     lock = path.with_name("s.jsonl.lock")
+    with path.open("ab") as file:
+        file.write(FIRST)
     for size in (60, 20, 0):
         lock.write_bytes(lock.read_bytes()[:size])
-        with lock.open("rb") as file:
-            assert noted(file.fileno()) is None
+        assert JsonlStore(str(path)).read().data == b"{}\n" + FIRST
     lock.write_bytes(b"something else altogether, and long enough for a note")
     store = JsonlStore(str(path))
 
@@ -115,3 +122,70 @@ def test_a_batch_leaves_no_note(path: Path) -> None:
 
     assert path.with_name("s.jsonl.lock").read_bytes() == b""
     assert JsonlStore(str(path)).read().data == b"{}\n" + FIRST + SECOND
+
+
+def test_a_batch_that_was_done_between_two_looks_is_seen_as_a_whole(path: Path, monkeypatch) -> None:
+    left_by_a_dead_writer(path, FIRST)
+    begun_by = batch._begun_by
+
+    def done_meanwhile(lock: str, fd: int, size: int) -> int | None:
+        with path.open("ab") as file:
+            file.write(SECOND + THIRD)
+        os.truncate(lock, 0)
+        monkeypatch.setattr(batch, "_begun_by", begun_by)
+        return begun_by(lock, fd, size)
+
+    monkeypatch.setattr(batch, "_begun_by", done_meanwhile)
+
+    assert JsonlStore(str(path)).read().data == b"{}\n" + FIRST + SECOND + THIRD
+
+
+def test_a_batch_that_fails_leaves_nothing_behind(path: Path, monkeypatch) -> None:
+    store = JsonlStore(str(path))
+    cursor = store.end().cursor
+
+    def full(fd: int, data: bytes) -> None:
+        os.write(fd, data[:9])
+        raise OSError(errno.ENOSPC, "")
+
+    monkeypatch.setattr(jsonl, "write_all", full)
+    with pytest.raises(StoreError, match="No space left"):
+        store.append([FIRST.strip(), SECOND.strip()], after=cursor)
+
+    assert path.read_bytes() == b"{}\n"
+    assert path.with_name("s.jsonl.lock").read_bytes() == b""
+
+
+def test_a_note_that_does_not_fit_on_the_disk_leaves_nothing_behind(path: Path, monkeypatch) -> None:
+    store = JsonlStore(str(path))
+    cursor = store.end().cursor
+
+    def full(lock: int, *_: object) -> None:
+        os.pwrite(lock, b"half a note", 0)
+        raise OSError(errno.ENOSPC, "")
+
+    monkeypatch.setattr(batch, "note", full)
+    with pytest.raises(StoreError, match="No space left"):
+        store.append([FIRST.strip(), SECOND.strip()], after=cursor)
+
+    assert path.read_bytes() == b"{}\n"
+    assert path.with_name("s.jsonl.lock").read_bytes() == b""
+
+
+def test_a_note_of_a_batch_larger_than_any_memory_is_compared_only_as_far_as_the_file_goes(path: Path) -> None:
+    lock = path.with_name("s.jsonl.lock")
+    size = 1 << 40
+    lock.write_bytes(struct.pack("<8sQQQQ", b"stbatch1", *identity_of(path.stat()), 0, size))
+    os.truncate(lock, lock.stat().st_size + size)
+
+    with path.open("rb") as file:
+        assert end_of(file.fileno(), str(lock)) == (3, None)
+    assert JsonlStore(str(path)).read().data == b"{}\n"
+
+
+def test_a_lock_file_that_is_something_else_says_nothing(path: Path) -> None:
+    lock = path.with_name("s.jsonl.lock")
+    lock.unlink()
+    lock.mkdir()
+
+    assert JsonlStore(str(path)).read().data == b"{}\n"

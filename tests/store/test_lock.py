@@ -7,7 +7,7 @@ import threading
 import time
 from pathlib import Path
 
-from sessiontree.store.jsonl import Lock
+from sessiontree.store.lock import Lock
 
 
 def test_a_forked_process_takes_turns_with_its_parent(tmp_path: Path) -> None:

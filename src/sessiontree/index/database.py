@@ -17,7 +17,8 @@ from typing import TypeVar
 import msgspec
 
 from sessiontree.errors import StoreError
-from sessiontree.store.jsonl import Lock, make_private_directory
+from sessiontree.store.files import make_private_directory
+from sessiontree.store.lock import Lock, lock_of
 
 FILE = "index.db"
 VERSION = 2
@@ -190,7 +191,7 @@ def _remove(path: str, inode: int) -> None:
 
 @contextmanager
 def _locked(path: str) -> Generator[None]:
-    lock = Lock(f"{path}.lock")
+    lock = Lock(lock_of(path))
     with ExitStack() as stack:
         stack.callback(lock.close)
         try:

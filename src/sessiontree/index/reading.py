@@ -28,7 +28,9 @@ from sessiontree.format.digest import Digest, Tally, Unsound, begin
 from sessiontree.format.jsonl import Reader
 from sessiontree.index.folder import Found, id_of
 from sessiontree.session import Session
+from sessiontree.store.batch import end_of
 from sessiontree.store.jsonl import JsonlStore
+from sessiontree.store.lock import lock_of
 
 BLOCK = 1 << 17
 EDGE = 4096
@@ -128,6 +130,16 @@ def read_anew(found: Found) -> Reading:
     return read_on(found, None, lambda: None)
 
 
+class _Open(NamedTuple):
+    """A file that is being read."""
+
+    fd: int
+    found: Found
+    past: Past | None
+    stop: int
+    """Where what counts ends: a batch that is not all there does not."""
+
+
 def read_on(found: Found, past: Past | None, digest: Callable[[], Digest | None]) -> Reading:
     """What a file says; if it only grew, from where it was left, with the `digest` of what stands before."""
     try:
@@ -136,12 +148,14 @@ def read_on(found: Found, past: Past | None, digest: Callable[[], Digest | None]
         return _unreadable(found, past, error)
     try:
         status = os.fstat(fd)
-        found = found._replace(size=status.st_size, mtime=status.st_mtime_ns, inode=status.st_ino)
+        size, cut = end_of(fd, lock_of(found.path))
+        found = found._replace(size=size, mtime=status.st_mtime_ns, inode=status.st_ino)
+        file = _Open(fd, found, past, size if cut is None else cut)
         if past is not None and past.tally is not None and _goes_on(fd, found, past):
             before = digest()
             if before is not None:
-                return _digested(fd, found, past, before, body=past.body, start=past.read_to)
-        return _read_from_the_beginning(fd, found, past)
+                return _digested(file, before, body=past.body, start=past.read_to)
+        return _read_from_the_beginning(file)
     except OSError as error:
         return _unreadable(found, past, error)
     finally:
@@ -163,11 +177,12 @@ def _mark(fd: int, end: int) -> int:
     return zlib.crc32(os.pread(fd, min(EDGE, end), max(0, end - EDGE)), zlib.crc32(os.pread(fd, min(EDGE, end), 0)))
 
 
-def _read_from_the_beginning(fd: int, found: Found, past: Past | None) -> Reading:
+def _read_from_the_beginning(file: _Open) -> Reading:
+    fd, found, past, stop = file
     reader = Reader(found.path)
     body = 0
     try:
-        for raw, end in lines_of(fd, 0, found.size, EDGE):
+        for raw, end in lines_of(fd, 0, stop, EDGE):
             if raw is None:
                 raise FormatError(found.path, f"a line before the header is over the limit of {LINE_LIMIT} bytes")
             reader.feed(raw + b"\n")
@@ -178,31 +193,32 @@ def _read_from_the_beginning(fd: int, found: Found, past: Past | None) -> Readin
     except FormatError as error:
         return Reading(found, past, True, broken(found, error.reason), Kind.NONE, 0, 0, 0)
     except Unsound:
-        return _opened(fd, found, past, body, reader.header.version < VERSION)
-    return _digested(fd, found, past, digest, body=body, start=body)
+        return _opened(file, body, reader.header.version < VERSION)
+    return _digested(file, digest, body=body, start=body)
 
 
-def _digested(fd: int, found: Found, past: Past | None, digest: Digest, *, body: int, start: int) -> Reading:
+def _digested(file: _Open, digest: Digest, *, body: int, start: int) -> Reading:
     """The rest of a file, from `start` on."""
+    fd, found, past, stop = file
     fresh, first = start == body, digest.tally.entries
     try:
-        end, rest = _take(fd, digest, start)
+        end, rest = _take(fd, digest, start, stop)
         tally = _encode(digest.tally)
         entries = _encode(digest.since(first)) if digest.tally.entries > first else b""
-        damage = None
+        left = found.size - stop
         if rest and _is_object(rest):
             # Without a newline, so more of this line may come: what is kept ends before it.
             digest.take(rest)
         elif rest.strip():
-            damage = f"the last line is unfinished ({len(rest)} bytes)"
+            left += len(rest)
         digest.check_heads()
     except Unsound:
-        return _opened(fd, found, past, body, False)
+        return _opened(file, body, False)
     except _TooLong:
         # Opening the session would read all of that line; what was read so far must do.
         summary = _summary(found, digest.tally, f"a line is over the limit of {LINE_LIMIT} bytes")
-        return Reading(found, past, True, summary, Kind.LINES, body, _last_newline(fd, found.size), 0)
-    summary = _summary(found, digest.tally, damage)
+        return Reading(found, past, True, summary, Kind.LINES, body, _last_newline(fd, stop), 0)
+    summary = _summary(found, digest.tally, f"the last line is unfinished ({left} bytes)" if left else None)
     mark = _mark(fd, end)
     return Reading(found, past, fresh, summary, Kind.LINES, body, end, mark, tally, first, entries)
 
@@ -211,10 +227,10 @@ class _TooLong(Exception):
     """A line is too long to look into."""
 
 
-def _take(fd: int, digest: Digest, start: int) -> tuple[int, bytes]:
-    """Feed all whole lines from `start` on; where they end, and what follows. Raises `Unsound`."""
+def _take(fd: int, digest: Digest, start: int, stop: int) -> tuple[int, bytes]:
+    """Feed all whole lines between two places; where they end, and what follows. Raises `Unsound`."""
     end, size = start, BLOCK
-    while block := os.pread(fd, size, end):
+    while end < stop and (block := os.pread(fd, min(size, stop - end), end)):
         cut = block.rfind(b"\n") + 1
         if cut:
             digest.take(memoryview(block)[:cut])
@@ -260,10 +276,11 @@ def _is_object(raw: bytes) -> bool:
     return True
 
 
-def _opened(fd: int, found: Found, past: Past | None, body: int, dialect: bool) -> Reading:
+def _opened(file: _Open, body: int, dialect: bool) -> Reading:
     """What opening the session tells, where a digest does not do."""
+    fd, found, past, stop = file
     kind = Kind.SESSION if dialect else Kind.LINES
-    end = found.size if dialect else _last_newline(fd, found.size)
+    end = found.size if dialect else _last_newline(fd, stop)
     try:
         session = Session(JsonlStore(found.path), read_only="it is being listed")
         summary = _summary(found, _tally(session), _fault(session))

@@ -10,40 +10,61 @@ from __future__ import annotations
 
 import os
 import struct
-from typing import NamedTuple
+
+from sessiontree.store.files import Identity, identity_of, shut
 
 _HEAD = struct.Struct("<8sQQQQ")
 _MAGIC = b"stbatch1"
+_PIECE = 1 << 20
 
 
-class Batch(NamedTuple):
-    identity: tuple[int, int]
-    """The file that it is written to."""
-    start: int
-    data: bytes
-
-
-def note(fd: int, batch: Batch) -> None:
-    """Note in the lock file that a batch is about to be written."""
-    raw = memoryview(_HEAD.pack(_MAGIC, *batch.identity, batch.start, len(batch.data)) + batch.data)
+def note(lock: int, identity: Identity, start: int, data: bytes) -> None:
+    """Note in the lock file that `data` is about to be written at the end, `start`, of a file."""
+    raw = memoryview(_HEAD.pack(_MAGIC, *identity, start, len(data)) + data)
     done = 0
     while done < len(raw):
-        done += os.pwrite(fd, raw[done:], done)
+        done += os.pwrite(lock, raw[done:], done)
 
 
-def noted(fd: int) -> Batch | None:
-    """The batch that a lock file tells of."""
-    head = os.pread(fd, _HEAD.size, 0)
+def begun(lock: int, fd: int, size: int) -> int | None:
+    """Where in a file of this size the batch starts that ends it and is not all there, if `lock` tells of one."""
+    head = os.pread(lock, _HEAD.size, 0)
     if len(head) < _HEAD.size:
         return None
-    magic, device, inode, start, size = _HEAD.unpack(head)
-    if magic != _MAGIC or os.fstat(fd).st_size != _HEAD.size + size:
+    magic, device, inode, start, length = _HEAD.unpack(head)
+    if magic != _MAGIC or os.fstat(lock).st_size != _HEAD.size + length:
         return None  # not ours, or the note itself was cut short: nothing of its batch was written yet
-    parts: list[bytes] = []
-    while size > 0:
-        part = os.pread(fd, size, _HEAD.size + sum(map(len, parts)))
-        if not part:
+    if (device, inode) != identity_of(os.fstat(fd)) or not 0 < size - start < length:
+        return None
+    for at in range(start, size, _PIECE):
+        there = os.pread(fd, min(_PIECE, size - at), at)
+        if not there or there != os.pread(lock, len(there), _HEAD.size + at - start):
+            return None  # another program wrote behind it
+    return start
+
+
+def end_of(fd: int, lock: str) -> tuple[int, int | None]:
+    """The size of a file, and where the batch starts that ends it and is not all there, if there is one.
+
+    It is being written, or its writer died. `lock` is the path of the lock file.
+    """
+    size = os.fstat(fd).st_size
+    while True:
+        start = _begun_by(lock, fd, size)
+        now = os.fstat(fd).st_size
+        if start is not None or now == size:
+            return size, start
+        size = now  # that may have been within a batch which was done before its note could be read
+
+
+def _begun_by(lock: str, fd: int, size: int) -> int | None:
+    opened = None
+    try:
+        if not os.stat(lock).st_size:
             return None
-        parts.append(part)
-        size -= len(part)
-    return Batch((device, inode), start, b"".join(parts))
+        opened = os.open(lock, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        return begun(opened, fd, size)
+    except OSError:
+        return None  # nobody ever wrote here, or it is not for us to read
+    finally:
+        shut(opened)

@@ -18,31 +18,39 @@ makes a new file, keeps the old one as a backup, and puts the new one in its pla
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import stat
-import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager
 from typing import Literal, TypeAlias
 
 from sessiontree.errors import Conflict, NotFound, StoreError
 from sessiontree.format.codec import LINE_LIMIT, NotJson, read_object
-from sessiontree.store import batch
 from sessiontree.store.base import Chunk, Cursor
-from sessiontree.store.batch import Batch
+from sessiontree.store.batch import end_of
+from sessiontree.store.files import (
+    Identity,
+    discard,
+    identity_of,
+    make_private_directory,
+    numbered,
+    read_all,
+    reason_of,
+    shut,
+    sync_data,
+    sync_directory,
+    write_all,
+)
+from sessiontree.store.lock import Lock, lock_of
 
 Durability: TypeAlias = Literal["fsync", "flush", "none"]
 
-sync = getattr(os, "fdatasync", os.fsync)  # not every system has the cheaper one
 READ, WRITE = os.O_RDONLY, os.O_RDWR | os.O_APPEND
 NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL
 SEEN = 64
 """How many bytes before its place a cursor remembers, to notice that they were changed."""
 NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
 """What `link` says on a file system that has none."""
-
-Identity: TypeAlias = tuple[int, int]
 
 
 class JsonlStore:
@@ -63,7 +71,7 @@ class JsonlStore:
         except ValueError:
             raise StoreError(repr(path), "not the name of a file") from None
         self._folder = os.path.dirname(self._file)
-        self._lock = Lock(f"{self._file}.lock")
+        self._lock = Lock(lock_of(self._file))
 
     def create(self, lines: Sequence[bytes]) -> Cursor:
         data = self._joined(lines)
@@ -95,17 +103,18 @@ class JsonlStore:
             return self._in_place(self._readable(), self._end)
 
     def _end(self, fd: int) -> Chunk:
-        size = os.fstat(fd).st_size
-        start, tail = size, b""
-        while start > 0 and b"\n" not in tail:
-            start = max(0, start - max(1 << 12, len(tail)))
-            tail = self._all(fd, start, size - start)
-        end = start + whole_lines(tail)
-        cut = self._cut_short(fd, size)
-        if cut is not None and cut < end:
-            end, start, tail = cut, cut, self._all(fd, cut, size - cut)
+        size, cut = end_of(fd, self._lock.path)
+        if cut is None:
+            start, tail = size, b""
+            while start > 0 and b"\n" not in tail:
+                start = max(0, start - max(1 << 12, len(tail)))
+                tail = self._all(fd, start, size - start)
+            end = start + whole_lines(tail)
+            unfinished = tail[end - start :]
+        else:
+            end, unfinished = cut, self._all(fd, cut, size - cut)
         seen = min(SEEN, end)
-        return Chunk(b"", Cursor((self._identity, end, self._all(fd, end - seen, seen))), tail[end - start :])
+        return Chunk(b"", Cursor((self._identity, end, self._all(fd, end - seen, seen))), unfinished)
 
     def read(self, after: Cursor | None = None, *, before: Cursor | None = None, limit: int | None = None) -> Chunk:
         with self._reading():
@@ -122,8 +131,7 @@ class JsonlStore:
             self._check_seen(fd, after)
             _, start, seen = after.value
         if before is None:
-            stop = os.fstat(fd).st_size
-            cut = self._cut_short(fd, stop) if stop > start else None
+            stop, cut = end_of(fd, self._lock.path)
             if cut is not None and cut >= start:
                 stop, behind = cut, self._all(fd, cut, stop - cut)
             if stop > start and seen and not seen.endswith(b"\n"):
@@ -240,28 +248,6 @@ class JsonlStore:
             raise _Shorter(self.where, "the file was truncated by another program")
         return data
 
-    def _cut_short(self, fd: int, size: int) -> int | None:
-        """Where the batch starts that ends the file and is not all there: it is being written, or its writer died."""
-        try:
-            if not os.stat(self._lock.path).st_size:
-                return None
-            lock = os.open(self._lock.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-        except OSError:
-            return None  # nobody ever wrote here, or it is not for us to read
-        try:
-            return self._begun(fd, size, batch.noted(lock))
-        finally:
-            shut(lock)
-
-    @staticmethod
-    def _begun(fd: int, size: int, noted: Batch | None) -> int | None:
-        if noted is None or noted.identity != identity_of(os.fstat(fd)):
-            return None
-        written = size - noted.start
-        if not 0 < written < len(noted.data) or read_all(fd, noted.start, written) != noted.data[:written]:
-            return None
-        return noted.start
-
     def _truncated(self) -> Conflict:
         return Conflict(self.where, "the file was truncated by another program")
 
@@ -273,10 +259,13 @@ class JsonlStore:
                 identity, start, seen = after.value
                 if seen and not seen.endswith(b"\n"):
                     data = b"\n" + data
-                if len(lines) > 1:
-                    self._lock.note(Batch(identity, start, data))
-                self._write(fd, data, start)
-                self._lock.clear()
+                try:
+                    if len(lines) > 1:
+                        self._lock.note(identity, start, data)
+                    self._write(fd, data, start)
+                finally:
+                    if self._poisoned is None:
+                        self._lock.clear()
                 seen = data[-SEEN:] if len(data) >= SEEN else (seen + data)[-SEEN:]
                 return Cursor((identity, start + len(data), seen))
         except OSError as error:
@@ -318,7 +307,7 @@ class JsonlStore:
         self._read_fd = shut(self._read_fd)
         try:
             if self._fd is not None and self._unsynced and self.durability == "flush":
-                os.fdatasync(self._fd)
+                sync_data(self._fd)
         except OSError as error:
             raise self._failed(error) from error
         finally:
@@ -383,7 +372,7 @@ class JsonlStore:
 
     def _settle(self, fd: int, there: os.stat_result) -> os.stat_result:
         """Set aside what a dead writer left of a batch."""
-        start = self._begun(fd, there.st_size, self._lock.noted())
+        start = self._lock.begun(fd, there.st_size)
         if start is not None:
             self._set_aside(start, self._all(fd, start, there.st_size - start))
             if os.fstat(fd).st_size == there.st_size:
@@ -414,7 +403,7 @@ class JsonlStore:
             self._unsynced = True
             return
         try:
-            os.fdatasync(fd)
+            sync_data(fd)
         except OSError as error:
             self._poison(f"what is on the disk is not known since a sync failed ({reason_of(error)})")
             self._roll_back(fd, data, start)
@@ -518,126 +507,8 @@ class JsonlStore:
         return StoreError(self.where, reason_of(error))
 
 
-def reason_of(error: OSError) -> str:
-    return os.strerror(error.errno or 0)
-
-
-def identity_of(status: os.stat_result) -> Identity:
-    return status.st_dev, status.st_ino
-
-
 class _Shorter(Conflict):
     """The file ended earlier than when its size was asked."""
-
-
-class Lock:
-    """The lock file of a session, for one thread at a time. It stays open, since opening takes longer than writing.
-
-    While a batch is written it has a note of it: see `batch`.
-    """
-
-    def __init__(self, path: str) -> None:
-        self.path = path
-        self.has_note = False
-        """Whether there is one, from a writer who died or failed."""
-        self._process = 0
-        self._turn = threading.Lock()
-        self._fd: int | None = None
-
-    def __enter__(self) -> None:
-        if self._process != os.getpid():
-            # What a forked process has of its parent's is one lock with it: it needs its own.
-            self._process, self._turn, self._fd = os.getpid(), threading.Lock(), shut(self._fd)
-        self._turn.acquire()
-        try:
-            if self._fd is not None:
-                fcntl.flock(self._fd, fcntl.LOCK_EX)
-                status = os.fstat(self._fd)
-                if status.st_nlink:
-                    self.has_note = status.st_size > 0
-                    return
-                self._fd = shut(self._fd)  # deleted since
-            self._fd = locked_file(self.path)
-            self.has_note = os.fstat(self._fd).st_size > 0
-        except BaseException as error:
-            self._fd = shut(self._fd)  # it may be locked by now
-            self._turn.release()
-            if isinstance(error, OSError):
-                raise StoreError(self.path, reason_of(error)) from error
-            raise
-
-    def __exit__(self, *_: object) -> None:
-        try:
-            # Not by closing alone: a process forked meanwhile has it open too.
-            if self._fd is not None:
-                fcntl.flock(self._fd, fcntl.LOCK_UN)
-        except OSError:
-            self._fd = shut(self._fd)
-        finally:
-            self._turn.release()
-
-    def note(self, what: Batch) -> None:
-        assert self._fd is not None
-        self.has_note = True
-        batch.note(self._fd, what)
-
-    def noted(self) -> Batch | None:
-        assert self._fd is not None
-        return batch.noted(self._fd)
-
-    def clear(self) -> None:
-        """Take the note away; one that stays does no harm."""
-        if self._fd is not None and self.has_note:
-            with suppress(OSError):
-                os.ftruncate(self._fd, 0)
-                self.has_note = False
-
-    def close(self) -> None:
-        with self._turn:
-            self._fd = shut(self._fd)
-
-    def __del__(self) -> None:
-        shut(self._fd)
-
-
-def locked_file(path: str) -> int:
-    """The lock file at `path`, open and ours alone."""
-    while True:
-        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            status = os.fstat(lock)
-            if stat.S_IMODE(status.st_mode) != 0o600:
-                with suppress(PermissionError):
-                    os.fchmod(lock, 0o600)
-        except BaseException:
-            os.close(lock)
-            raise
-        if status.st_nlink:
-            return lock
-        os.close(lock)  # deleted while we waited: others have made a new one
-
-
-def shut(fd: int | None) -> None:
-    """Close a file that was read, or whose bytes are where they should be already."""
-    if fd is not None:
-        with suppress(OSError):
-            os.close(fd)
-
-
-def discard(path: str) -> None:
-    """Remove a file that is not needed; it does no harm if it stays."""
-    with suppress(OSError):
-        os.unlink(path)
-
-
-def numbered(path: str) -> Generator[str]:
-    """`path`, and then with a number behind it."""
-    yield path
-    number = 1
-    while True:
-        yield f"{path}-{number}"
-        number += 1
 
 
 def whole_lines(data: bytes) -> int:
@@ -656,52 +527,3 @@ def is_whole_line(raw: bytes) -> bool:
     except NotJson:
         return False
     return True
-
-
-def read_all(fd: int, start: int, size: int) -> bytes:
-    parts: list[bytes] = []
-    while size > 0:
-        part = os.pread(fd, min(size, 1 << 24), start)
-        if not part:
-            break
-        parts.append(part)
-        start += len(part)
-        size -= len(part)
-    return b"".join(parts)
-
-
-def write_all(fd: int, data: bytes) -> None:
-    done = os.write(fd, data)
-    while done < len(data):
-        written = os.write(fd, memoryview(data)[done:])
-        if written == 0:
-            raise OSError(errno.EIO, "nothing was written")
-        done += written
-
-
-def make_private_directory(path: str) -> None:
-    """Make `path` and what is missing above it, for this user alone."""
-    missing: list[str] = []
-    while not os.path.exists(path):
-        missing.append(path)
-        path = os.path.dirname(path)
-    for directory in reversed(missing):
-        try:
-            os.mkdir(directory, 0o700)
-            os.chmod(directory, 0o700)
-            sync_directory(os.path.dirname(directory))
-        except FileExistsError:
-            continue
-        except OSError as error:
-            raise StoreError(directory, reason_of(error)) from error
-
-
-def sync_directory(path: str) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):  # a file system that syncs no directories
-            raise
-    finally:
-        os.close(fd)

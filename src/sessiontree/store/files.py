@@ -1,0 +1,101 @@
+"""Files: what a store asks of the operating system, done whole or not at all.
+
+No session here, and no lines: bytes, names and folders.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Generator
+from contextlib import suppress
+from typing import TypeAlias
+
+from sessiontree.errors import StoreError
+
+Identity: TypeAlias = tuple[int, int]
+"""Which file it is, whatever its name."""
+
+
+def reason_of(error: OSError) -> str:
+    return os.strerror(error.errno or 0)
+
+
+def identity_of(status: os.stat_result) -> Identity:
+    return status.st_dev, status.st_ino
+
+
+def shut(fd: int | None) -> None:
+    """Close a file that was read, or whose bytes are where they should be already."""
+    if fd is not None:
+        with suppress(OSError):
+            os.close(fd)
+
+
+def discard(path: str) -> None:
+    """Remove a file that is not needed; it does no harm if it stays."""
+    with suppress(OSError):
+        os.unlink(path)
+
+
+def numbered(path: str) -> Generator[str]:
+    """`path`, and then with a number behind it."""
+    yield path
+    number = 1
+    while True:
+        yield f"{path}-{number}"
+        number += 1
+
+
+def read_all(fd: int, start: int, size: int) -> bytes:
+    parts: list[bytes] = []
+    while size > 0:
+        part = os.pread(fd, min(size, 1 << 24), start)
+        if not part:
+            break
+        parts.append(part)
+        start += len(part)
+        size -= len(part)
+    return b"".join(parts)
+
+
+def write_all(fd: int, data: bytes) -> None:
+    done = os.write(fd, data)
+    while done < len(data):
+        written = os.write(fd, memoryview(data)[done:])
+        if written == 0:
+            raise OSError(errno.EIO, "nothing was written")
+        done += written
+
+
+def make_private_directory(path: str) -> None:
+    """Make `path` and what is missing above it, for this user alone."""
+    missing: list[str] = []
+    while not os.path.exists(path):
+        missing.append(path)
+        path = os.path.dirname(path)
+    for directory in reversed(missing):
+        try:
+            os.mkdir(directory, 0o700)
+            os.chmod(directory, 0o700)
+            sync_directory(os.path.dirname(directory))
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise StoreError(directory, reason_of(error)) from error
+
+
+def sync_directory(path: str) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):  # a file system that syncs no directories
+            raise
+    finally:
+        os.close(fd)
+
+
+def sync_data(fd: int) -> None:
+    """Wait until the bytes of a file are on the disk."""
+    getattr(os, "fdatasync", os.fsync)(fd)  # not every system has the cheaper one
