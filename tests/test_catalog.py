@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import sessiontree as st
-from sessiontree import catalog
+from sessiontree import catalog, shelf
 
 
 def test_a_new_session_lives_under_the_home_in_a_folder_for_its_cwd(home: Path) -> None:
@@ -28,6 +28,47 @@ def test_the_home_is_in_the_users_home_unless_said_otherwise(home: Path, monkeyp
 
     monkeypatch.setenv("SESSIONTREE_HOME", "~/elsewhere")
     assert catalog.home() == str(home / "elsewhere")
+
+
+def test_the_configuration_says_where_sessions_live(home: Path) -> None:
+    config = home / ".sessiontree" / "config.toml"
+    config.parent.mkdir(parents=True)
+    config.write_text('sessions = "../talks"\n')
+
+    session = st.create(name="auth", cwd="/p")
+    session.append(st.user("apple"))
+
+    assert session.file is not None
+    assert session.file.parent == home / "talks" / "--p--"
+    assert st.open("auth").id == st.open(session.id[:20]).id == session.id
+    assert [summary.id for summary in st.sessions("/p")] == [summary.id for summary in st.sessions(all=True)]
+    assert [hit.session for hit in st.search("apple", all=True)] == [session.id]
+    assert (home / ".sessiontree" / "index.db").exists()
+
+    session.file.write_text("damaged")
+    shelf.delete(session.id)
+    assert st.sessions(all=True) == []
+    assert shelf.restore(session.id) == str(session.file)
+
+
+def test_a_configuration_without_a_folder_for_sessions_changes_nothing(home: Path) -> None:
+    config = home / ".sessiontree" / "config.toml"
+    config.parent.mkdir(parents=True)
+    config.write_text('thinking = "high"\n')
+
+    assert catalog.sessions_dir() == str(home / ".sessiontree" / "sessions")
+
+
+def test_a_wrong_configuration_is_an_error_where_it_is_needed_and_no_obstacle_elsewhere(home: Path) -> None:
+    session = st.create(cwd="/p")
+    (home / ".sessiontree" / "config.toml").write_text("sessions = 7")
+
+    with pytest.raises(st.SessionTreeError, match="sessions"):
+        st.sessions(all=True)
+    with pytest.raises(st.SessionTreeError, match="sessions"):
+        st.create(cwd="/p")
+    assert session.file is not None
+    assert st.open(session.file).id == session.id
 
 
 def test_a_folder_name_is_never_too_long_for_the_disk() -> None:

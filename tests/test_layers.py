@@ -9,7 +9,7 @@ import pytest
 import sessiontree
 
 LAYERS = [  # bottom first
-    "_version", "errors", "core", "format", "comparison", "config", "store", "session", "index", "catalog", "shelf",
+    "_version", "errors", "home", "core", "format", "comparison", "config", "store", "session", "index", "catalog", "shelf",
     "hooks", "model", "ops", "agent", "commands", "extensions", "cli",
 ]  # fmt: skip
 PURE = {"core", "format", "comparison"}

@@ -1,7 +1,7 @@
 """The catalog: where sessions live, and how they are made, found, listed and searched.
 
-Sessions live in `$SESSIONTREE_HOME/sessions/<encoded cwd>/`, by default under `~/.sessiontree`.
-They are found by path, by id or the beginning of one, by name, or as the most recent one here.
+Sessions live in `$SESSIONTREE_HOME/sessions/<encoded cwd>/`, by default under `~/.sessiontree`, or where
+the configuration says. They are found by path, by id or the beginning of one, by name, or as the most recent one here.
 The folders of pi and oh-my-pi are listed and searched when asked, and never written to. What makes
 listing and searching fast is in `index`; archiving and deleting are in `shelf`.
 """
@@ -20,6 +20,7 @@ from sessiontree.core.plan import plan_fork
 from sessiontree.core.times import iso
 from sessiontree.errors import Ambiguous, InvalidOperation, NotFound, ReadOnly
 from sessiontree.format.codec import VERSION, NotJson, read_header, read_object, write_header
+from sessiontree.home import CONFIG, home
 from sessiontree.index.folder import SUFFIX, Found, files_in, folders_in, id_of, without_gc
 from sessiontree.session import Place, Session, clean_name
 from sessiontree.store.jsonl import Durability, JsonlStore
@@ -35,12 +36,14 @@ RECENT = "@"
 """Stands for the most recent session of this folder."""
 
 
-def home() -> str:
-    """Where sessiontree keeps its files."""
-    return os.path.expanduser(os.environ.get("SESSIONTREE_HOME") or "~/.sessiontree")
-
-
 def sessions_dir() -> str:
+    """Where sessions live. Raises `ConfigError` when the configuration cannot be understood."""
+    if os.path.lexists(os.path.join(home(), CONFIG)):
+        from sessiontree.config import load
+
+        folder = load().sessions
+        if folder is not None:
+            return folder
     return os.path.join(home(), "sessions")
 
 
@@ -304,9 +307,10 @@ def _shelf(
             raise InvalidOperation(f"no source {source!r}: choose one of {', '.join(sources())}")
         root = os.path.abspath(sources()[source])
         return _Shelf([root, *folders_in(root)], root, where)
+    root = sessions_dir()
     if where is None:
-        return _Shelf(folders_in(sessions_dir()), sessions_dir())
-    return _Shelf([os.path.join(sessions_dir(), folder_of(os.path.abspath(cwd or ".")))], None, where, True)
+        return _Shelf(folders_in(root), root)
+    return _Shelf([os.path.join(root, folder_of(os.path.abspath(cwd or ".")))], None, where, True)
 
 
 def sessions(

@@ -15,8 +15,7 @@ from msgspec import Meta, Struct
 
 from sessiontree.core.messages import is_object
 from sessiontree.errors import SessionTreeError
-
-FILE = "config.toml"
+from sessiontree.home import CONFIG, home
 
 ThinkingLevel: TypeAlias = Literal["off", "minimal", "low", "medium", "high", "xhigh"]
 DoubleEscape: TypeAlias = Literal["tree", "fork", "none"]
@@ -124,14 +123,9 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         )
 
 
-def home() -> str:
-    """Where sessiontree keeps its files."""
-    return os.path.expanduser(os.environ.get("SESSIONTREE_HOME") or "~/.sessiontree")
-
-
 def load(file: str | os.PathLike[str] | None = None) -> Config:
     """What `file` says, by default `config.toml` in the home. Raises `ConfigError`."""
-    path = os.path.join(home(), FILE) if file is None else os.fspath(file)
+    path = os.path.join(home(), CONFIG) if file is None else os.fspath(file)
     try:
         with open(path, "rb") as opened:
             raw = opened.read()

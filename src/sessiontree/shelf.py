@@ -16,9 +16,10 @@ import os
 import stat
 import time
 
-from sessiontree.catalog import find, home, pick, sources
+from sessiontree.catalog import find, pick, sessions_dir, sources
 from sessiontree.core.times import iso
 from sessiontree.errors import InvalidOperation, NotFound, ReadOnly, StoreError
+from sessiontree.home import home
 from sessiontree.index.folder import ARCHIVED, SUFFIX, Found, files_in, folders_in
 from sessiontree.session import Session
 from sessiontree.store.files import make_private_directory, sync_directory, write_all
@@ -133,7 +134,8 @@ def _own(session: str | os.PathLike[str]) -> str:
     for name, root in sources().items():
         if real.startswith(os.path.join(os.path.realpath(root), "")):
             raise ReadOnly(file, f"it is one of {name}'s own")
-    if not real.startswith(os.path.join(os.path.realpath(home()), "")) or not file.endswith(SUFFIX):
+    ours = any(real.startswith(os.path.join(os.path.realpath(root), "")) for root in (home(), sessions_dir()))
+    if not ours or not file.endswith(SUFFIX):
         Session(JsonlStore(file), read_only="it is only looked at")  # anything else on the disk is no session
     return file
 

@@ -128,7 +128,8 @@ def test_append_at_a_place_moves_the_branch_there(data, talk) -> None:
         ("append", "@", "--role", "toolResult", "x", "--call", "nope"),
         ("navigate", "@", "root", "--from", "HEAD"),
         ("label", "@", "HEAD", "x", "--clear"),
-        ("name", "@", "x", "--clear"),
+        ("rename", "@", "x", "--clear"),
+        ("new", "-o", "x.jsonl", "--dir", "."),
         ("show", "@", "root"),
         ("tree",),
         ("tree", "@", "--filter", "nonsense"),
@@ -361,10 +362,10 @@ def test_labels_and_names_are_shown_set_and_cleared(cli, data, talk) -> None:
     assert data("label", "@", "HEAD", "here") == {"label": "here"}
     assert cli("label", "@", "here").strip() == "here"
     assert data("label", "@", "here", "--clear") == {"label": None}
-    assert data("name", "@") == {"name": "auth"}
-    assert data("name", "@", "other") == {"name": "other"}
-    assert data("name", "other", "--clear") == {"name": None}
-    assert cli("name", "@").strip() == "(no name)"
+    assert data("rename", "@") == {"name": "auth"}
+    assert data("rename", "@", "other") == {"name": "other"}
+    assert data("rename", "other", "--clear") == {"name": None}
+    assert cli("rename", "@").strip() == "(no name)"
 
 
 def test_fork_makes_a_session_of_its_own(data, talk) -> None:
@@ -687,4 +688,4 @@ def test_a_session_of_a_newer_version_is_not_forked(fails, here: Path) -> None:
 def test_a_session_whose_name_looks_like_a_path_is_found(data) -> None:
     data("new", "--name", "a/b.jsonl")
 
-    assert data("name", "a/b.jsonl") == {"name": "a/b.jsonl"}
+    assert data("rename", "a/b.jsonl") == {"name": "a/b.jsonl"}

@@ -4,7 +4,7 @@ from hypothesis import given
 from sessiontree.core.entries import HEAD_RECORD, Compaction, Custom, Label
 from sessiontree.core.heads import Heads
 from sessiontree.core.messages import assistant, tool_call, tool_result
-from sessiontree.core.problems import find_problems
+from sessiontree.core.problems import find_problems, problem_to_wire
 from sessiontree.core.tree import Tree
 from tests.builders import entry, file_of, grow, hang, header, read
 from tests.strategies import damaged_entry_lists, entry_lists
@@ -132,3 +132,16 @@ def test_odd_fields_are_no_reason_to_fail():
     tree = Tree([entry("a", None, {"type": "message", "message": [1]}), entry("b", "a", {"type": "label"})])
 
     assert [problem.kind for problem in problems(tree)] == ["unknown_target"]
+
+
+def test_a_problem_is_given_to_programs_with_all_it_says():
+    [problem] = problems(Tree([entry("a", "gone")]))
+
+    assert problem_to_wire(problem) == {
+        "kind": "orphan",
+        "severity": "fault",
+        "message": problem.message,
+        "entry": "a",
+        "line": problem.line,
+        "offset": problem.offset,
+    }

@@ -9,7 +9,7 @@ from sessiontree.core.problems import find_problems
 from sessiontree.core.tree import Tree
 from sessiontree.errors import FormatError
 from sessiontree.format.jsonl import Reader
-from sessiontree.format.repair import UNREADABLE_LINE, found_heads, repaired
+from sessiontree.format.repair import UNREADABLE_LINE, Repair, found_heads, repair_to_wire, repaired
 from tests.builders import TIME, entry, file_of, header, read
 from tests.strategies import damaged_sessions, sessions
 
@@ -121,3 +121,9 @@ def test_a_well_formed_session_needs_no_repair(data) -> None:
 
     assert {repair.kind for repair in done} <= {"missing_anchor"}
     assert len(lines) == len(tree.entries)
+
+
+def test_a_repair_is_given_to_programs_with_all_it_says() -> None:
+    repair = Repair(kind="orphan", message="it is a root", entry="a", line=2)
+
+    assert repair_to_wire(repair) == {"kind": "orphan", "message": "it is a root", "entry": "a", "line": 2}

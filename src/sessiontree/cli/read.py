@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
 
 import click
 
@@ -23,12 +22,10 @@ from sessiontree.core.context import Explanation, explain
 from sessiontree.core.entries import Entry, JsonObject, Problem
 from sessiontree.core.messages import role, string, text, tool_calls
 from sessiontree.core.outline import FILTERS, calls_of_results, outline, plain_text, role_of, row_text, short_count
+from sessiontree.core.problems import problem_to_wire
 from sessiontree.core.tokens import estimate
 from sessiontree.errors import FormatError
 from sessiontree.session import Session
-
-if TYPE_CHECKING:
-    from sessiontree.format.repair import Repair
 
 
 @app.command()
@@ -384,6 +381,8 @@ def doctor(ctx: click.Context, session: str, mend: bool, as_json: bool) -> None:
         if as_json:
             wire["problems"] = [problem_to_wire(problem) for problem in problems]
             if report is not None:
+                from sessiontree.format.repair import repair_to_wire
+
                 wire["repairs"] = [repair_to_wire(item) for item in report.repairs]
                 wire["repaired"] = report.file
             echo_json(wire)
@@ -422,18 +421,3 @@ def _tell_examined(name: str, problems: list[Problem], report: catalog.RepairRep
     if report is not None:
         where = f"the sound copy is {report.file}" if report.file else "a line was appended"
         echo(strong(safe(where)))
-
-
-def repair_to_wire(item: Repair) -> JsonObject:
-    return {"kind": item.kind, "message": item.message, "entry": item.entry, "line": item.line}
-
-
-def problem_to_wire(problem: Problem) -> JsonObject:
-    return {
-        "kind": problem.kind,
-        "severity": problem.severity,
-        "message": problem.message,
-        "entry": problem.entry,
-        "line": problem.line,
-        "offset": problem.offset,
-    }

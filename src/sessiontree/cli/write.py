@@ -1,4 +1,4 @@
-"""Commands that write: new, append, branch, switch, navigate, undo, label, name, fork, migrate."""
+"""Commands that write: new, append, branch, switch, navigate, undo, label, fork, rename, migrate."""
 
 from __future__ import annotations
 
@@ -22,17 +22,21 @@ from sessiontree.cli.app import (
     tell_set_aside,
 )
 from sessiontree.cli.output import dim, echo, echo_json, safe, safe_lines
-from sessiontree.cli.read import echo_branches, problem_to_wire
+from sessiontree.cli.read import echo_branches
 from sessiontree.core.context import context_of
 from sessiontree.core.entries import Body, CustomMessage, Entry, JsonObject, Message
 from sessiontree.core.messages import answered_call, assistant, string, tool_calls, tool_result, user
 from sessiontree.core.plan import NavigatePlan
+from sessiontree.core.problems import problem_to_wire
 from sessiontree.errors import BranchMoved
 from sessiontree.format.codec import NotJson, body_from_wire, read_object, unknown_fields
 from sessiontree.session import Session
 
 file_option = click.option(
     "-o", "--output", "file", type=click.Path(dir_okay=False), help="The file to make; by default one in the catalog."
+)
+dir_option = click.option(
+    "--dir", "folder", type=click.Path(file_okay=False), help="The folder to make the file in, instead of the catalog."
 )
 ROLES = ("user", "assistant", "toolResult", "custom")
 
@@ -41,14 +45,21 @@ ROLES = ("user", "assistant", "toolResult", "custom")
 @click.option("--name", help="A name to find it by.")
 @click.option("--cwd", default=".", type=click.Path(), help="The folder that it is about; this one by default.")
 @file_option
+@dir_option
 @json_option
-def new(name: str | None, cwd: str, file: str | None, as_json: bool) -> None:
+def new(name: str | None, cwd: str, file: str | None, folder: str | None, as_json: bool) -> None:
     """Make a new session."""
-    with catalog.create(name, cwd=cwd, file=file) as session:
+    _check_target(file, folder)
+    with catalog.create(name, cwd=cwd, dir=folder, file=file) as session:
         if as_json:
             echo_json({"session": session.id, "file": str(session.file)})
         else:
             echo(session.id, dim(safe(str(session.file))))
+
+
+def _check_target(file: str | None, folder: str | None) -> None:
+    if file is not None and folder is not None:
+        raise click.UsageError("give --output or --dir")
 
 
 @app.command(
@@ -300,18 +311,18 @@ def label(session: str, place: str, text: str | None, clear: bool, as_json: bool
     _tell("label", shown, as_json=as_json)
 
 
-@app.command()
+@app.command(epilog='\b\nExample:\n  sessiontree rename @ "make it fast"')
 @session_argument
-@click.argument("text", required=False)
+@click.argument("name", required=False)
 @click.option("--clear", is_flag=True, help="Take the name away.")
 @json_option
-def name(session: str, text: str | None, clear: bool, as_json: bool) -> None:
-    """Name a session, or show its name."""
-    if clear and text is not None:
-        raise click.UsageError("give a text or --clear")
-    with opened(session, read_only=text is None and not clear) as changed:
-        if text is not None or clear:
-            changed.rename(text)
+def rename(session: str, name: str | None, clear: bool, as_json: bool) -> None:
+    """Give a session another name, or show the one it has."""
+    if clear and name is not None:
+        raise click.UsageError("give a name or --clear")
+    with opened(session, read_only=name is None and not clear) as changed:
+        if name is not None or clear:
+            changed.rename(name)
         shown = changed.name
     _tell("name", shown, as_json=as_json)
 
@@ -329,11 +340,15 @@ def _tell(key: str, value: str | None, *, as_json: bool) -> None:
 @click.option("--whole", is_flag=True, help="Copy the whole tree instead of one path.")
 @click.option("--name", help="A name for the new session.")
 @file_option
+@dir_option
 @json_option
-def fork(session: str, at: str, whole: bool, name: str | None, file: str | None, as_json: bool) -> None:
+def fork(
+    session: str, at: str, whole: bool, name: str | None, file: str | None, folder: str | None, as_json: bool
+) -> None:
     """Make a new session from a path of another. The source is not touched."""
+    _check_target(file, folder)
     source = opened(session, read_only=True)
-    with catalog.fork(source, at=at, whole=whole, name=name, file=file) as made:
+    with catalog.fork(source, at=at, whole=whole, name=name, dir=folder, file=file) as made:
         if as_json:
             echo_json({"session": made.id, "file": str(made.file), "forkedFrom": made.forked_from})
         else:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sessiontree.core.entries import UNREADABLE, Body, Compaction, Entry, EntryId, Label, Message, Problem
+from sessiontree.core.entries import UNREADABLE, Body, Compaction, Entry, EntryId, JsonObject, Label, Message, Problem
 from sessiontree.core.heads import Heads
 from sessiontree.core.messages import ToolCall, answered_call, stopped_abnormally, tool_calls
 from sessiontree.core.tree import Tree
@@ -149,3 +149,15 @@ def _heads(tree: Tree, heads: Heads) -> Iterator[Problem]:
                 message=f"the head of branch {name!r} is {head!r}, which is not in the file",
                 entry=head,
             )
+
+
+def problem_to_wire(problem: Problem) -> JsonObject:
+    """As commands and the REST interface give it."""
+    return {
+        "kind": problem.kind,
+        "severity": problem.severity,
+        "message": problem.message,
+        "entry": problem.entry,
+        "line": problem.line,
+        "offset": problem.offset,
+    }

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
-from sessiontree.core.entries import UNREADABLE, Compaction, Custom, Entry, EntryId
+from sessiontree.core.entries import UNREADABLE, Compaction, Custom, Entry, EntryId, JsonObject
 from sessiontree.core.heads import Heads
 from sessiontree.core.problems import is_utf8
 from sessiontree.core.tree import Tree
@@ -29,6 +29,11 @@ class Repair(Struct, frozen=True, kw_only=True):
     message: str
     entry: EntryId | None = None
     line: int | None = None
+
+
+def repair_to_wire(repair: Repair) -> JsonObject:
+    """As commands and the REST interface give it."""
+    return {"kind": repair.kind, "message": repair.message, "entry": repair.entry, "line": repair.line}
 
 
 def repaired(tree: Tree, new_id: Callable[[], EntryId]) -> tuple[list[bytes], list[Repair]]:
