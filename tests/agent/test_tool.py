@@ -9,7 +9,7 @@ import pytest
 
 from sessiontree.agent.schema import mismatch
 from sessiontree.agent.tool import Tool, ToolContext, ToolError, ToolOutput, as_output, tool
-from sessiontree.agent.tools import BUILTIN, builtin
+from sessiontree.agent.tools import BUILTIN, builtin_tools
 from sessiontree.core.messages import ToolCall
 from sessiontree.errors import InvalidOperation, NotFound
 from sessiontree.hooks.events import Signal
@@ -152,10 +152,10 @@ def test_whatever_a_tool_returns_becomes_its_answer() -> None:
 
 
 def test_built_in_tools_are_chosen_by_name() -> None:
-    assert [made.name for made in builtin()] == ["read", "write", "edit", "bash", "grep", "find", "ls"]
-    assert builtin("ls") == (BUILTIN["ls"],)
+    assert [made.name for made in builtin_tools()] == ["read", "write", "edit", "bash", "grep", "find", "ls"]
+    assert builtin_tools("ls") == (BUILTIN["ls"],)
     with pytest.raises(NotFound, match="no tool 'nonsense'"):
-        builtin("ls", "nonsense")
+        builtin_tools("ls", "nonsense")
 
 
 @pytest.mark.parametrize("made", BUILTIN.values(), ids=lambda made: made.name)

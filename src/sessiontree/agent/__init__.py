@@ -1,1 +1,1 @@
-"""The agent: the loop, its tools, and what is queued for it."""
+"""The agent: a model at work on a branch, its loop, its tools, and what is queued for it."""

@@ -64,7 +64,7 @@ class TreePreparation(Struct, frozen=True, kw_only=True):
     label: str | None = None
 
 
-class Summary(Struct, frozen=True, kw_only=True):
+class Summary(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A branch summary that a handler supplies."""
 
     summary: str
@@ -72,7 +72,7 @@ class Summary(Struct, frozen=True, kw_only=True):
     usage: JsonObject | None = None
 
 
-class CompactionResult(Struct, frozen=True, kw_only=True):
+class CompactionResult(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A compaction that a handler supplies."""
 
     summary: str
@@ -86,7 +86,7 @@ class CompactionResult(Struct, frozen=True, kw_only=True):
 # Answers. A field that is not set says nothing.
 
 
-class Answer(Struct, frozen=True, kw_only=True):
+class Answer(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     cancel: bool = False
 
 
@@ -95,6 +95,11 @@ class NavigateAnswer(Answer, frozen=True, kw_only=True):
     custom_instructions: str | UnsetType = UNSET
     replace_instructions: bool | UnsetType = UNSET
     label: str | UnsetType = UNSET
+
+
+class MergeAnswer(Answer, frozen=True, kw_only=True):
+    summary: Summary | UnsetType = UNSET
+    custom_instructions: str | UnsetType = UNSET
 
 
 class CompactAnswer(Answer, frozen=True, kw_only=True):
@@ -134,6 +139,8 @@ class InputAnswer(Answer, frozen=True, kw_only=True):
 class Event(Struct, frozen=True, kw_only=True):
     answer: ClassVar[type[Answer] | None] = None
     """What its handlers may answer with; `None` where nothing is asked."""
+    guards: ClassVar[bool] = False
+    """Whether a handler that fails cancels it: where one is there to prevent harm, silence is no consent."""
 
 
 class SessionStart(Event, frozen=True, kw_only=True):
@@ -182,6 +189,49 @@ class Navigated(Event, frozen=True, kw_only=True):
     old_leaf: EntryId | None
     summary_entry: Entry | None = None
     from_hook: bool = False
+
+
+class BeforeMerge(Event, frozen=True, kw_only=True):
+    """Summaries of other branches are about to be written at the head of a branch."""
+
+    answer = MergeAnswer
+    kind: Literal["merge", "promote"]
+    branch: str
+    """The branch that they are merged into."""
+    sources: tuple[str, ...]
+    """Names of the branches that are merged."""
+    entries: tuple[Entry, ...]
+    """What the summary is to cover."""
+    user_wants_summary: bool
+    """Whether it is to be made; otherwise the user has written it."""
+    custom_instructions: str | None
+    signal: Signal
+
+
+class Merged(Event, frozen=True, kw_only=True):
+    kind: Literal["merge", "promote"]
+    branch: str
+    sources: tuple[str, ...]
+    summary_entry: Entry | None
+    from_hook: bool = False
+
+
+class BeforeCopy(Event, frozen=True, kw_only=True):
+    """Copies of entries are about to be written on a branch."""
+
+    answer = Answer
+    kind: Literal["cherry_pick", "rebase"]
+    branch: str
+    onto: EntryId | None
+    """Where the first copy will stand."""
+    entries: tuple[Entry, ...]
+
+
+class Copied(Event, frozen=True, kw_only=True):
+    kind: Literal["cherry_pick", "rebase"]
+    branch: str
+    entries: tuple[Entry, ...]
+    """The copies."""
 
 
 CompactReason: TypeAlias = Literal["manual", "threshold", "overflow"]
@@ -255,7 +305,11 @@ class MessageStart(Event, frozen=True, kw_only=True):
 class MessageDelta(Event, frozen=True, kw_only=True):
     kind: Literal["text", "thinking", "tool_call"]
     text: str
+    """More of it; for a tool call, of the JSON text of its arguments."""
     call: str | None = None
+    """The call's id."""
+    name: str | None = None
+    """The tool's name, where its call begins."""
 
 
 class BeforeMessage(Event, frozen=True, kw_only=True):
@@ -271,6 +325,7 @@ class MessageEnd(Event, frozen=True, kw_only=True):
 
 class BeforeToolCall(Event, frozen=True, kw_only=True):
     answer = ToolCallAnswer
+    guards = True
     call: ToolCall
 
 
@@ -337,6 +392,10 @@ EVENTS: dict[str, type[Event]] = {
     "forked": Forked,
     "before_navigate": BeforeNavigate,
     "navigated": Navigated,
+    "before_merge": BeforeMerge,
+    "merged": Merged,
+    "before_copy": BeforeCopy,
+    "copied": Copied,
     "before_compact": BeforeCompact,
     "compacted": Compacted,
     "compact_failed": CompactFailed,

@@ -15,7 +15,7 @@ BUILTIN: dict[str, Tool] = {tool.name: tool for tool in (read, write, edit, bash
 """By name."""
 
 
-def builtin(*names: str) -> tuple[Tool, ...]:
+def builtin_tools(*names: str) -> tuple[Tool, ...]:
     """The built-in tools of these names, all of them when none is given. Raises `NotFound`."""
     for name in names:
         if name not in BUILTIN:

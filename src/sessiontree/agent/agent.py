@@ -1,0 +1,292 @@
+"""Agents: one model at work on one branch, and everything that can be asked of it.
+
+An `Agent` starts and stops runs, keeps what waits to be said, and holds the model, the tools and the settings. What
+happens in a run is in `loop`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncGenerator, Coroutine, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from sessiontree.agent.loop import Outcome, Run, tell_written
+from sessiontree.agent.queues import Queued, QueueName, Queues, Said
+from sessiontree.agent.record import Record
+from sessiontree.agent.room import compact
+from sessiontree.agent.stop import Stop
+from sessiontree.agent.system import SystemPart, default_parts, joined
+from sessiontree.agent.tool import SessionChange, Tool
+from sessiontree.agent.tools.process import Ran, run_command
+from sessiontree.config import Config
+from sessiontree.core.entries import Body, CustomMessage, JsonObject, Message, ModelChange, ThinkingLevelChange
+from sessiontree.core.messages import ToolCall, role, user
+from sessiontree.errors import InvalidOperation
+from sessiontree.hooks.bus import Hooks
+from sessiontree.hooks.events import (
+    Event,
+    Forked,
+    Input,
+    ModelChanged,
+    Navigated,
+    Notice,
+    RunEnd,
+    Switched,
+    ThinkingChanged,
+    ToolUpdate,
+)
+from sessiontree.model.base import Model
+from sessiontree.session import Branch
+
+if TYPE_CHECKING:
+    from sessiontree.ops.compact import CompactOutcome
+
+T = TypeVar("T")
+
+
+class Agent:
+    def __init__(
+        self,
+        branch: Branch,
+        model: Model,
+        tools: Iterable[Tool] = (),
+        hooks: Hooks | None = None,
+        *,
+        system: str | Sequence[SystemPart] | None = None,
+        settings: Config | None = None,
+        thinking: str | None = None,
+        cwd: str | None = None,
+    ) -> None:
+        """An agent on `branch`.
+
+        `system` takes the place of the whole system prompt. The thinking level is by default the one that holds at
+        the branch's head; `cwd`, where tools work, is the session's folder.
+        """
+        self.branch = branch
+        self.model = model
+        self.tools: Mapping[str, Tool] = {tool.name: tool for tool in tools}
+        self.hooks = Hooks() if hooks is None else hooks
+        self.system = system
+        self.settings = Config() if settings is None else settings
+        self.thinking = thinking or branch.context().thinking_level
+        self.cwd = cwd or (branch.session.cwd if os.path.isdir(branch.session.cwd) else os.getcwd())
+        self.queues = Queues()
+        self.stop = Stop()
+        self._task: asyncio.Task[Any] | None = None
+        self._record: Record | None = None
+        """Where the run that goes on writes."""
+        self._noting = asyncio.Lock()
+        """Held while something is written without a run, so that none starts from before it."""
+        context = self.hooks.context
+        context.agent = context.agent or self
+        context.session, context.branch = context.session or branch.session, context.branch or branch
+        self._off = [self.hooks.on(kind, self._place_changed) for kind in (Navigated, Forked, Switched)]
+
+    def close(self) -> None:
+        """Give up what runs, and take no part any more: tools are not told of navigation."""
+        self.abort()
+        for off in self._off:
+            off()
+
+    # Running
+
+    @property
+    def running(self) -> bool:
+        return self._task is not None
+
+    async def prompt(self, text: str, images: Sequence[JsonObject] = ()) -> Outcome:
+        """Say something to the model, and run until it has answered. Images are blocks in wire form.
+
+        Raises `InvalidOperation` while the agent runs, and `BranchMoved` when somebody else has moved the branch
+        before anything was written. Cancelling it aborts the run, and waits until that is written down.
+        """
+        return await self._wait(self._start(self._prompted(text, images)))
+
+    async def continue_(self) -> Outcome:
+        """Have the model answer what is there: after a failure, an abort, or the death of a process."""
+        sent = self.branch.context().to_llm()
+        if not self.running and (not sent or role(sent[-1]) == "assistant"):
+            raise InvalidOperation("there is nothing to answer: the model has the last word here")
+        return await self._wait(self._start(self._run([])))
+
+    async def compact(self, instructions: str | None = None) -> CompactOutcome:
+        """Compact the branch now, after giving up what runs."""
+        self.abort()
+        await self.idle()
+        return await self._wait(self._start(compact(self, Record(self.branch), "manual", instructions)))
+
+    def abort(self) -> None:
+        """Give up what runs: the model, tools, commands, a compaction. What had arrived is written down."""
+        self.stop.abort()
+        if not self.running:
+            self.stop.renew()
+
+    async def idle(self) -> None:
+        """Wait until nothing runs."""
+        while self._task is not None:
+            await asyncio.wait([self._task])
+
+    def events(self) -> AsyncGenerator[Event]:
+        """Every event from now on, until a run has ended."""
+        queue: asyncio.Queue[Event] = asyncio.Queue()
+        off = self.hooks.listen(queue.put_nowait)
+
+        async def until_the_end() -> AsyncGenerator[Event]:
+            try:
+                while not isinstance(event := await queue.get(), RunEnd):
+                    yield event
+                yield event
+            finally:
+                off()
+
+        return until_the_end()
+
+    async def _prompted(self, text: str, images: Sequence[JsonObject]) -> Outcome:
+        event, answer = await self.hooks.ask(Input(text=text))
+        if answer.cancel:
+            return Outcome(cancelled=True)
+        return await self._run([*self.queues.take("next_turn"), _user(event.text, images)])
+
+    async def _run(self, opening: Sequence[Said]) -> Outcome:
+        system = joined(await asyncio.to_thread(self.system_parts))
+        async with self._noting:
+            record = self._record = Record(self.branch)
+        run = Run(self, record, system)
+        outcome = await run.through(opening)
+        await run.write_annexes()
+        return outcome
+
+    def _start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        if self._task is not None:
+            work.close()
+            raise InvalidOperation("the agent is running: steer it, give it a follow-up, or wait until it is idle")
+        task = self._task = asyncio.create_task(work)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._task = self._record = None
+        self.stop.renew()
+
+    async def _wait(self, task: asyncio.Task[T]) -> T:
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if not task.done():
+                self.abort()
+                await asyncio.wait([task])
+            raise
+
+    # What waits to be said
+
+    async def steer(self, text: str, images: Sequence[JsonObject] = ()) -> None:
+        """Say something as soon as the tool calls of this turn are done. While nothing runs, it waits for a run."""
+        await self._queue("steering", _user(text, images))
+
+    async def follow_up(self, text: str, images: Sequence[JsonObject] = ()) -> None:
+        """Say something when the run would end."""
+        await self._queue("follow_up", _user(text, images))
+
+    async def next_turn(self, message: Said) -> None:
+        """Put a message before the next prompt."""
+        await self._queue("next_turn", message)
+
+    async def _queue(self, name: QueueName, message: Said) -> None:
+        self.queues.put(name, message)
+        await self.hooks.tell(self.queues.changed())
+
+    @property
+    def queued(self) -> Queued:
+        """What waits, as text."""
+        return self.queues.listed()
+
+    async def take_back(self) -> Queued:
+        """Empty the queues, and return what was in them."""
+        taken = self.queues.take_back()
+        await self.hooks.tell(self.queues.changed())
+        return taken
+
+    async def send_message(self, message: CustomMessage, *, trigger_turn: bool = False) -> None:
+        """A message of an extension: written at once, and answered if it is to trigger a turn.
+
+        While the agent runs it waits for the end of the turn, and triggers nothing. A run that it triggers goes
+        on by itself: `idle` waits for it.
+        """
+        if trigger_turn and not self.running:
+            self._start(self._run([message])).add_done_callback(self._report)
+        else:
+            await self._annex(message)
+
+    def _report(self, task: asyncio.Task[Outcome]) -> None:
+        """Tell of the failure of a run that nobody waits for."""
+        if not task.cancelled() and task.exception() is not None:
+            self.hooks.show(Notice(level="error", text=str(task.exception())))
+
+    async def bash(self, command: str, *, in_context: bool = True, timeout: float | None = None) -> Ran:
+        """Run a command for the user and write down what it printed, for the model to see or not.
+
+        While the agent runs, it is written down when the turn ends.
+        """
+        call = ToolCall("", "bash", {"command": command})
+
+        def update(text: str) -> None:
+            self.hooks.show(ToolUpdate(call=call, text=text))
+
+        ran = await self.stop.start(run_command(command, cwd=self.cwd, timeout=timeout, update=update))
+        message: JsonObject = {
+            "role": "bashExecution",
+            "command": command,
+            "output": ran.output,
+            "exitCode": ran.exit_code,
+            "cancelled": ran.exit_code is None,
+            "truncated": ran.truncated,
+            "fullOutputPath": ran.full_output,
+            "excludeFromContext": None if in_context else True,
+        }
+        await self._annex(Message({key: value for key, value in message.items() if value is not None}))
+        return ran
+
+    async def _annex(self, body: Body) -> None:
+        """Write something that nobody answers, when the turn ends if one goes on."""
+        if self.running:
+            self.queues.annexes.append(body)
+        else:
+            await self._note(body)
+
+    async def _note(self, body: Body) -> None:
+        """Write something where the agent stands, while it runs too."""
+        async with self._noting:
+            (entry,) = await (self._record or Record(self.branch)).extend([body])
+        await tell_written(self.hooks, entry)
+
+    # What holds
+
+    async def set_model(self, model: Model) -> None:
+        """Another model from here on."""
+        previous, self.model = self.model.info.name, model
+        await self._note(ModelChange(provider=model.info.provider, model=model.info.model))
+        await self.hooks.tell(ModelChanged(model=model.info.name, previous=previous))
+
+    async def set_thinking(self, level: str) -> None:
+        """Another thinking level from here on."""
+        previous, self.thinking = self.thinking, level
+        await self._note(ThinkingLevelChange(level))
+        await self.hooks.tell(ThinkingChanged(level=level, previous=previous))
+
+    def system_parts(self) -> list[SystemPart]:
+        """The system prompt, part by part, as the next run will send it."""
+        if self.system is None:
+            return default_parts(self.cwd, list(self.tools.values()))
+        return [SystemPart(name="system", text=self.system)] if isinstance(self.system, str) else list(self.system)
+
+    async def _place_changed(self, event: SessionChange, context: Any) -> None:
+        for tool in self.tools.values():
+            if tool.on_session is not None:
+                told = tool.on_session(event)
+                if told is not None:
+                    await told
+
+
+def _user(text: str, images: Sequence[JsonObject]) -> Message:
+    return user([{"type": "text", "text": text}, *images] if images else text)

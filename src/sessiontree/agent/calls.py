@@ -1,0 +1,91 @@
+"""Tool calls: which may run together, and how one is carried out from the question to handlers to its output."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import msgspec
+from msgspec import UNSET
+
+from sessiontree.agent.tool import Tool, ToolContext, ToolError, ToolOutput, as_output
+from sessiontree.core.entries import Message
+from sessiontree.core.messages import ToolCall, text_blocks, tool_result
+from sessiontree.hooks.bus import Hooks
+from sessiontree.hooks.events import BeforeToolCall, Signal, ToolCallAnswer, ToolResult, ToolStart, ToolUpdate
+
+ABORTED = ToolOutput(content="The call was aborted.", is_error=True)
+NOT_MADE = ToolOutput(content="The call was not made: the run was aborted before.", is_error=True)
+CUT_OFF = ToolOutput(
+    content="The call was not made: your answer was cut off at its limit, so the arguments may not be whole.",
+    is_error=True,
+)
+
+
+def groups(calls: Iterable[ToolCall], tools: Mapping[str, Tool]) -> Iterator[list[ToolCall]]:
+    """Calls in their order, those together that may run at the same time."""
+    group: list[ToolCall] = []
+    for call in calls:
+        tool = tools.get(call.name)
+        if tool is not None and tool.concurrent:
+            group.append(call)
+            continue
+        if group:
+            yield group
+        yield [call]
+        group = []
+    if group:
+        yield group
+
+
+async def carry_out(
+    call: ToolCall, tools: Mapping[str, Tool], hooks: Hooks, *, cwd: str, signal: Signal, agent: Any
+) -> ToolOutput:
+    """What a call brings. Whatever goes wrong is an output too, so that the model can go on."""
+    asked, answer = await hooks.ask(BeforeToolCall(call=call))
+    if answer.cancel:
+        reason = answer.reason if isinstance(answer, ToolCallAnswer) and answer.reason is not UNSET else ""
+        output = ToolOutput(content=f"The call was blocked{f': {reason}' if reason else '.'}", is_error=True)
+    else:
+        call = asked.call
+        await hooks.tell(ToolStart(call=call))
+        output = await _run(call, tools, hooks, cwd, signal, agent)
+    result, _ = await hooks.ask(
+        ToolResult(
+            call=call, content=text_blocks(output.content), is_error=output.is_error, details=_plain(output.details)
+        )
+    )
+    return ToolOutput(content=_plain(result.content), is_error=result.is_error, details=_plain(result.details))
+
+
+async def _run(
+    call: ToolCall, tools: Mapping[str, Tool], hooks: Hooks, cwd: str, signal: Signal, agent: Any
+) -> ToolOutput:
+    tool = tools.get(call.name)
+    if tool is None:
+        known = f"there are {', '.join(tools)}" if tools else "there are none"
+        return ToolOutput(content=f"There is no tool {call.name!r}; {known}.", is_error=True)
+    try:
+        context = ToolContext(
+            call=call,
+            arguments=tool.parse(call.arguments),
+            cwd=cwd,
+            signal=signal,
+            update=lambda text: hooks.show(ToolUpdate(call=call, text=text)),
+            agent=agent,
+        )
+        return as_output(await tool.run(context))
+    except ToolError as error:
+        return ToolOutput(content=str(error), is_error=True)
+    except Exception as error:  # noqa: BLE001 - a tool may raise anything, and the model is to know
+        return ToolOutput(content=f"{call.name} failed with {type(error).__name__}: {error}", is_error=True)
+
+
+def _plain(value: Any) -> Any:
+    """`value` as JSON can hold it; what it cannot hold becomes text."""
+    return None if value is None else msgspec.to_builtins(value, enc_hook=str, str_keys=True)
+
+
+def result_message(call: ToolCall, output: ToolOutput) -> Message:
+    message = tool_result(call.id, call.name, output.content, error=output.is_error).message
+    return Message(message if output.details is None else {**message, "details": output.details})

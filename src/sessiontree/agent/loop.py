@@ -1,0 +1,317 @@
+"""The loop: ask the model, carry out what it calls for, write it all down, until there is nothing left to do.
+
+A `Run` is one way through it, from a prompt to the answer. Whatever happens, what has arrived is in the session:
+failures of the model are part of the `Outcome`, never an exception in the middle of a turn. Where things are
+written is in `record`, tool calls in `calls`, making room in `room`; who starts and stops a run is the `Agent`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import aclosing
+from typing import NamedTuple
+
+from msgspec import Struct
+
+from sessiontree.agent.calls import ABORTED, CUT_OFF, NOT_MADE, carry_out, groups, result_message
+from sessiontree.agent.queues import Said
+from sessiontree.agent.record import Record
+from sessiontree.agent.room import Room
+from sessiontree.agent.tool import ToolOutput
+from sessiontree.agent.worker import Worker
+from sessiontree.core.context import build_context
+from sessiontree.core.entries import (
+    Body,
+    ContextEdit,
+    CustomMessage,
+    Entry,
+    JsonObject,
+    Message,
+    ModelChange,
+    ThinkingLevelChange,
+)
+from sessiontree.core.messages import ToolCall, role, text, tool_calls
+from sessiontree.errors import SessionTreeError
+from sessiontree.hooks.bus import Hooks
+from sessiontree.hooks.events import (
+    BeforeMessage,
+    BeforeRequest,
+    MessageDelta,
+    MessageEnd,
+    MessageStart,
+    Notice,
+    RunEnd,
+    RunStart,
+    ToolEnd,
+    TurnEnd,
+    TurnStart,
+)
+from sessiontree.model.base import (
+    Draft,
+    Finished,
+    Model,
+    ModelError,
+    ModelEvent,
+    Request,
+    TextDelta,
+    ThinkingDelta,
+    ToolCallDelta,
+    ToolCallEnd,
+    ToolCallStart,
+)
+
+GRACE = 5.0
+"""Seconds that an aborted tool has to come to its end; then it is left behind."""
+
+
+class Outcome(Struct, frozen=True, kw_only=True):
+    """How a run ended."""
+
+    message: Entry | None = None
+    """The model's last message, as it was written."""
+    aborted: bool = False
+    cancelled: bool = False
+    """A handler did not let it happen."""
+    error: SessionTreeError | None = None
+    """A `ModelError`; or `BranchMoved` when the branch was moved meanwhile, and `message` is a late result."""
+
+    @property
+    def ok(self) -> bool:
+        return not (self.aborted or self.cancelled or self.error)
+
+    @property
+    def text(self) -> str:
+        """What the model said last."""
+        body = None if self.message is None else self.message.body
+        return text(body.message.get("content")) if isinstance(body, Message) else ""
+
+
+class _Turn(NamedTuple):
+    entry: Entry
+    called: bool
+    """Whether it called tools, so that the model is to see what they brought."""
+    error: Exception | None
+
+
+class _Cancelled(Exception):
+    """A handler cancelled what the run was about to do."""
+
+
+class Run:
+    def __init__(self, agent: Worker, record: Record, system: str) -> None:
+        self.agent = agent
+        self.record = record
+        self._system = system
+        self._room = Room(agent, record, system)
+        self._hooks = agent.hooks
+        self._signal = agent.stop.signal
+
+    async def through(self, opening: Sequence[Said]) -> Outcome:
+        """Say what opens the run, and go on until the model has answered."""
+        await self._hooks.tell(RunStart())
+        error: BaseException | None = None
+        try:
+            outcome = await self._loop(opening)
+            error = outcome.error
+            return outcome
+        except BaseException as raised:
+            error = raised
+            raise
+        finally:
+            await self._hooks.tell(RunEnd(aborted=self._signal.aborted, error=None if error is None else str(error)))
+
+    async def _loop(self, opening: Sequence[Said]) -> Outcome:
+        last: Entry | None = None
+        recovered, count = False, 0
+        try:
+            await self._room.make()
+            await self._say(opening)
+            while not self._signal.aborted:
+                count += 1
+                turn = await self._turn(count)
+                last = turn.entry
+                if self.record.moved is not None:
+                    return Outcome(message=last, error=self.record.moved, aborted=self._signal.aborted)
+                if turn.error is not None:
+                    if not recovered and await self._recovered(turn):
+                        recovered = True
+                        continue
+                    if isinstance(turn.error, SessionTreeError):
+                        return Outcome(message=last, error=turn.error)
+                    raise turn.error
+                if await self._said_more(run_ends=not turn.called):
+                    recovered = False
+                elif not turn.called:
+                    break
+            return Outcome(message=last, aborted=self._signal.aborted)
+        except _Cancelled:
+            return Outcome(message=last, cancelled=True)
+
+    async def _said_more(self, *, run_ends: bool) -> bool:
+        """Between two requests, or where the run would end: say what waits, and make room."""
+        while not self._signal.aborted:
+            due = self.agent.queues.due(run_ends=run_ends)
+            if due:
+                await self._hooks.tell(self.agent.queues.changed())
+                await self._say(due)
+            await self._room.make()
+            if due or not run_ends or not self.agent.queues.has_due:
+                return bool(due)
+        return False
+
+    async def _turn(self, count: int) -> _Turn:
+        await self._hooks.tell(TurnStart(number=count))
+        message, error = await self._answer()
+        entry = await self._write(Message(message))
+        results: list[Entry] = []
+        if error is None and message.get("stopReason") != "aborted":
+            results = await self._call_tools(message)
+        await self._hooks.tell(TurnEnd(number=count, message=entry, tool_results=tuple(results)))
+        await self.write_annexes()
+        return _Turn(entry, bool(results), error)
+
+    # Asking the model
+
+    async def _answer(self) -> tuple[JsonObject, Exception | None]:
+        """The model's message, as far as it has come, and what went wrong."""
+        context = build_context(self.record.branch.session.tree, self.record.follow())
+        asked, answer = await self._hooks.ask(BeforeRequest(messages=context.to_llm(), system=self._system))
+        if answer.cancel:
+            raise _Cancelled
+        request = Request(
+            messages=asked.messages,
+            system=asked.system,
+            tools=tuple(tool.spec for tool in self.agent.tools.values()),
+            thinking=self.agent.thinking,
+        )
+        model = self.agent.model
+        draft = Draft(model.info)
+        try:
+            await self.agent.stop.start(self._stream(model, request, draft))
+        except asyncio.CancelledError:
+            if not self._signal.aborted:
+                raise
+            return draft.message("aborted", "the run was aborted"), None
+        except ModelError as error:
+            return draft.message("error", error.reason), error
+        except Exception as error:  # noqa: BLE001 - it is raised again, once what has arrived is written
+            return draft.message("error", f"{type(error).__name__}: {error}"), error
+        message = draft.message()
+        return message, self._room.overflow(message)
+
+    async def _stream(self, model: Model, request: Request, draft: Draft) -> None:
+        await self._hooks.tell(MessageStart(role="assistant"))
+        finished = False
+        async with aclosing(model.stream(request)) as events:
+            async for event in events:
+                draft.take(event)
+                delta = _delta(event)
+                if delta is not None:
+                    await self._hooks.tell(delta)
+                finished = finished or isinstance(event, Finished)
+        if not finished:
+            raise ModelError(model.info.name, "network", "the answer ended before it was whole")
+
+    # Carrying out what it calls for
+
+    async def _call_tools(self, message: JsonObject) -> list[Entry]:
+        """Results are written in the order of their calls, each as soon as those before it are there."""
+        cut_off = message.get("stopReason") == "length"
+        results: list[Entry] = []
+        for group in groups(tool_calls(message), self.agent.tools):
+            for call, task in [(call, None if cut_off else self._called(call)) for call in group]:
+                output = CUT_OFF if cut_off else NOT_MADE if task is None else await self._output(task)
+                entry = await self._write(result_message(call, output))
+                await self._hooks.tell(ToolEnd(call=call, entry=entry))
+                results.append(entry)
+        return results
+
+    def _called(self, call: ToolCall) -> asyncio.Task[ToolOutput] | None:
+        if self._signal.aborted:
+            return None
+        agent = self.agent
+        work = carry_out(call, agent.tools, self._hooks, cwd=agent.cwd, signal=self._signal, agent=agent)
+        return agent.stop.start(work)
+
+    async def _output(self, task: asyncio.Task[ToolOutput]) -> ToolOutput:
+        aborted = asyncio.create_task(self._signal.wait())
+        await asyncio.wait([task, aborted], return_when=asyncio.FIRST_COMPLETED)
+        aborted.cancel()
+        if not task.done():
+            await asyncio.wait([task], timeout=GRACE)
+        return task.result() if task.done() and not task.cancelled() else ABORTED
+
+    # Writing
+
+    async def _say(self, messages: Sequence[Said]) -> None:
+        """Write what users and extensions say, and before it the settings that hold from here on."""
+        if not messages:
+            return
+        bodies = [*self._settings(), *[await self._before(said) for said in messages]]
+        for entry in await self.record.extend(bodies):
+            await tell_written(self._hooks, entry)
+
+    async def _write(self, body: Body) -> Entry:
+        """Write what has come of the run, late if need be."""
+        (entry,) = await self.record.extend_or_late([await self._before(body)])
+        await tell_written(self._hooks, entry)
+        return entry
+
+    async def write_annexes(self) -> None:
+        """Write what waited for the end of the turn, and what comes while that is done."""
+        while annexes := self.agent.queues.take_annexes():
+            for body in annexes:
+                await self._write(body)
+
+    async def _before(self, body: Body) -> Body:
+        if not isinstance(body, Message):
+            return body
+        event, answer = await self._hooks.ask(BeforeMessage(message=body.message))
+        if answer.cancel and role(body.message) == "user":
+            raise _Cancelled
+        if role(event.message) != role(body.message):
+            self._hooks.show(Notice(level="error", text="a handler changed the role of a message: it stays as it was"))
+            return body
+        return Message(event.message)
+
+    def _settings(self) -> list[Body]:
+        """The model and the thinking level, where the path says otherwise."""
+        state = build_context(self.record.branch.session.tree, self.record.follow()).state
+        info = self.agent.model.info
+        changes: list[Body] = []
+        if (state.provider, state.model) != (info.provider, info.model):
+            changes.append(ModelChange(provider=info.provider, model=info.model))
+        if state.thinking_level != self.agent.thinking:
+            changes.append(ThinkingLevelChange(self.agent.thinking))
+        return changes
+
+    async def _recovered(self, turn: _Turn) -> bool:
+        """After an answer that failed since the conversation is too long: whether it is short enough to ask again."""
+        if not isinstance(turn.error, ModelError) or turn.error.kind != "overflow":
+            return False
+        await self.record.extend([ContextEdit(target=turn.entry.id, replacement=None)])
+        return await self._room.make_after_overflow()
+
+
+async def tell_written(hooks: Hooks, entry: Entry) -> None:
+    """Tell of a message that was written. The model's own began when it began to arrive."""
+    if isinstance(entry.body, Message | CustomMessage):
+        said_by = role(entry.body.message) if isinstance(entry.body, Message) else "custom"
+        if said_by != "assistant":
+            await hooks.tell(MessageStart(role=said_by))
+        await hooks.tell(MessageEnd(entry=entry))
+
+
+def _delta(event: ModelEvent) -> MessageDelta | None:
+    match event:
+        case TextDelta(text):
+            return MessageDelta(kind="text", text=text)
+        case ThinkingDelta(text):
+            return MessageDelta(kind="thinking", text=text)
+        case ToolCallStart(id, name):
+            return MessageDelta(kind="tool_call", text="", call=id, name=name)
+        case ToolCallDelta(id, arguments):
+            return MessageDelta(kind="tool_call", text=arguments, call=id)
+        case ToolCallEnd() | Finished():
+            return None

@@ -1,0 +1,84 @@
+"""The record: where a run writes, and what becomes of it when somebody moves the branch meanwhile.
+
+A run writes where it left off. If its branch has been moved elsewhere, what the run still has to say is written as
+late results: under the place it belongs to, on no branch, moving nobody. Writing waits for the disk, so it is done
+in a thread, one write after the other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from sessiontree.core.entries import Body, Entry, EntryId
+from sessiontree.errors import BranchMoved, NotFound, SessionTreeError
+from sessiontree.session import Branch
+
+SPEAKING = frozenset({"message", "custom_message", "branch_summary", "compaction", "reset_boundary"})
+"""Entries that change what a model sees. Others, written by an extension say, are no move."""
+
+
+class Record:
+    def __init__(self, branch: Branch) -> None:
+        self.branch = branch
+        self.at: EntryId | None = branch.leaf
+        """Where the run stands."""
+        self.moved: SessionTreeError | None = None
+        """Says that the branch is elsewhere now; from then on everything is late."""
+        self._writing = asyncio.Lock()
+
+    def follow(self) -> EntryId | None:
+        """Where the run stands, behind what others have added there without saying anything to the model."""
+        if self.moved is None:
+            try:
+                self.at = self._head()
+            except (BranchMoved, NotFound) as error:
+                self.moved = error
+        return self.at
+
+    async def extend(self, bodies: Sequence[Body]) -> list[Entry]:
+        """Write entries where the run stands. Raises `BranchMoved`, with nothing written."""
+        async with self._writing:
+            return self._took(await asyncio.to_thread(self._extend, bodies))
+
+    async def extend_or_late(self, bodies: Sequence[Body]) -> list[Entry]:
+        """Write entries where the run stands, or as late results where the branch has been moved."""
+        async with self._writing:
+            if self.moved is None:
+                try:
+                    return self._took(await asyncio.to_thread(self._extend, bodies))
+                except (BranchMoved, NotFound) as error:
+                    self.moved = error
+            return self._took(await asyncio.to_thread(self._late, bodies))
+
+    def _took(self, entries: list[Entry]) -> list[Entry]:
+        self.at = entries[-1].id
+        return entries
+
+    def _extend(self, bodies: Sequence[Body]) -> list[Entry]:
+        session, name = self.branch.session, self.branch.name
+        while True:
+            head = self._head()
+            try:
+                return session.extend(bodies, branch=name, expected=head)
+            except BranchMoved:
+                self._head()  # raises it again, unless what has come is no move
+
+    def _late(self, bodies: Sequence[Body]) -> list[Entry]:
+        return self.branch.session.extend(bodies, parent=self._place(), branch=None)
+
+    def _place(self) -> Entry | None:
+        return None if self.at is None else self.branch.session.tree[self.at]
+
+    def _head(self) -> EntryId | None:
+        """The branch's head. Raises `BranchMoved` if it is not where the run left it."""
+        head, tree = self.branch.leaf, self.branch.session.tree
+        for entry in tree.up(head):
+            if entry.id == self.at:
+                return head
+            if entry.type in SPEAKING:
+                break
+        else:
+            if self.at is None:
+                return head
+        raise BranchMoved(self.branch.name, self.at, head)

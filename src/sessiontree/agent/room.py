@@ -1,0 +1,95 @@
+"""Room in the model's window: when a conversation is too long for it, and having it compacted."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sessiontree.agent.record import Record
+from sessiontree.agent.worker import Worker
+from sessiontree.config import CompactionSettings
+from sessiontree.core.compaction import budget, context_tokens
+from sessiontree.core.entries import JsonObject
+from sessiontree.core.messages import is_object, number
+from sessiontree.core.tokens import CHARACTERS_PER_TOKEN
+from sessiontree.errors import SessionTreeError
+from sessiontree.hooks.events import CompactReason
+from sessiontree.model.base import ModelError
+
+if TYPE_CHECKING:
+    from sessiontree.ops.compact import CompactOutcome
+
+FULL = 0.99
+"""An answer of nothing to a request that took this share of the window: there was no room for one."""
+
+
+class Room:
+    """The room that one run has."""
+
+    def __init__(self, agent: Worker, record: Record, system: str) -> None:
+        self._agent = agent
+        self._record = record
+        self._system = system
+        self._failed = False
+        """Whether a compaction has failed: the run goes on without, rather than paying for one after each turn."""
+
+    @property
+    def _settings(self) -> CompactionSettings:
+        return self._agent.settings.compaction_of(self._agent.model.info.name)
+
+    async def make(self) -> None:
+        """Compact a conversation that has grown too long."""
+        settings, window = self._settings, self._agent.model.info.context_window
+        if self._failed or not settings.enabled or self._agent.stop.signal.aborted:
+            return
+        path = self._record.branch.session.tree.path(self._record.follow())
+        limit = budget(window, settings.reserve_tokens, settings.keep_recent_tokens).limit
+        if self._record.moved is None and context_tokens(path, self._unseen()) > limit:
+            await self._try("threshold")
+
+    async def make_after_overflow(self) -> bool:
+        """Compact a conversation that the model refused as too long, and say whether asking again is worth it."""
+        return self._settings.enabled and await self._try("overflow")
+
+    async def _try(self, reason: CompactReason) -> bool:
+        try:
+            outcome = await compact(self._agent, self._record, reason)
+        except SessionTreeError:  # handlers and listeners have been told
+            self._failed = True
+            return False
+        return outcome.entry is not None
+
+    def _unseen(self) -> int:
+        """Estimated tokens of what a request has beside its messages."""
+        specs = sum(len(tool.description) + len(str(tool.parameters)) for tool in self._agent.tools.values())
+        return (len(self._system) + specs) // CHARACTERS_PER_TOKEN
+
+    def overflow(self, message: JsonObject) -> ModelError | None:
+        """The failure that an empty answer is when it had no room."""
+        info, usage = self._agent.model.info, message.get("usage")
+        if message.get("stopReason") != "length" or not is_object(usage) or number(usage.get("output")):
+            return None
+        asked = sum(number(usage.get(key)) for key in ("input", "cacheRead", "cacheWrite"))
+        if asked < FULL * info.context_window:
+            return None
+        return ModelError(info.name, "overflow", "the conversation leaves no room for an answer")
+
+
+async def compact(
+    agent: Worker, record: Record, reason: CompactReason, instructions: str | None = None
+) -> CompactOutcome:
+    """Compact the branch that `record` writes on, by the one way there is."""
+    from sessiontree.ops.compact import compact as compact_branch
+
+    outcome = await compact_branch(
+        record.branch,
+        agent.model,
+        agent.hooks,
+        settings=agent.settings.compaction_of(agent.model.info.name),
+        instructions=instructions,
+        reason=reason,
+        will_retry=reason == "overflow",
+        signal=agent.stop.signal,
+    )
+    if outcome.entry is not None:
+        record.at = outcome.entry.id
+    return outcome

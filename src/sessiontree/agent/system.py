@@ -1,0 +1,76 @@
+"""The system prompt: a few lines of ours, then what the user and the project say in their `AGENTS.md` files.
+
+It is made anew for every run and never stored: it belongs to the program and the machine, not to the conversation.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from sessiontree.agent.tool import Tool
+from sessiontree.config import home
+
+FILE = "AGENTS.md"
+LARGEST = 64 << 10
+"""How much of such a file is taken, in bytes."""
+
+OURS = """\
+You are an agent that helps with the work in a folder of files. Look before you change anything, do what is asked and \
+no more, and check what you did. Say in a few plain sentences what you found and changed; name files by their paths. \
+When something cannot be done, say so and why."""
+
+
+class SystemPart(Struct, frozen=True, kw_only=True):
+    """One part of the system prompt."""
+
+    name: str
+    """What it is: `sessiontree` for ours, `tools` and `folder`, or the path of a file."""
+    text: str
+
+
+def default_parts(cwd: str, tools: Sequence[Tool]) -> list[SystemPart]:
+    """The system prompt of an agent that works in `cwd`."""
+    parts = [SystemPart(name="sessiontree", text=OURS)]
+    if tools:
+        names = ", ".join(tool.name for tool in tools)
+        parts.append(SystemPart(name="tools", text=f"Your tools: {names}. Paths are relative to the working folder."))
+    parts.append(SystemPart(name="folder", text=f"The working folder is {cwd}"))
+    return [*parts, *instructions(cwd)]
+
+
+def instructions(cwd: str) -> list[SystemPart]:
+    """What the `AGENTS.md` files say: the user's, then those of the project, from its top down to `cwd`."""
+    paths = dict.fromkeys(os.path.join(folder, FILE) for folder in (home(), *_project_folders(cwd)))
+    said = ((path, _read(path)) for path in paths)
+    return [SystemPart(name=path, text=f"Instructions in {path}:\n\n{text}") for path, text in said if text]
+
+
+def joined(parts: Sequence[SystemPart]) -> str:
+    return "\n\n".join(part.text for part in parts)
+
+
+def _project_folders(cwd: str) -> list[str]:
+    """From the top of the repository down to `cwd`; outside a repository, `cwd` alone."""
+    folders = [cwd]
+    while not os.path.lexists(os.path.join(folders[0], ".git")):
+        parent = os.path.dirname(folders[0])
+        if parent == folders[0]:
+            return [cwd]
+        folders.insert(0, parent)
+    return folders
+
+
+def _read(path: str) -> str:
+    """The text of a file; empty where there is none."""
+    if not os.path.isfile(path):
+        return ""
+    try:
+        with open(path, "rb") as file:
+            raw = file.read(LARGEST + 1)
+    except OSError:
+        return ""
+    text = raw[:LARGEST].decode("utf-8", "replace").strip()
+    return f"{text}\n\n[The file goes on; only its first {LARGEST >> 10} KiB are here.]" if len(raw) > LARGEST else text

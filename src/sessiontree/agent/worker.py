@@ -1,0 +1,27 @@
+"""The worker: what the parts of a run need of the agent it belongs to.
+
+The model, the tools and the thinking level may change while a run goes on, so they are looked up when needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from sessiontree.agent.queues import Queues
+from sessiontree.agent.stop import Stop
+from sessiontree.agent.tool import Tool
+from sessiontree.config import Config
+from sessiontree.hooks.bus import Hooks
+from sessiontree.model.base import Model
+
+
+class Worker(Protocol):
+    model: Model
+    tools: Mapping[str, Tool]
+    thinking: str
+    cwd: str
+    settings: Config
+    hooks: Hooks
+    queues: Queues
+    stop: Stop

@@ -1,0 +1,588 @@
+"""The loop: what is asked, what is written, and what happens when something goes wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import sessiontree as st
+from sessiontree.agent.agent import Agent
+from sessiontree.agent.tool import Tool, ToolContext, ToolOutput, tool
+from sessiontree.core.entries import Custom, ModelChange, ThinkingLevelChange
+from sessiontree.core.messages import ToolCall
+from sessiontree.errors import BranchMoved, InvalidOperation, StoreError
+from sessiontree.hooks.bus import Hooks
+from sessiontree.hooks.events import MessageDelta, MessageEnd, Notice, RunEnd, ToolUpdate
+from sessiontree.model.base import ModelError, TextDelta
+from sessiontree.model.scripted import INFO, Delay, ScriptedModel, Stop, Thinking
+from sessiontree.session import Session
+from tests.agent.conftest import MakeAgent, last, messages, names, recorded, said, scripted, sent
+
+
+@tool(concurrent=True)
+async def echo(text: str, after: float = 0) -> str:
+    """Say it again."""
+    await asyncio.sleep(after)
+    return text
+
+
+@tool
+async def fail() -> None:
+    """Fail."""
+    raise ValueError("broken")
+
+
+def call(id: str, name: str = "echo", **arguments: Any) -> ToolCall:
+    return ToolCall(id, name, arguments)
+
+
+async def wait_until(condition: Any, seconds: float = 5) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        await asyncio.sleep(0.005)
+
+
+# A conversation
+
+
+async def test_a_prompt_is_answered_and_both_are_written(agent: MakeAgent, session: Session) -> None:
+    made = agent("Hello there.")
+
+    outcome = await made.prompt("Hi")
+
+    assert outcome.ok
+    assert outcome.text == "Hello there."
+    assert said(session.head) == ["user: Hi", "assistant: Hello there."]
+    assert last(session.head)["stopReason"] == "stop"
+    assert last(session.head)["usage"]["output"] > 0
+    assert sent(made) == ["user: Hi"]
+    assert scripted(made).requests[0].system == "Be brief."
+
+
+async def test_the_model_and_the_thinking_level_are_written_once(agent: MakeAgent, session: Session) -> None:
+    made = agent("One", "Two", thinking="high")
+
+    await made.prompt("1")
+    await made.prompt("2")
+
+    settings = [entry.body for entry in session.head.path() if entry.type.endswith("_change")]
+    assert settings == [ModelChange(provider="scripted", model="scripted"), ThinkingLevelChange("high")]
+    assert [request.thinking for request in scripted(made).requests] == ["high", "high"]
+    assert Agent(session.head, ScriptedModel()).thinking == "high"
+
+
+async def test_images_go_with_a_prompt(agent: MakeAgent, session: Session) -> None:
+    image = {"type": "image", "data": "AA==", "mimeType": "image/png"}
+
+    await agent("A dot.").prompt("What is it?", [image])
+
+    assert messages(session.head.path())[0]["content"] == [{"type": "text", "text": "What is it?"}, image]
+
+
+async def test_events_tell_every_step_in_order(agent: MakeAgent) -> None:
+    made = agent([Thinking("Hm."), "Look. ", call("c1", text="x")], "Done.", tools=[echo])
+    events = recorded(made.hooks)
+
+    await made.prompt("Go")
+
+    assert names(events) == [
+        "input", "run_start", "before_message", "message_start", "message_end",
+        "turn_start", "before_request", "message_start", "before_message", "message_end",
+        "before_tool_call", "tool_start", "tool_result", "before_message", "message_start", "message_end", "tool_end",
+        "turn_end",
+        "turn_start", "before_request", "message_start", "before_message", "message_end", "turn_end", "run_end",
+    ]  # fmt: skip
+    deltas = [event for event in events if isinstance(event, MessageDelta)]
+    assert "".join(event.text for event in deltas if event.kind == "thinking") == "Hm."
+    assert "".join(event.text for event in deltas if event.kind == "text") == "Look. Done."
+    begun = next(event for event in deltas if event.kind == "tool_call")
+    assert (begun.call, begun.name) == ("c1", "echo")
+
+
+async def test_events_can_be_read_as_they_come(agent: MakeAgent) -> None:
+    made = agent("Hello there.")
+    events = made.events()
+    asking = asyncio.create_task(made.prompt("Hi"))
+
+    seen = [event async for event in events]
+
+    assert isinstance(seen[-1], RunEnd)
+    assert (await asking).text == "Hello there."
+
+
+async def test_an_agent_does_one_thing_at_a_time(agent: MakeAgent, session: Session) -> None:
+    made = agent([Delay(0.2), "One"])
+    first = asyncio.create_task(made.prompt("1"))
+    await asyncio.sleep(0)
+
+    assert made.running
+    with pytest.raises(InvalidOperation, match="is running"):
+        await made.prompt("2")
+    assert (await first).ok
+    assert not made.running
+
+
+# Tools
+
+
+async def test_tools_are_called_and_the_model_sees_what_they_brought(agent: MakeAgent, session: Session) -> None:
+    made = agent([call("c1", text="x")], "It says x.", tools=[echo])
+
+    await made.prompt("Go")
+
+    assert said(session.head) == ["user: Go", "assistant: ", "toolResult: x", "assistant: It says x."]
+    result = messages(session.head.path())[2]
+    assert (result["toolCallId"], result["toolName"], result["isError"]) == ("c1", "echo", False)
+    assert sent(made) == ["user: Go", "assistant: ", "toolResult: x"]
+    assert [spec.name for spec in scripted(made).requests[0].tools] == ["echo"]
+
+
+async def test_calls_that_only_look_run_together_and_results_keep_their_order(
+    agent: MakeAgent, session: Session
+) -> None:
+    calls = [call("c1", text="slow", after=0.3), call("c2", text="fast", after=0.2), call("c3", text="now")]
+    made = agent(calls, "Done.", tools=[echo])
+    start = time.monotonic()
+
+    await made.prompt("Go")
+
+    assert time.monotonic() - start < 0.45
+    assert said(session.head)[2:5] == ["toolResult: slow", "toolResult: fast", "toolResult: now"]
+
+
+async def test_calls_that_change_something_wait_for_each_other(agent: MakeAgent) -> None:
+    running = 0
+
+    @tool
+    async def change() -> str:
+        """Change."""
+        nonlocal running
+        running += 1
+        assert running == 1
+        await asyncio.sleep(0.01)
+        running -= 1
+        return "changed"
+
+    made = agent([call("c1", "change"), call("c2", "change"), call("c3", text="x")], "Done.", tools=[change, echo])
+
+    assert (await made.prompt("Go")).ok
+    assert sent(made)[2:] == ["toolResult: changed", "toolResult: changed", "toolResult: x"]
+
+
+async def test_whatever_goes_wrong_in_a_call_is_told_to_the_model(agent: MakeAgent, session: Session) -> None:
+    made = agent(
+        [call("c1", "nothing"), call("c2"), call("c3", "fail"), ToolCall("c4", "echo", "no object")],
+        "I see.",
+        tools=[echo, fail],
+    )
+
+    await made.prompt("Go")
+
+    results = messages(session.head.path())[2:6]
+    assert all(result["isError"] for result in results)
+    assert [result["content"][0]["text"] for result in results] == [
+        "There is no tool 'nothing'; there are echo, fail.",
+        "the arguments of echo are wrong: Object missing required field `text`",
+        "fail failed with ValueError: broken",
+        "the arguments of echo are wrong: Expected `object`, got `str`",
+    ]
+
+
+async def test_details_that_json_cannot_hold_become_text(agent: MakeAgent, session: Session) -> None:
+    async def run(context: ToolContext) -> ToolOutput:
+        return ToolOutput(content="ok", details={"path": Path("/x"), 1: 2})
+
+    made = agent([call("c1", "odd")], "Done.", tools=[Tool(name="odd", description="", run=run)])
+
+    assert (await made.prompt("Go")).ok
+    assert messages(session.head.path())[2]["details"] == {"path": "/x", "1": 2}
+
+
+async def test_calls_of_an_answer_that_was_cut_off_are_not_made(agent: MakeAgent, session: Session) -> None:
+    made = agent([call("c1", text="x"), Stop("length")], "Shorter.", tools=[echo])
+
+    await made.prompt("Go")
+
+    assert "cut off" in said(session.head)[2]
+
+
+async def test_output_of_a_tool_is_shown_while_it_runs(agent: MakeAgent) -> None:
+    @tool
+    async def talk(context: ToolContext) -> str:
+        """Talk."""
+        context.update("half")
+        return "whole"
+
+    made = agent([call("c1", "talk")], "Done.", tools=[talk])
+    events = recorded(made.hooks)
+
+    await made.prompt("Go")
+
+    assert [(event.call.id, event.text) for event in events if isinstance(event, ToolUpdate)] == [("c1", "half")]
+
+
+# Handlers
+
+
+async def test_handlers_may_change_the_input_the_request_the_call_and_the_result(session: Session) -> None:
+    hooks = Hooks()
+    hooks.on("input", lambda event, ctx: {"text": event.text.upper()})
+    hooks.on("context", lambda event, ctx: {"messages": event.messages[-1:], "system": "Other."})
+    hooks.on("tool_call", lambda event, ctx: {"arguments": {"text": "changed"}})
+    hooks.on("tool_result", lambda event, ctx: {"content": f"<{event.content[0]['text']}>"})
+    model = ScriptedModel([[call("c1", text="x")], "Done."])
+    made = Agent(session.head, model, [echo], hooks)
+
+    await made.prompt("go")
+
+    assert said(session.head) == ["user: GO", "assistant: ", "toolResult: <changed>", "assistant: Done."]
+    assert model.requests[1].system == "Other."
+    assert len(model.requests[1].messages) == 1
+
+
+async def test_a_handler_may_block_a_call_and_the_model_is_told_why(agent: MakeAgent, session: Session) -> None:
+    made = agent([call("c1", text="x")], "I see.", tools=[echo])
+    made.hooks.on("tool_call", lambda event, ctx: {"cancel": True, "reason": "not today"})
+    events = recorded(made.hooks)
+
+    await made.prompt("Go")
+
+    assert said(session.head)[2] == "toolResult: The call was blocked: not today"
+    assert "tool_start" not in names(events)
+
+
+@pytest.mark.parametrize(("event", "written"), [("input", []), ("before_message", []), ("context", ["user: Go"])])
+async def test_a_handler_may_cancel_a_prompt(
+    agent: MakeAgent, session: Session, event: str, written: list[str]
+) -> None:
+    made = agent("Never.")
+    made.hooks.on(event, lambda event, ctx: {"cancel": True})
+
+    outcome = await made.prompt("Go")
+
+    assert outcome.cancelled
+    assert not outcome.ok
+    assert said(session.head) == written
+    assert scripted(made).requests == []
+
+
+async def test_a_handler_may_change_a_message_but_not_its_role(agent: MakeAgent, session: Session) -> None:
+    made = agent("Secret: 42.")
+
+    def redact(event: Any, ctx: Any) -> Any:
+        if event.message["role"] == "assistant":
+            return {"message": {**event.message, "content": [{"type": "text", "text": "Secret: …"}]}}
+        return {"message": {**event.message, "role": "assistant"}}
+
+    made.hooks.on("before_message", redact)
+    events = recorded(made.hooks)
+
+    await made.prompt("Go")
+
+    assert said(session.head) == ["user: Go", "assistant: Secret: …"]
+    assert any(isinstance(event, Notice) and "role" in event.text for event in events)
+
+
+async def test_tools_are_told_when_the_place_changes_until_the_agent_is_closed(
+    agent: MakeAgent,
+) -> None:
+    from sessiontree.hooks.events import Navigated
+
+    told: list[Any] = []
+    keeper = Tool(name="keeper", description="", run=echo.run, on_session=told.append)
+    made = agent(tools=[keeper])
+    moved = Navigated(new_leaf="a", old_leaf="b")
+
+    await made.hooks.tell(moved)
+    made.close()
+    await made.hooks.tell(moved)
+
+    assert told == [moved]
+
+
+# Failures
+
+
+async def test_a_failure_of_the_model_is_written_with_what_had_arrived(agent: MakeAgent, session: Session) -> None:
+    error = ModelError("scripted:scripted", "server", "it broke", status=500)
+    made = agent(["Half of ", error], "Whole.")
+    events = recorded(made.hooks)
+
+    outcome = await made.prompt("Go")
+
+    assert outcome.error is error
+    assert said(session.head) == ["user: Go", "assistant: Half of "]
+    assert last(session.head)["stopReason"] == "error"
+    assert last(session.head)["errorMessage"] == "it broke"
+    assert [event for event in events if isinstance(event, RunEnd)] == [
+        RunEnd(aborted=False, error="scripted:scripted: it broke")
+    ]
+
+    assert (await made.continue_()).text == "Whole."
+    assert sent(made) == ["user: Go"]
+
+
+async def test_an_answer_that_ends_without_an_end_is_a_failure(session: Session) -> None:
+    class Broken:
+        info = INFO
+
+        async def stream(self, request: Any) -> Any:
+            yield TextDelta("Half")
+
+    outcome = await Agent(session.head, Broken()).prompt("Go")
+
+    assert isinstance(outcome.error, ModelError)
+    assert outcome.error.kind == "network"
+    assert last(session.head)["content"] == [{"type": "text", "text": "Half"}]
+
+
+async def test_a_model_with_a_bug_leaves_a_whole_session_and_the_bug_is_seen(session: Session) -> None:
+    class Buggy:
+        info = INFO
+
+        async def stream(self, request: Any) -> Any:
+            yield TextDelta("Half")
+            raise KeyError("oops")
+
+    made = Agent(session.head, Buggy())
+
+    with pytest.raises(KeyError):
+        await made.prompt("Go")
+    assert last(session.head)["errorMessage"] == "KeyError: 'oops'"
+    assert not made.running
+
+
+async def test_there_must_be_something_to_continue_from(agent: MakeAgent) -> None:
+    made = agent("Yes.")
+    with pytest.raises(InvalidOperation, match="nothing to answer"):
+        await made.continue_()
+    await made.prompt("Go")
+    with pytest.raises(InvalidOperation, match="nothing to answer"):
+        await made.continue_()
+
+
+async def test_a_disk_that_fails_is_an_error_and_the_agent_can_go_on(
+    agent: MakeAgent, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = agent("One", "Two")
+    await made.prompt("1")
+
+    def full(*_: Any, **__: Any) -> None:
+        raise StoreError("here", "no space left")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(session._store, "append", full)
+        with pytest.raises(StoreError, match="no space left"):
+            await made.prompt("2")
+
+    assert said(session.head) == ["user: 1", "assistant: One"]
+    assert (await made.prompt("3")).text == "Two"
+
+
+# Aborting
+
+
+async def test_aborting_writes_what_had_arrived(agent: MakeAgent, session: Session) -> None:
+    made = agent(["Half ", Delay(30), "whole"], "Again.")
+    events = recorded(made.hooks)
+    asking = asyncio.create_task(made.prompt("Go"))
+    await wait_until(lambda: any(isinstance(event, MessageDelta) for event in events))
+
+    made.abort()
+    outcome = await asyncio.wait_for(asking, 5)
+
+    assert outcome.aborted
+    assert outcome.text == "Half "
+    assert last(session.head)["stopReason"] == "aborted"
+    assert (await made.prompt("Again")).text == "Again."
+    assert sent(made) == ["user: Go", "user: Again"]
+
+
+async def test_aborting_a_tool_answers_every_call(agent: MakeAgent, session: Session) -> None:
+    calls = [call("c1", text="done"), call("c2", "wait"), call("c3", text="never")]
+
+    @tool
+    async def wait() -> str:
+        """Wait."""
+        await asyncio.sleep(30)
+        return "waited"
+
+    made = agent(calls, "Never.", tools=[echo, wait])
+    events = recorded(made.hooks)
+    asking = asyncio.create_task(made.prompt("Go"))
+    await wait_until(lambda: names(events).count("tool_start") == 2)
+
+    made.abort()
+    outcome = await asyncio.wait_for(asking, 5)
+
+    assert outcome.aborted
+    assert said(session.head)[2:] == [
+        "toolResult: done",
+        "toolResult: The call was aborted.",
+        "toolResult: The call was not made: the run was aborted before.",
+    ]
+    assert len(scripted(made).requests) == 1
+
+
+async def test_a_tool_that_does_not_stop_is_left_behind(
+    agent: MakeAgent, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sessiontree.agent.loop.GRACE", 0.1)
+    let_go = asyncio.Event()
+
+    @tool
+    async def stubborn() -> str:
+        """Never stop."""
+        while not let_go.is_set():
+            try:
+                await let_go.wait()
+            except asyncio.CancelledError:
+                continue
+        return ""
+
+    made = agent([call("c1", "stubborn")], tools=[stubborn])
+    events = recorded(made.hooks)
+    asking = asyncio.create_task(made.prompt("Go"))
+    await wait_until(lambda: "tool_start" in names(events))
+
+    made.abort()
+    assert (await asyncio.wait_for(asking, 5)).aborted
+    let_go.set()
+    assert said(session.head)[-1] == "toolResult: The call was aborted."
+
+
+async def test_cancelling_the_caller_aborts_and_still_writes(agent: MakeAgent, session: Session) -> None:
+    made = agent(["Half ", Delay(30)])
+
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(made.prompt("Go"), 0.1)
+
+    assert not made.running
+    assert said(session.head) == ["user: Go", "assistant: Half "]
+    assert last(session.head)["stopReason"] == "aborted"
+
+
+async def test_aborting_an_idle_agent_does_nothing(agent: MakeAgent) -> None:
+    made = agent("Fine.")
+
+    made.abort()
+
+    assert (await made.prompt("Go")).ok
+
+
+# Somebody else moves the branch
+
+
+async def test_what_a_run_says_after_the_branch_was_moved_is_a_late_result(agent: MakeAgent, session: Session) -> None:
+    made = agent("First.", [call("c1", "move")], "Never.", tools=[])
+    await made.prompt("1")
+    first = session.head.leaf
+
+    @tool
+    async def move() -> str:
+        """Move the branch away."""
+        session.navigate(first)
+        return "moved"
+
+    made.tools = {"move": move}
+    outcome = await made.prompt("2")
+
+    assert isinstance(outcome.error, BranchMoved)
+    assert outcome.message is not None
+    result = session.tree.entries[-1]
+    assert messages([result])[0]["role"] == "toolResult"
+    assert result.branch is None
+    assert result.parent == outcome.message.id
+    assert said(session.head) == ["user: 1", "assistant: First."]
+    assert len(scripted(made).requests) == 2
+
+
+async def test_a_branch_that_another_process_moved_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    file = tmp_path / "s.jsonl"
+    ours = st.create(file=file)
+    ours.append(st.user("0"))
+    theirs = st.open(file)
+    made = Agent(ours.head, ScriptedModel(["One", "Two"]))
+    theirs.append(st.user("theirs"))
+
+    with pytest.raises(BranchMoved):
+        await made.prompt("1")
+    assert said(ours.head) == ["user: 0", "user: theirs"]
+    assert (await made.prompt("1")).text == "One"
+
+
+async def test_a_branch_that_another_process_moves_in_the_middle_ends_the_run_with_nothing_lost(tmp_path: Path) -> None:
+    file = tmp_path / "s.jsonl"
+    ours = st.create(file=file)
+    theirs = st.open(file)
+
+    def interrupt(request: Any) -> str:
+        theirs.refresh()
+        theirs.append(st.user("theirs"))
+        return "Mine."
+
+    made = Agent(ours.head, ScriptedModel([interrupt]))
+    outcome = await made.prompt("1")
+
+    assert isinstance(outcome.error, BranchMoved)
+    assert outcome.text == "Mine."
+    assert said(ours.head) == ["user: 1", "user: theirs"]
+    branch = ours.create_branch("mine", at=outcome.message, current=False)
+    assert said(branch) == ["user: 1", "assistant: Mine."]
+
+
+async def test_what_an_extension_writes_meanwhile_without_speaking_is_no_move(
+    agent: MakeAgent, session: Session
+) -> None:
+    @tool
+    def remember() -> str:
+        """Write state."""
+        session.append(Custom(custom_type="todo", data=[1]))
+        return "ok"
+
+    made = agent([call("c1", "remember")], "Done.", tools=[remember])
+
+    assert (await made.prompt("Go")).ok
+    assert [entry.type for entry in session.head.path()][-3:] == ["custom", "message", "message"]
+
+
+# Responsive
+
+
+async def test_waiting_for_the_disk_does_not_hold_up_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    session = st.create(file=tmp_path / "s.jsonl")
+    append = session._store.append
+
+    def slow(*arguments: Any, **options: Any) -> Any:
+        time.sleep(0.2)
+        return append(*arguments, **options)
+
+    monkeypatch.setattr(session._store, "append", slow)
+    gaps: list[float] = []
+
+    async def beat() -> None:
+        while True:
+            before = time.monotonic()
+            await asyncio.sleep(0.005)
+            gaps.append(time.monotonic() - before)
+
+    heart = asyncio.create_task(beat())
+    await Agent(session.head, ScriptedModel(["One"])).prompt("1")
+    heart.cancel()
+
+    assert max(gaps) < 0.15
+
+
+async def test_message_end_carries_the_entry_that_was_written(agent: MakeAgent, session: Session) -> None:
+    made = agent("One")
+    events = recorded(made.hooks)
+
+    await made.prompt("1")
+
+    ended = [event.entry.id for event in events if isinstance(event, MessageEnd)]
+    assert ended == [entry.id for entry in session.head.path() if entry.type == "message"]

@@ -1,0 +1,242 @@
+"""What is said later: steering, follow-ups, the next turn, messages of extensions, commands of the user."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import sessiontree as st
+from sessiontree.agent.queues import Queued
+from sessiontree.agent.tool import tool
+from sessiontree.core.entries import CustomMessage
+from sessiontree.core.messages import ToolCall
+from sessiontree.hooks.events import Notice, QueueChanged, ToolUpdate
+from sessiontree.model.base import ModelError
+from sessiontree.model.scripted import Delay
+from sessiontree.session import Session
+from tests.agent.conftest import MakeAgent, last, recorded, said, scripted, sent
+
+
+def note(text: str) -> CustomMessage:
+    return CustomMessage(custom_type="note", content=text)
+
+
+def kinds(session: Session) -> list[str]:
+    return [entry.type for entry in session.head.path() if not entry.type.endswith("_change")]
+
+
+async def test_steering_goes_in_after_the_tool_calls_of_the_turn(agent: MakeAgent, session: Session) -> None:
+    @tool
+    async def work() -> str:
+        """Work."""
+        await made.steer("Not there")
+        await made.steer("Here")
+        return "worked"
+
+    made = agent([ToolCall("c1", "work", {}), ToolCall("c2", "work", {})], "As you wish.", tools=[work])
+
+    await made.prompt("Go")
+
+    assert said(session.head) == [
+        "user: Go",
+        "assistant: ",
+        "toolResult: worked",
+        "toolResult: worked",
+        "user: Not there",
+        "user: Here",
+        "user: Not there",
+        "user: Here",
+        "assistant: As you wish.",
+    ]
+    assert made.queued == Queued()
+
+
+async def test_steering_an_answer_without_calls_asks_again(agent: MakeAgent, session: Session) -> None:
+    made = agent([Delay(0.05), "One."], "Two.")
+    asking = asyncio.create_task(made.prompt("1"))
+    await asyncio.sleep(0.01)
+
+    await made.steer("2")
+    assert (await asking).text == "Two."
+
+    assert said(session.head) == ["user: 1", "assistant: One.", "user: 2", "assistant: Two."]
+
+
+async def test_follow_ups_wait_for_the_end_of_the_run_and_go_one_by_one(agent: MakeAgent, session: Session) -> None:
+    @tool
+    async def work() -> str:
+        """Work."""
+        await made.follow_up("Then this")
+        await made.follow_up("And that")
+        return "worked"
+
+    made = agent([ToolCall("c1", "work", {})], "Done.", "This too.", "That too.", tools=[work])
+    events = recorded(made.hooks)
+
+    assert (await made.prompt("Go")).text == "That too."
+
+    assert said(session.head)[3:] == [
+        "assistant: Done.",
+        "user: Then this",
+        "assistant: This too.",
+        "user: And that",
+        "assistant: That too.",
+    ]
+    changes = [event.follow_up for event in events if isinstance(event, QueueChanged)]
+    assert changes == [("Then this",), ("Then this", "And that"), ("And that",), ()]
+
+
+async def test_messages_for_the_next_turn_stand_before_the_next_prompt(agent: MakeAgent, session: Session) -> None:
+    made = agent("Yes.")
+
+    await made.next_turn(note("The build is green"))
+    assert made.queued.next_turn == ("The build is green",)
+    await made.prompt("Ready?")
+
+    assert kinds(session) == ["custom_message", "message", "message"]
+    assert sent(made) == ["user: The build is green", "user: Ready?"]
+
+
+async def test_what_waits_can_be_listed_and_taken_back(agent: MakeAgent, session: Session) -> None:
+    made = agent("Fine.")
+    await made.steer("a")
+    await made.follow_up("b")
+    await made.next_turn(st.user("c"))
+
+    assert await made.take_back() == Queued(steering=("a",), follow_up=("b",), next_turn=("c",))
+
+    assert made.queued == Queued()
+    await made.prompt("Go")
+    assert said(session.head) == ["user: Go", "assistant: Fine."]
+
+
+async def test_what_waits_survives_an_abort(agent: MakeAgent) -> None:
+    made = agent([Delay(30)])
+    asking = asyncio.create_task(made.prompt("Go"))
+    await asyncio.sleep(0.02)
+    await made.follow_up("later")
+
+    made.abort()
+    assert (await asking).aborted
+
+    assert made.queued.follow_up == ("later",)
+
+
+async def test_a_message_of_an_extension_is_written_at_once_when_nothing_runs(
+    agent: MakeAgent, session: Session
+) -> None:
+    made = agent()
+
+    await made.send_message(note("Saved"))
+
+    assert kinds(session) == ["custom_message"]
+    assert scripted(made).requests == []
+
+
+async def test_a_message_of_an_extension_may_trigger_a_turn(agent: MakeAgent, session: Session) -> None:
+    made = agent("I see.")
+
+    await made.send_message(note("The build broke"), trigger_turn=True)
+    await made.idle()
+
+    assert kinds(session) == ["custom_message", "message"]
+    assert sent(made) == ["user: The build broke"]
+
+
+async def test_a_message_of_an_extension_waits_for_the_end_of_the_turn_and_triggers_nothing(
+    agent: MakeAgent, session: Session
+) -> None:
+    @tool
+    async def work() -> str:
+        """Work."""
+        await made.send_message(note("During"), trigger_turn=True)
+        return "worked"
+
+    async def answer(request: Any) -> str:
+        await made.send_message(note("At the end"), trigger_turn=True)
+        return "Done."
+
+    made = agent([ToolCall("c1", "work", {})], answer, "Never.", tools=[work])
+
+    assert (await made.prompt("Go")).text == "Done."
+
+    assert kinds(session) == ["message", "message", "message", "custom_message", "message", "custom_message"]
+    assert sent(made) == ["user: Go", "assistant: ", "toolResult: worked", "user: During"]
+
+
+async def test_the_failure_of_a_run_that_nobody_waits_for_is_told(agent: MakeAgent, session: Session) -> None:
+    made = agent(ModelError("m", "auth", "no key"))
+    events = recorded(made.hooks)
+    session.close()
+
+    await made.send_message(note("x"), trigger_turn=True)
+    await made.idle()
+    await asyncio.sleep(0)
+
+    assert any(isinstance(event, Notice) and "closed" in event.text for event in events)
+
+
+async def test_a_command_of_the_user_is_in_the_context_or_not(agent: MakeAgent, session: Session) -> None:
+    made = agent("I see.", cwd="/")
+    events = recorded(made.hooks)
+
+    ran = await made.bash("echo one; exit 2")
+    await made.bash("echo two", in_context=False)
+    await made.prompt("Well?")
+
+    assert (ran.output, ran.exit_code) == ("one", 2)
+    shown = [entry.body.message for entry in session.head.path() if entry.type == "message"][:2]
+    assert [{**message, "timestamp": 0} for message in shown] == [
+        {
+            "role": "bashExecution",
+            "command": "echo one; exit 2",
+            "output": "one",
+            "exitCode": 2,
+            "cancelled": False,
+            "truncated": False,
+            "timestamp": 0,
+        },
+        {
+            "role": "bashExecution",
+            "command": "echo two",
+            "output": "two",
+            "exitCode": 0,
+            "cancelled": False,
+            "truncated": False,
+            "excludeFromContext": True,
+            "timestamp": 0,
+        },
+    ]
+    (run, asked) = sent(made)
+    assert "echo one" in run
+    assert asked == "user: Well?"
+    assert [event.text for event in events if isinstance(event, ToolUpdate)] == ["one\n", "two\n"]
+
+
+async def test_a_command_of_the_user_can_be_aborted(agent: MakeAgent, session: Session) -> None:
+    made = agent("Fine.")
+    running = asyncio.create_task(made.bash("echo begun; sleep 60"))
+    await asyncio.sleep(0.2)
+
+    made.abort()
+    ran = await asyncio.wait_for(running, 5)
+
+    assert (ran.aborted, ran.output) == (True, "begun")
+    assert last(session.head)["cancelled"] is True
+    assert "exitCode" not in last(session.head)
+    assert (await made.bash("echo again")).output == "again"
+
+
+async def test_a_command_beside_a_run_is_written_when_the_turn_ends(agent: MakeAgent, session: Session) -> None:
+    made = agent([Delay(0.3), "Done."], cwd="/")
+    asking = asyncio.create_task(made.prompt("Go"))
+    await asyncio.sleep(0.02)
+
+    await made.bash("echo beside")
+    await asking
+
+    assert [entry.body.message["role"] for entry in session.head.path() if entry.type == "message"] == [
+        "user",
+        "assistant",
+        "bashExecution",
+    ]

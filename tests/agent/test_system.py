@@ -1,0 +1,76 @@
+"""The system prompt: ours, the user's, the project's, or another one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sessiontree.agent.system import LARGEST, SystemPart, instructions
+from sessiontree.agent.tools import builtin_tools
+from tests.agent.conftest import MakeAgent, scripted
+
+
+def test_instructions_come_from_the_user_then_from_the_top_of_the_project_down(tmp_path: Path, home: Path) -> None:
+    inner = tmp_path / "repo" / "src" / "part"
+    inner.mkdir(parents=True)
+    (tmp_path / "repo" / ".git").mkdir()
+    (home / ".sessiontree").mkdir(parents=True)
+    for folder, text in {
+        tmp_path: "outside",
+        tmp_path / "repo": "top",
+        inner: "inner",
+        home / ".sessiontree": "user",
+    }.items():
+        (folder / "AGENTS.md").write_text(text)
+
+    assert [part.text.rpartition("\n")[2] for part in instructions(str(inner))] == ["user", "top", "inner"]
+    assert [Path(part.name).name for part in instructions(str(inner))] == ["AGENTS.md"] * 3
+
+
+def test_outside_a_repository_only_the_folder_itself_speaks(tmp_path: Path) -> None:
+    inner = tmp_path / "inner"
+    inner.mkdir()
+    (tmp_path / "AGENTS.md").write_text("above")
+    assert instructions(str(inner)) == []
+
+    (inner / "AGENTS.md").write_text("here")
+    assert [part.name for part in instructions(str(inner))] == [str(inner / "AGENTS.md")]
+
+
+def test_a_very_long_file_is_cut_and_says_so(tmp_path: Path) -> None:
+    (tmp_path / "AGENTS.md").write_text("x" * (LARGEST + 1))
+
+    (part,) = instructions(str(tmp_path))
+
+    assert part.text.count("x") == LARGEST
+    assert "goes on" in part.text
+
+
+async def test_the_parts_are_what_is_sent_and_a_file_that_changes_counts_from_the_next_run(
+    agent: MakeAgent, tmp_path: Path
+) -> None:
+    made = agent("One", "Two", system=None, cwd=str(tmp_path), tools=builtin_tools("read", "ls"))
+
+    await made.prompt("1")
+    (tmp_path / "AGENTS.md").write_text("Speak Latin.")
+    await made.prompt("2")
+
+    first, second = (request.system for request in scripted(made).requests)
+    assert "Your tools: read, ls." in first
+    assert str(tmp_path) in first
+    assert second.endswith("Speak Latin.")
+    assert [part.name for part in made.system_parts()] == [
+        "sessiontree",
+        "tools",
+        "folder",
+        str(tmp_path / "AGENTS.md"),
+    ]
+
+
+async def test_the_system_prompt_can_be_another_one_and_is_not_stored(agent: MakeAgent) -> None:
+    parts = [SystemPart(name="a", text="One."), SystemPart(name="b", text="Two.")]
+    made = agent("Yes.", system=parts)
+
+    await made.prompt("Go")
+
+    assert scripted(made).requests[0].system == "One.\n\nTwo."
+    assert all(b"Two." not in line for line in made.branch.session.lines())
