@@ -14,7 +14,7 @@ from sessiontree.core.summaries import (
     files_of,
     history_prompt,
     newest,
-    portions,
+    portion,
     prefix_prompt,
     split_turn,
     spoken,
@@ -76,13 +76,15 @@ def test_long_results_are_cut_with_a_count_of_what_is_missing():
     assert cut("short", 5) == "short"
 
 
-def test_portions_hold_everything_in_order_and_none_is_too_long():
+def test_a_portion_holds_as_many_texts_as_fit():
     texts = ["a" * 10, "b" * 10, "c" * 100, "d"]
 
-    found = portions(texts, 6)
+    assert portion(texts, 6) == ("a" * 10 + "\n\n" + "b" * 10, 2)
+    assert portion(texts[:1], 6) == ("a" * 10, 1)
 
-    assert found == ["a" * 10 + "\n\n" + "b" * 10, "c" * 24 + "\n[… 76 more characters]", "d"]
-    assert portions([], 6) == []
+
+def test_the_first_text_of_a_portion_is_there_even_if_it_has_to_be_cut():
+    assert portion(["c" * 100, "d"], 6) == ("c" * 24 + "\n[… 76 more characters]", 1)
 
 
 def test_the_newest_messages_come_first_into_the_budget_and_stay_in_order():

@@ -6,10 +6,14 @@ business of `session` and `ops`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from msgspec import Struct
 
-from sessiontree.core.entries import Compaction, CustomMessage, Entry, EntryId, Message
+from sessiontree.core.context import build_context
+from sessiontree.core.entries import Compaction, CustomMessage, Entry, EntryId, JsonObject, Message
 from sessiontree.core.messages import role, text
+from sessiontree.core.summaries import Files, files_of
 from sessiontree.core.tree import Tree
 
 
@@ -93,6 +97,33 @@ def summarized(tree: Tree, abandoned: list[Entry]) -> tuple[Entry, ...]:
                 if place >= kept and (place >= index or not isinstance(entry.body, Compaction))
             )
     return tuple(abandoned)
+
+
+class Said(Struct, frozen=True, kw_only=True):
+    """What entries said to the model, for a summary of them."""
+
+    messages: tuple[JsonObject, ...]
+    files: Files
+
+
+def said(tree: Tree, leaf: EntryId | None, entries: Sequence[Entry]) -> Said:
+    """What `entries` say in the context at `leaf`, as context edits have left it, and the files that were touched."""
+    ids = {entry.id for entry in entries}
+    context = build_context(tree, leaf)
+    messages = tuple(
+        message
+        for id, message in zip(context.sources, context.messages, strict=True)
+        if id in ids and role(message) != "system"
+    )
+    return Said(messages=messages, files=files_of(messages, entries))
+
+
+def last_prompt(path: Sequence[Entry]) -> Entry | None:
+    """The user's last message on a path."""
+    for entry in reversed(path):
+        if isinstance(entry.body, Message) and role(entry.body.message) == "user":
+            return entry
+    return None
 
 
 class ForkPlan(Struct, frozen=True, kw_only=True):

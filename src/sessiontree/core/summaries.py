@@ -6,7 +6,6 @@ compaction or a summary of a branch covers is in `core.compaction` and `core.pla
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Sequence
 
@@ -64,6 +63,8 @@ def _turn(message: JsonObject) -> str | None:
 
 
 def _arguments(arguments: object) -> str:
+    import json
+
     given = arguments if is_object(arguments) else {"": arguments}
     return ", ".join(
         f"{name}={cut(json.dumps(value, ensure_ascii=False), RESULT_LENGTH)}" for name, value in given.items()
@@ -77,17 +78,20 @@ def cut(words: str, length: int) -> str:
     return f"{words[:length]}\n[… {len(words) - length} more characters]"
 
 
-def portions(texts: Sequence[str], tokens: int) -> list[str]:
-    """`texts` put together, oldest first, in as many portions as it takes for each to have at most `tokens`."""
-    length = max(1, tokens) * CHARACTERS_PER_TOKEN
-    found: list[str] = []
-    for words in texts:
-        words = cut(words, length)
-        if found and len(found[-1]) + 2 + len(words) <= length:
-            found[-1] += f"\n\n{words}"
-        else:
-            found.append(words)
-    return found
+def portion(texts: Sequence[str], tokens: int) -> tuple[str, int]:
+    """As many of `texts` as fit in `tokens`, from the first on, put together, and how many they are.
+
+    The first is there in any case, cut if it must be.
+    """
+    length = tokens * CHARACTERS_PER_TOKEN
+    taken = [cut(texts[0], length)]
+    size = len(taken[0])
+    for words in texts[1:]:
+        size += 2 + len(words)
+        if size > length:
+            break
+        taken.append(words)
+    return "\n\n".join(taken), len(taken)
 
 
 def newest(messages: Sequence[JsonObject], tokens: int) -> str:
@@ -170,10 +174,7 @@ What was done and found out.
 ## Needed later
 What the end of the turn builds on."""
 
-BRANCH = """\
-The conversation above is a branch that the user has left to go on from an earlier point. Summarize it, so that what was
-learned there is not lost. Use these headings:
-
+_BRANCH_SECTIONS = """\
 ## Goal
 What was tried.
 
@@ -188,9 +189,22 @@ What was left unfinished.
 
 Keep names, paths, commands and error messages exactly as they are. Be brief everywhere else."""
 
-NO_HISTORY = "Nothing came before this turn."
+BRANCH = f"""\
+The conversation above is a branch that the user has left to go on from an earlier point. Summarize it, so that what was
+learned there is not lost. Use these headings:
+
+{_BRANCH_SECTIONS}"""
+
+MERGE = f"""\
+The conversation above is a branch whose results are brought back to the conversation that it parted from. Summarize
+what came out of it, so that the other conversation can build on it. Use these headings:
+
+{_BRANCH_SECTIONS}"""
+
+NO_HISTORY = "Nothing to speak of came before."
 SPLIT = "**The turn under way, its beginning:**"
 BRANCH_PREAMBLE = "The user tried something else from here and came back. What happened there:"
+MERGE_PREAMBLE = "The results of branch {name} are merged here. What came out of it:"
 
 
 def history_prompt(conversation: str, *, previous: str | None = None, focus: str | None = None) -> str:
@@ -209,9 +223,11 @@ def prefix_prompt(conversation: str, *, previous: str | None = None) -> str:
     return "\n\n".join([*parts, PREFIX])
 
 
-def branch_prompt(conversation: str, *, instructions: str | None = None, replace: bool = False) -> str:
-    """Asks for the summary of a branch; `instructions` say what matters, or take the place of ours."""
-    asked = [instructions] if replace and instructions else [BRANCH, *_focus(instructions)]
+def branch_prompt(
+    conversation: str, *, task: str = BRANCH, instructions: str | None = None, replace: bool = False
+) -> str:
+    """Asks for the summary of a branch; `instructions` say what matters, or take the place of the `task`."""
+    asked = [instructions] if replace and instructions else [task, *_focus(instructions)]
     return "\n\n".join([_tagged("conversation", conversation), *asked])
 
 

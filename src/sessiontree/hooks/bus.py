@@ -2,16 +2,20 @@
 
 The one place for both. Handlers are asked in the order they were registered, each shown what those before it
 changed; the first that cancels ends it. One that raises, takes longer than its deadline, or answers with something
-else than its event allows is reported by a `Notice`, and counts as if it had not been there.
+else than its event allows is reported by a `Notice`, and counts as if it had not been there; where the event `guards`
+against harm, it counts as if it had cancelled.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import contextvars
 import copy
 import inspect
+import threading
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias, TypeVar
 
 import msgspec
@@ -24,14 +28,20 @@ from sessiontree.hooks.events import (
     EVENTS,
     NAMES,
     Answer,
+    BeforeMerge,
     BeforeMessage,
+    BeforeNavigate,
     BeforeRequest,
     BeforeToolCall,
     Event,
+    Forked,
+    Navigated,
     Notice,
+    Switched,
     ToolCallAnswer,
     ToolResult,
 )
+from sessiontree.hooks.ui import Clock, patient
 
 Handler: TypeAlias = Callable[[Any, Any], Any | Awaitable[Any]]
 """Takes the event and the context; may be async. One that is not runs in a thread of its own."""
@@ -40,7 +50,10 @@ Listener: TypeAlias = Callable[[Event], None]
 """Is shown every event, at once and in order; for front ends. It must not wait."""
 
 DEADLINE = 60.0
-"""How long a handler may take, in seconds."""
+"""How long a handler may take, in seconds, not counting the time that a person takes to answer its questions."""
+
+PLACES = (Navigated, Forked, Switched)
+"""Events after which a tool may be at another place than before."""
 
 E = TypeVar("E", bound=Event)
 
@@ -58,17 +71,22 @@ class Context:
     extra: dict[str, Any] = field(default_factory=dict[str, Any])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Registered:
     handler: Handler
     source: str
     deadline: float
 
 
+class _Failed:
+    """What came of a handler that failed."""
+
+
 class Hooks:
     def __init__(self, context: Context | None = None) -> None:
         self.context = Context() if context is None else context
         self._handlers: dict[type[Event], list[_Registered]] = {}
+        self._tools: list[_Registered] = []
         self._listeners: list[Listener] = []
 
     def on(
@@ -76,35 +94,36 @@ class Hooks:
     ) -> Callable[[], None]:
         """Have `handler` called at an event, by its type, name, or a peer's name. Returns what takes it off again."""
         kind = event_type(event) if isinstance(event, str) else event
-        registered = _Registered(handler, source or getattr(handler, "__name__", "a handler"), deadline)
-        self._handlers.setdefault(kind, []).append(registered)
+        return _added(self._handlers.setdefault(kind, []), _registered(handler, source, deadline))
 
-        def off() -> None:
-            handlers = self._handlers.get(kind, [])
-            if registered in handlers:
-                handlers.remove(registered)
-
-        return off
+    def on_session(self, handler: Handler, *, source: str = "", deadline: float = DEADLINE) -> Callable[[], None]:
+        """Have a tool told of `Navigated`, `Forked` and `Switched`, when all handlers have been."""
+        return _added(self._tools, _registered(handler, source, deadline))
 
     def listen(self, listener: Listener) -> Callable[[], None]:
         """Show `listener` every event from now on. Returns what takes it off again."""
-        self._listeners.append(listener)
-
-        def off() -> None:
-            if listener in self._listeners:
-                self._listeners.remove(listener)
-
-        return off
+        return _added(self._listeners, listener)
 
     def show(self, event: Event) -> None:
-        """Show an event to the listeners alone."""
+        """Show an event to the listeners alone. One that fails is reported to the others."""
+        failed: list[tuple[Listener, Exception]] = []
         for listener in tuple(self._listeners):
-            listener(event)
+            try:
+                listener(event)
+            except Exception as error:  # noqa: BLE001 - what happens must not depend on who looks on
+                failed.append((listener, error))
+        for listener, error in failed:
+            text = f"{_name(listener, 'a listener')} failed with {type(error).__name__}: {error}"
+            for other in tuple(self._listeners):
+                if other is not listener:
+                    with contextlib.suppress(Exception):
+                        other(Notice(level="error", text=text))
 
     async def tell(self, event: Event) -> None:
         """Tell listeners and handlers of something that has happened."""
         self.show(event)
-        for registered in tuple(self._handlers.get(type(event), ())):
+        tools = self._tools if isinstance(event, PLACES) else ()
+        for registered in (*self._handlers.get(type(event), ()), *tools):
             await self._called(registered, event)
 
     async def ask(self, event: E) -> tuple[E, Answer]:
@@ -124,37 +143,101 @@ class Hooks:
         return event, combine(kind, answers)
 
     async def _called(self, registered: _Registered, event: Event) -> Any:
-        handler, context = registered.handler, self.context
+        """What a handler gives; `_Failed` if it raises or is not done in time, for which nobody waits."""
+        clock = Clock(registered.deadline)
+        context = replace(self.context, ui=None if self.context.ui is None else patient(self.context.ui, clock))
+        task = asyncio.ensure_future(_call(registered.handler, event, context))
         try:
-            async with asyncio.timeout(registered.deadline):
-                if inspect.iscoroutinefunction(handler):
-                    return await handler(event, context)
-                given = await asyncio.to_thread(handler, event, context)
-                return await given if inspect.isawaitable(given) else given
-        except TimeoutError:
-            self._report(registered, event, f"took longer than {registered.deadline:g} s")
-        except Exception as error:  # noqa: BLE001 - an extension may raise anything
-            self._report(registered, event, f"failed with {type(error).__name__}: {error}")
-        return None
+            while not task.done() and clock.left > 0:
+                await asyncio.wait({task}, timeout=clock.left)
+        finally:
+            late = not task.done()
+            if late:
+                task.cancel()
+                task.add_done_callback(_forget)
+        if late:
+            return self._report(registered, event, f"took longer than {registered.deadline:g} s")
+        if task.cancelled():
+            return self._report(registered, event, "was cancelled from inside")
+        error = task.exception()
+        if error is not None:
+            return self._report(registered, event, f"failed with {type(error).__name__}: {error}")
+        return task.result()
 
     def _understood(self, registered: _Registered, event: Event, kind: type[Answer], given: Any) -> Answer | None:
         """An answer in its type; `None` for one that says nothing or that cannot be understood."""
-        if given is None or given == {}:
+        if given is None:
             return None
-        try:
-            answer = given if isinstance(given, kind) else msgspec.convert(given, kind, strict=True)
-        except msgspec.ValidationError as error:
-            self._report(registered, event, f"answered with something else than {kind.__name__}: {error}")
-            return None
-        unknown = set(given) - set(kind.__struct_fields__) if isinstance(given, dict) else ()  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
-        if unknown:
-            names = ", ".join(sorted(map(str, unknown)))  # pyright: ignore[reportUnknownArgumentType]
-            self._report(registered, event, f"answered with fields that do not exist: {names}")
-            return None
-        return None if answer == kind() else answer
+        if not isinstance(given, _Failed | kind):
+            try:
+                given = msgspec.convert(given, kind, strict=True)
+            except (msgspec.ValidationError, TypeError, ValueError, RecursionError) as error:
+                given = self._report(registered, event, f"answered with something else than {kind.__name__}: {error}")
+        if isinstance(given, _Failed):
+            return guarded(event, registered.source)
+        return None if given == kind() else given
 
-    def _report(self, registered: _Registered, event: Event, what: str) -> None:
+    def _report(self, registered: _Registered, event: Event, what: str) -> _Failed:
         self.show(Notice(level="error", text=f"{registered.source} {what} (at {NAMES[type(event)]})"))
+        return _Failed()
+
+
+T = TypeVar("T")
+
+
+def _added(several: list[T], one: T) -> Callable[[], None]:
+    several.append(one)
+
+    def off() -> None:
+        several[:] = [other for other in several if other is not one]
+
+    return off
+
+
+def _registered(handler: Handler, source: str, deadline: float) -> _Registered:
+    return _Registered(handler, source or _name(handler, "a handler"), deadline)
+
+
+def _name(function: Callable[..., Any], otherwise: str) -> str:
+    return getattr(function, "__name__", otherwise)
+
+
+async def _call(handler: Handler, event: Event, context: Context) -> Any:
+    try:
+        if inspect.iscoroutinefunction(handler):
+            return await handler(event, context)
+        given = await _in_thread(handler, event, context)
+        return await given if inspect.isawaitable(given) else given
+    except SystemExit as error:
+        raise RuntimeError("it wanted the program to end") from error
+
+
+def _in_thread(handler: Handler, event: Event, context: Context) -> asyncio.Future[Any]:
+    """Call a handler in a thread of its own, which does not keep the program from ending when it hangs."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[Any] = loop.create_future()
+
+    def settle(given: Any, error: BaseException | None) -> None:
+        if not future.done():
+            future.set_result(given) if error is None else future.set_exception(error)
+
+    def work(within: contextvars.Context) -> None:
+        given, error = None, None
+        try:
+            given = within.run(handler, event, context)
+        except BaseException as raised:  # noqa: BLE001 - an extension may raise anything
+            error = RuntimeError("it raised StopIteration") if isinstance(raised, StopIteration) else raised
+        with contextlib.suppress(RuntimeError):  # the loop has ended: nobody waits any more
+            loop.call_soon_threadsafe(settle, given, error)
+
+    threading.Thread(target=work, args=(contextvars.copy_context(),), daemon=True).start()
+    return future
+
+
+def _forget(task: asyncio.Future[Any]) -> None:
+    """Look at what came of a handler that nobody waits for, so that nothing is printed of it."""
+    if not task.cancelled():
+        task.exception()
 
 
 def event_type(name: str) -> type[Event]:
@@ -175,6 +258,13 @@ def combine(kind: type[Answer], answers: Sequence[Answer]) -> Answer:
     return kind(**merged)
 
 
+def guarded(event: Event, source: str) -> Answer | None:
+    """What counts as the answer of a handler that failed."""
+    if not event.guards:
+        return None
+    return ToolCallAnswer(cancel=True, reason=f"{source}, which has to agree to this call, failed")
+
+
 def _said(answer: Answer) -> dict[str, Any]:
     fields = {name: getattr(answer, name) for name in answer.__struct_fields__ if name != "cancel"}
     return {name: value for name, value in fields.items() if value is not UNSET}
@@ -190,10 +280,16 @@ def shown(event: E) -> E:
 def changed(event: E, answer: Answer) -> E:
     """The event as the next handler is shown it."""
     said: dict[str, Any] = _said(answer)
-    if isinstance(event, BeforeToolCall) and isinstance(answer, ToolCallAnswer):
-        if answer.arguments is UNSET:
-            return event
-        said = {"call": ToolCall(event.call.id, event.call.name, answer.arguments)}
-    if isinstance(event, ToolResult) and isinstance(said.get("content"), str):
-        said["content"] = [{"type": "text", "text": said["content"]}]
+    match event:
+        case BeforeToolCall() if "arguments" in said:
+            said = {"call": ToolCall(event.call.id, event.call.name, said["arguments"])}
+        case BeforeNavigate():
+            said.pop("summary", None)
+            said = {"preparation": msgspec.structs.replace(event.preparation, **said)}
+        case BeforeMerge():
+            said.pop("summary", None)
+        case ToolResult() if isinstance(said.get("content"), str):
+            said["content"] = [{"type": "text", "text": said["content"]}]
+        case _:
+            pass
     return msgspec.structs.replace(event, **{name: value for name, value in said.items() if hasattr(event, name)})

@@ -1,12 +1,16 @@
 """The Ui protocol: how a handler, a command or an extension asks and tells the person.
 
-Each front end implements it. `NoUi` is for where nobody looks: its answers are the stated defaults.
+Each front end implements it. `NoUi` is for where nobody looks: its answers are the stated defaults. `patient` stops a
+handler's clock while it waits for a person.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Literal, Protocol, TypeAlias
+import time
+from collections.abc import Awaitable, Sequence
+from typing import Any, Literal, Protocol, TypeAlias, TypeVar
+
+T = TypeVar("T")
 
 Level: TypeAlias = Literal["info", "warning", "error"]
 
@@ -68,3 +72,59 @@ class NoUi:
 
     async def custom(self, component: Any) -> Any:
         return None
+
+
+class Clock:
+    """The time that a handler has left, which does not run while it waits for a person."""
+
+    def __init__(self, seconds: float) -> None:
+        self._left = seconds
+        self._since = time.monotonic()
+        self._questions = 0
+
+    @property
+    def left(self) -> float:
+        """In seconds; a while from now where a person is being asked."""
+        if self._questions:
+            return max(self._left, 0.05)
+        return self._left - (time.monotonic() - self._since)
+
+    async def stopped(self, answer: Awaitable[T]) -> T:
+        """Wait for a person's answer with the clock stopped."""
+        if not self._questions:
+            self._left = self.left
+        self._questions += 1
+        try:
+            return await answer
+        finally:
+            self._questions -= 1
+            self._since = time.monotonic()
+
+
+class _Patient:
+    def __init__(self, ui: Ui, clock: Clock) -> None:
+        self._ui = ui
+        self._clock = clock
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._ui, name)
+
+    async def select(self, title: str, options: Sequence[str]) -> str | None:
+        return await self._clock.stopped(self._ui.select(title, options))
+
+    async def confirm(self, title: str, text: str = "", *, default: bool = False) -> bool:
+        return await self._clock.stopped(self._ui.confirm(title, text, default=default))
+
+    async def input(self, title: str, *, placeholder: str = "") -> str | None:
+        return await self._clock.stopped(self._ui.input(title, placeholder=placeholder))
+
+    async def editor(self, title: str, text: str = "") -> str | None:
+        return await self._clock.stopped(self._ui.editor(title, text))
+
+    async def custom(self, component: Any) -> Any:
+        return await self._clock.stopped(self._ui.custom(component))
+
+
+def patient(ui: Ui, clock: Clock) -> Any:
+    """`ui`, with the clock stopped while a question is open."""
+    return _Patient(ui, clock)

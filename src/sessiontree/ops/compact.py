@@ -1,0 +1,182 @@
+"""Compacting: a summary takes the place of the older part of a branch's context. And taking that back.
+
+The one way for all reasons: asked for, grown over the threshold, refused by a provider as too long. No entry is ever
+changed: a compaction is one more entry, and the branch can go on from before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec import UNSET, Struct, UnsetType
+
+from sessiontree.config import CompactionSettings
+from sessiontree.core.compaction import (
+    Budget,
+    CompactionPreparation,
+    budget,
+    plan_compaction,
+    previous_compactions,
+)
+from sessiontree.core.context import context_of
+from sessiontree.core.entries import Compaction, Entry, EntryId, Message
+from sessiontree.core.messages import answered_call
+from sessiontree.core.plan import plan_move
+from sessiontree.errors import BranchMoved, InvalidOperation, SessionTreeError
+from sessiontree.hooks.bus import Hooks
+from sessiontree.hooks.events import (
+    BeforeCompact,
+    CompactAnswer,
+    Compacted,
+    CompactFailed,
+    CompactionResult,
+    CompactReason,
+    Notice,
+    Signal,
+    TreePreparation,
+)
+from sessiontree.model.base import Model
+from sessiontree.ops.navigate import NavigateOutcome, travel
+from sessiontree.ops.summarize import Aborted, Summarizer, unless_aborted
+from sessiontree.session import Branch
+
+DEFAULT = CompactionSettings()
+
+
+class CompactOutcome(Struct, frozen=True, kw_only=True):
+    entry: Entry | None = None
+    """The compaction; `None` if there was nothing to compact, or it was cancelled."""
+    from_hook: bool = False
+    cancelled: bool = False
+    """By a handler, or by the signal."""
+    aborted: bool = False
+    """By the signal."""
+
+
+def shares(model: Model, settings: CompactionSettings) -> Budget:
+    """How the window of `model` is shared: `limit` is how long a context may grow."""
+    return budget(model.info.context_window, settings.reserve_tokens, settings.keep_recent_tokens)
+
+
+async def compact(
+    branch: Branch,
+    model: Model,
+    hooks: Hooks,
+    *,
+    settings: CompactionSettings = DEFAULT,
+    instructions: str | None = None,
+    reason: CompactReason = "manual",
+    will_retry: bool = False,
+    signal: Signal | None = None,
+) -> CompactOutcome:
+    """Put a summary in the place of the older part of the branch's context.
+
+    About `keep_recent` tokens are kept; asked for by a person or forced by an overflow, at most half of what is there.
+    Cancelled, aborted or failed, it leaves the session as it was. Raises `ModelError` or `SummaryFailed`, and
+    `BranchMoved` if the branch was moved elsewhere meanwhile; that it grew is no harm.
+    """
+    signal = signal or Signal()
+    path, space = branch.path(), shares(model, settings)
+    preparation = plan_compaction(path, space.keep_recent, at_most_half=reason != "threshold")
+    if preparation is None:
+        return CompactOutcome()
+    event = BeforeCompact(
+        preparation=preparation,
+        previous_compactions=previous_compactions(path),
+        path=tuple(path),
+        custom_instructions=instructions,
+        model=model.info.name,
+        reason=reason,
+        will_retry=will_retry,
+        signal=signal,
+    )
+    try:
+        _, answer = await unless_aborted(signal, hooks.ask(event))
+        if answer.cancel:
+            return CompactOutcome(cancelled=True)
+        body = _supplied(answer, preparation, path, hooks)
+        if body is None:
+            thinking = context_of(path).thinking_level
+            body = await _made(preparation, Summarizer(model, signal, space, thinking=thinking), instructions)
+        entry = _append(branch, body, path)
+    except Aborted:
+        await hooks.tell(CompactFailed(reason=reason, error="aborted", aborted=True))
+        return CompactOutcome(cancelled=True, aborted=True)
+    except SessionTreeError as error:
+        await hooks.tell(CompactFailed(reason=reason, error=str(error), aborted=False))
+        raise
+    from_hook = body.from_hook is True
+    await hooks.tell(Compacted(compaction_entry=entry, from_hook=from_hook, reason=reason, will_retry=will_retry))
+    return CompactOutcome(entry=entry, from_hook=from_hook)
+
+
+async def _made(preparation: CompactionPreparation, summarizer: Summarizer, instructions: str | None) -> Compaction:
+    summary = await summarizer.compaction(preparation, instructions)
+    return Compaction(
+        summary=preparation.files.tagged(summary),
+        first_kept=preparation.first_kept,
+        tokens_before=preparation.tokens_before,
+        details=preparation.files.to_wire(),
+        usage=summarizer.usage,
+    )
+
+
+def _supplied(
+    answer: object, preparation: CompactionPreparation, path: Sequence[Entry], hooks: Hooks
+) -> Compaction | None:
+    """The compaction that a handler supplied. One that makes no sense is told, and counts as if it were not there."""
+    if not isinstance(answer, CompactAnswer) or not isinstance(answer.compaction, CompactionResult):
+        return None
+    given, tokens = answer.compaction, answer.compaction.tokens_before
+    kept = preparation.first_kept if given.first_kept is UNSET else given.first_kept
+    wrong = _wrong(given, kept, path)
+    if wrong is not None:
+        hooks.show(Notice(level="error", text=f"a handler supplied a compaction that cannot be used: {wrong}"))
+        return None
+    return Compaction(
+        summary=given.summary,
+        first_kept=kept,
+        tokens_before=preparation.tokens_before if isinstance(tokens, UnsetType) else tokens,
+        details=given.details,
+        usage=given.usage,
+        from_hook=True,
+    )
+
+
+def _wrong(given: CompactionResult, kept: EntryId | None, path: Sequence[Entry]) -> str | None:
+    if not given.summary.strip():
+        return "its summary is empty"
+    first = next((entry for entry in path if entry.id == kept), None)
+    if kept is not None and first is None:
+        return f"it keeps from {kept!r}, which is not on the path"
+    if first is not None and isinstance(first.body, Message) and answered_call(first.body.message) is not None:
+        return f"it keeps from {kept!r}, a tool result without its call"
+    return None
+
+
+def _append(branch: Branch, body: Compaction, path: Sequence[Entry]) -> Entry:
+    """Write the compaction at the head, which may have gone on from where it was planned, but not elsewhere."""
+    head, planned = branch.leaf, path[-1].id
+    if all(entry.id != planned for entry in branch.session.tree.up(head)):
+        raise BranchMoved(branch.name, planned, head)
+    return branch.session.append(body, branch=branch.name, expected=head)
+
+
+async def uncompact(branch: Branch, hooks: Hooks) -> NavigateOutcome:
+    """Go on from before the last compaction of the branch: a move of its head, which can be taken back.
+
+    What was said after the compaction stays in the tree.
+    """
+    tree, old = branch.session.tree, branch.leaf
+    compaction = next(iter(previous_compactions(branch.path())), None)
+    if compaction is None:
+        raise InvalidOperation(f"there is no compaction on branch {branch.name!r}")
+    plan = plan_move(tree, old, tree.parent(compaction.id))
+    preparation = TreePreparation(
+        target=plan.target,
+        old_leaf=old,
+        common_ancestor=plan.common_ancestor,
+        entries_to_summarize=plan.abandoned,
+        user_wants_summary=False,
+    )
+    return await travel(branch, plan, preparation, hooks)

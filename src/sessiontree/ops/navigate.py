@@ -1,0 +1,177 @@
+"""Navigating: moving a branch's head, with the hooks asked and a summary of what is left.
+
+`Session.navigate` is the bare move; this is the one that people and extensions use. The move and the summary are
+written at once: a crash leaves both or neither.
+"""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec import UNSET, Struct, UnsetType
+
+from sessiontree.config import SummarySettings
+from sessiontree.core.compaction import budget
+from sessiontree.core.context import build_context
+from sessiontree.core.entries import BranchSummary, Entry, EntryId, Label
+from sessiontree.core.plan import NavigatePlan, last_prompt, said
+from sessiontree.core.summaries import BRANCH_PREAMBLE
+from sessiontree.errors import InvalidOperation
+from sessiontree.hooks.bus import Hooks
+from sessiontree.hooks.events import BeforeNavigate, NavigateAnswer, Navigated, Notice, Signal, Summary, TreePreparation
+from sessiontree.model.base import Model
+from sessiontree.ops.summarize import Aborted, Summarizer, unless_aborted
+from sessiontree.session import Branch, Item, Place, Session
+
+DEFAULT = SummarySettings()
+
+
+class NavigateOutcome(Struct, frozen=True, kw_only=True):
+    old_leaf: EntryId | None
+    new_leaf: EntryId | None
+    """Where the head is now: the summary, if there is one."""
+    editor_text: str | None = None
+    """Text to put back in the editor, when a user's or a custom message was chosen."""
+    cancelled: bool = False
+    """By a handler, or by the signal. The head is where it was."""
+    aborted: bool = False
+    """By the signal."""
+    summary_entry: Entry | None = None
+
+
+async def navigate(
+    session: Session,
+    target: Place,
+    *,
+    hooks: Hooks,
+    model: Model | None = None,
+    summarize: bool = False,
+    custom_instructions: str | None = None,
+    replace_instructions: bool = False,
+    label: str | None = None,
+    summary: str | None = None,
+    settings: SummarySettings = DEFAULT,
+    signal: Signal | None = None,
+) -> NavigateOutcome:
+    """Move the current branch by the rules of selection, and write down what is left if that is wanted.
+
+    The summary is made by a handler or by `model`, or is the user's own text, `summary`. It stands at the new place.
+    The label goes on it, or on the target where there is none. Choosing the place where the head is does nothing.
+    Cancelled, aborted or failed, it leaves the session as it was. Raises `ModelError` or `SummaryFailed`, and
+    `BranchMoved` if the branch was moved meanwhile.
+    """
+    plan = session.plan_navigate(target)
+    if summarize and summary is None and model is None:
+        raise InvalidOperation("a summary needs a model, and there is none")
+    if not plan.moves:
+        return NavigateOutcome(old_leaf=plan.old_leaf, new_leaf=plan.new_leaf, editor_text=plan.editor_text)
+    preparation = TreePreparation(
+        target=plan.target,
+        old_leaf=plan.old_leaf,
+        common_ancestor=plan.common_ancestor,
+        entries_to_summarize=plan.abandoned,
+        user_wants_summary=summarize and summary is None,
+        custom_instructions=custom_instructions,
+        replace_instructions=replace_instructions,
+        label=label,
+    )
+    return await travel(
+        session.head, plan, preparation, hooks, model=model, summary=summary, settings=settings, signal=signal
+    )
+
+
+def previous_prompt(session: Session) -> Entry:
+    """The user's message that a pop goes back to: the last one on the current branch."""
+    prompt = last_prompt(session.head.path())
+    if prompt is None:
+        raise InvalidOperation("there is no message of the user to go back to")
+    return prompt
+
+
+async def travel(
+    branch: Branch,
+    plan: NavigatePlan,
+    preparation: TreePreparation,
+    hooks: Hooks,
+    *,
+    model: Model | None = None,
+    summary: str | None = None,
+    settings: SummarySettings = DEFAULT,
+    signal: Signal | None = None,
+) -> NavigateOutcome:
+    """Carry out the plan of a move: ask the hooks, summarize if that is wanted, move, tell the hooks."""
+    session, signal = branch.session, signal or Signal()
+    stayed = NavigateOutcome(old_leaf=plan.old_leaf, new_leaf=plan.old_leaf, cancelled=True)
+    try:
+        asked, answer = await unless_aborted(signal, hooks.ask(BeforeNavigate(preparation=preparation, signal=signal)))
+        if answer.cancel:
+            return stayed
+        supplied = answer.summary if isinstance(answer, NavigateAnswer) else UNSET
+        body = await _summary(session, plan, asked.preparation, hooks, supplied, summary, model, settings, signal)
+    except Aborted:
+        return msgspec.structs.replace(stayed, aborted=True)
+    entry = _write(branch, plan, body, asked.preparation.label)
+    from_hook = body is not None and body.from_hook is True
+    new_leaf = branch.leaf
+    await hooks.tell(Navigated(new_leaf=new_leaf, old_leaf=plan.old_leaf, summary_entry=entry, from_hook=from_hook))
+    return NavigateOutcome(old_leaf=plan.old_leaf, new_leaf=new_leaf, editor_text=plan.editor_text, summary_entry=entry)
+
+
+async def _summary(
+    session: Session,
+    plan: NavigatePlan,
+    preparation: TreePreparation,
+    hooks: Hooks,
+    supplied: Summary | UnsetType,
+    own: str | None,
+    model: Model | None,
+    settings: SummarySettings,
+    signal: Signal,
+) -> BranchSummary | None:
+    """What is written of the branch that is left: the user's own text, a handler's summary, or the model's."""
+    if not (preparation.user_wants_summary or own is not None):
+        return None
+    left = said(session.tree, plan.old_leaf, plan.abandoned)
+    if not left.messages:
+        return None
+    if own is not None:
+        return BranchSummary(summary=own, abandoned_leaf=plan.old_leaf, details=left.files.to_wire())
+    if isinstance(supplied, Summary):
+        if supplied.summary.strip():
+            return BranchSummary(
+                summary=supplied.summary,
+                abandoned_leaf=plan.old_leaf,
+                details=supplied.details,
+                usage=supplied.usage,
+                from_hook=True,
+            )
+        hooks.show(Notice(level="error", text="a handler supplied a summary that is empty"))
+    assert model is not None, "asked for at the start"
+    thinking = build_context(session.tree, plan.old_leaf).thinking_level
+    shares = budget(model.info.context_window, settings.reserve_tokens)
+    summarizer = Summarizer(model, signal, shares, thinking=thinking)
+    words = await summarizer.branch(
+        left.messages, instructions=preparation.custom_instructions, replace=preparation.replace_instructions
+    )
+    return BranchSummary(
+        summary=left.files.tagged(f"{BRANCH_PREAMBLE}\n\n{words}"),
+        abandoned_leaf=plan.old_leaf,
+        details=left.files.to_wire(),
+        usage=summarizer.usage,
+    )
+
+
+def _write(branch: Branch, plan: NavigatePlan, summary: BranchSummary | None, label: str | None) -> Entry | None:
+    """Move the head, with the summary and the label at the new place, in one batch."""
+    session, text = branch.session, (label or "").strip()
+    items: list[Item] = []
+    labeled = plan.target
+    if summary is not None:
+        labeled = session.new_id()
+        items.append(Item(summary, id=labeled))
+    if text:
+        if labeled is None:
+            raise InvalidOperation("the place before everything cannot have a label")
+        items.append(Item(Label(target=labeled, text=text)))
+    to = None if plan.new_leaf is None else session.tree[plan.new_leaf]
+    written = session.move(to, items, branch=branch.name, expected=plan.old_leaf)
+    return None if summary is None else written[0]

@@ -1,0 +1,155 @@
+"""Summarizing: the one way in which a model makes a summary.
+
+An answer that is cut off, fails, calls a tool or says nothing is no summary. Nothing is written here: a summary that
+was not made leaves everything as it was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
+
+from sessiontree.core.compaction import Budget, CompactionPreparation
+from sessiontree.core.entries import JsonObject
+from sessiontree.core.messages import COSTS, COUNTS, full_usage, is_object, number, string, text, tool_calls, user
+from sessiontree.core.summaries import (
+    BRANCH,
+    NO_HISTORY,
+    SYSTEM,
+    branch_prompt,
+    history_prompt,
+    newest,
+    portion,
+    prefix_prompt,
+    split_turn,
+    spoken,
+)
+from sessiontree.core.tokens import CHARACTERS_PER_TOKEN
+from sessiontree.errors import SessionTreeError
+from sessiontree.hooks.events import Signal
+from sessiontree.model.base import Model, Request, complete
+
+T = TypeVar("T")
+
+
+class SummaryFailed(SessionTreeError):
+    """A model gave an answer that is no summary."""
+
+    def __init__(self, model: str, reason: str) -> None:
+        super().__init__(f"{model} made no summary: {reason}")
+        self.model = model
+        self.reason = reason
+
+
+class Aborted(Exception):
+    """The signal was given. It never leaves an operation, whose outcome says so instead."""
+
+
+async def unless_aborted(signal: Signal, work: Awaitable[T]) -> T:
+    """What `work` gives. Raises `Aborted` as soon as the signal is given, and ends the work."""
+    working = asyncio.ensure_future(work)
+    given = asyncio.ensure_future(signal.wait())
+    try:
+        await asyncio.wait({working, given}, return_when=asyncio.FIRST_COMPLETED)
+        if signal.aborted:
+            raise Aborted
+        return await working
+    finally:
+        for task in (working, given):
+            task.cancel()
+        await asyncio.gather(working, given, return_exceptions=True)
+
+
+class Summarizer:
+    """Makes the summaries of one operation."""
+
+    def __init__(self, model: Model, signal: Signal, shares: Budget, *, thinking: str = "off") -> None:
+        self._model = model
+        self._signal = signal
+        self._shares = shares
+        self._thinking = thinking if model.info.thinking else "off"
+        self._used: list[JsonObject] = []
+
+    @property
+    def usage(self) -> JsonObject | None:
+        """What all requests took together, in wire form; `None` where none was counted."""
+        return _sum(self._used) if self._used else None
+
+    async def compaction(self, preparation: CompactionPreparation, focus: str | None = None) -> str:
+        """What is to stand for the entries of a compaction, lists of files left out."""
+        history = await self._fold(
+            preparation.messages,
+            preparation.previous_summary,
+            lambda talk, previous: history_prompt(talk, previous=previous, focus=focus),
+        )
+        prefix = await self._fold(
+            preparation.prefix_messages, None, lambda talk, previous: prefix_prompt(talk, previous=previous)
+        )
+        return split_turn(history, prefix) if prefix is not None else history or NO_HISTORY
+
+    async def branch(
+        self,
+        messages: Sequence[JsonObject],
+        *,
+        task: str = BRANCH,
+        instructions: str | None = None,
+        replace: bool = False,
+    ) -> str:
+        """What happened on a branch, from as many of its newest messages as the model takes."""
+
+        def prompt(conversation: str) -> str:
+            return branch_prompt(conversation, task=task, instructions=instructions, replace=replace)
+
+        return await self._ask(prompt(newest(messages, self._room(prompt("")))))
+
+    async def _fold(
+        self, messages: Sequence[JsonObject], summary: str | None, prompt: Callable[[str, str | None], str]
+    ) -> str | None:
+        """The summary of `messages` after `summary`, in as many requests as the model's window asks for."""
+        texts = [words for message in messages if (words := spoken(message)) is not None]
+        while texts:
+            talk, taken = portion(texts, self._room(prompt("", summary)))
+            texts = texts[taken:]
+            summary = await self._ask(prompt(talk, summary))
+        return summary
+
+    def _room(self, rest: str) -> int:
+        """Tokens that a conversation may have in a request that also has `rest`."""
+        beside = (len(SYSTEM) + len(rest)) // CHARACTERS_PER_TOKEN
+        return max(self._shares.limit - beside, self._shares.window // 4)
+
+    async def _ask(self, prompt: str) -> str:
+        limit = self._model.info.output_limit
+        request = Request(
+            messages=[user(prompt).message],
+            system=SYSTEM,
+            thinking=self._thinking,
+            max_tokens=None if limit is None else min(limit, self._shares.reserve),
+        )
+        message = await unless_aborted(self._signal, complete(self._model, request))
+        usage = message.get("usage")
+        self._used.append(full_usage(usage if is_object(usage) else None))
+        return self._summary(message)
+
+    def _summary(self, message: JsonObject) -> str:
+        words = text(message.get("content")).strip()
+        match string(message.get("stopReason")):
+            case "length":
+                raise SummaryFailed(self._model.info.name, "the answer was cut off because it grew too long")
+            case "error" | "aborted" as stop:
+                raise SummaryFailed(
+                    self._model.info.name, string(message.get("errorMessage")) or f"it ended with {stop}"
+                )
+            case _ if any(tool_calls(message)):
+                raise SummaryFailed(self._model.info.name, "it called a tool instead")
+            case _ if not words:
+                raise SummaryFailed(self._model.info.name, "it said nothing")
+            case _:
+                return words
+
+
+def _sum(usages: Sequence[JsonObject]) -> JsonObject:
+    counts: JsonObject = {key: sum(number(usage[key]) for usage in usages) for key in (*COUNTS, "totalTokens")}
+    costs = {key: sum(number(usage["cost"][key]) for usage in usages) for key in COSTS}
+    return {**counts, "cost": costs}

@@ -1,0 +1,527 @@
+"""Handlers: who is told of what, how answers combine, and what becomes of handlers that fail."""
+
+import asyncio
+import threading
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sessiontree.core.messages import ToolCall
+from sessiontree.errors import NotFound
+from sessiontree.hooks.bus import Context, Hooks, combine, event_type
+from sessiontree.hooks.events import (
+    ALIASES,
+    EVENTS,
+    NAMES,
+    Answer,
+    BeforeFork,
+    BeforeMerge,
+    BeforeNavigate,
+    BeforeRequest,
+    BeforeToolCall,
+    Forked,
+    Input,
+    NavigateAnswer,
+    Navigated,
+    Notice,
+    RunEnd,
+    RunStart,
+    Signal,
+    Summary,
+    Switched,
+    ToolCallAnswer,
+    ToolResult,
+    TreePreparation,
+)
+from sessiontree.hooks.ui import NoUi
+
+PREPARATION = TreePreparation(
+    target="t", old_leaf="o", common_ancestor=None, entries_to_summarize=(), user_wants_summary=True
+)
+CALL = BeforeToolCall(call=ToolCall("c", "bash", {"command": "ls"}))
+
+
+def moving() -> BeforeNavigate:
+    return BeforeNavigate(preparation=PREPARATION, signal=Signal())
+
+
+@pytest.fixture
+def hooks() -> Hooks:
+    return Hooks()
+
+
+@pytest.fixture
+def notices(hooks: Hooks) -> list[str]:
+    seen: list[str] = []
+    hooks.listen(lambda event: seen.append(event.text) if isinstance(event, Notice) else None)
+    return seen
+
+
+# Being told
+
+
+async def test_handlers_get_the_event_and_the_context_in_the_order_they_were_registered(hooks: Hooks) -> None:
+    hooks.context = Context(session="S")
+    seen = []
+    hooks.on("run_start", lambda event, ctx: seen.append((1, event, ctx.session)))
+    hooks.on(RunStart, lambda event, ctx: seen.append((2, event, ctx.session)))
+
+    await hooks.tell(RunStart())
+
+    assert seen == [(1, RunStart(), "S"), (2, RunStart(), "S")]
+
+
+async def test_a_handler_can_be_taken_off_again_and_only_once(hooks: Hooks) -> None:
+    seen = []
+
+    def handler(event, ctx):
+        seen.append(event)
+
+    off = hooks.on(RunStart, handler)
+    hooks.on(RunStart, handler)
+
+    off()
+    off()
+    await hooks.tell(RunStart())
+
+    assert len(seen) == 1
+
+
+async def test_listeners_see_every_event_and_can_be_taken_off(hooks: Hooks) -> None:
+    seen = []
+    off = hooks.listen(seen.append)
+
+    await hooks.tell(RunStart())
+    await hooks.ask(Input(text="hi"))
+    hooks.show(RunEnd(aborted=False))
+    off()
+    hooks.show(RunStart())
+
+    assert seen == [RunStart(), Input(text="hi"), RunEnd(aborted=False)]
+
+
+async def test_a_listener_that_fails_is_reported_to_the_others_and_harms_nobody(hooks: Hooks, notices) -> None:
+    def broken(event):
+        raise ValueError("no screen")
+
+    hooks.listen(broken)
+
+    _, answer = await hooks.ask(Input(text="hi"))
+
+    assert answer.cancel is False
+    assert notices == ["broken failed with ValueError: no screen"]
+
+
+async def test_what_handlers_answer_when_they_are_told_does_not_matter(hooks: Hooks, notices) -> None:
+    hooks.on(RunStart, lambda event, ctx: {"nonsense": 1})
+
+    await hooks.tell(RunStart())
+
+    assert notices == []
+
+
+async def test_tools_are_told_of_other_places_when_all_handlers_have_been(hooks: Hooks) -> None:
+    seen = []
+    off = hooks.on_session(lambda event, ctx: seen.append(("tool", type(event))), source="todo")
+    for kind in (Navigated, Forked, Switched, RunStart):
+        hooks.on(kind, lambda event, ctx: seen.append(("handler", type(event))))
+
+    await hooks.tell(Navigated(new_leaf="a", old_leaf="b"))
+    await hooks.tell(Forked(entry="a"))
+    await hooks.tell(Switched(reason="new"))
+    await hooks.tell(RunStart())
+    off()
+    await hooks.tell(Switched(reason="new"))
+
+    assert [who for who, _ in seen] == ["handler", "tool"] * 3 + ["handler"] * 2
+
+
+# Being asked
+
+
+async def test_without_handlers_the_answer_says_nothing(hooks: Hooks) -> None:
+    event, answer = await hooks.ask(moving())
+
+    assert answer == NavigateAnswer()
+    assert event.preparation == PREPARATION
+
+
+@pytest.mark.parametrize("nothing", [None, {}, NavigateAnswer(), {"cancel": False}])
+async def test_empty_answers_are_inert(hooks: Hooks, notices, nothing) -> None:
+    hooks.on(BeforeNavigate, lambda event, ctx: {"label": "first"})
+    hooks.on(BeforeNavigate, lambda event, ctx: nothing)
+
+    _, answer = await hooks.ask(moving())
+
+    assert answer == NavigateAnswer(label="first")
+    assert notices == []
+
+
+async def test_answers_are_merged_field_by_field_and_the_last_word_counts(hooks: Hooks) -> None:
+    hooks.on(BeforeNavigate, lambda event, ctx: {"label": "one", "custom_instructions": "briefly"})
+    hooks.on(BeforeNavigate, lambda event, ctx: NavigateAnswer(label="two", summary=Summary(summary="S")))
+
+    event, answer = await hooks.ask(moving())
+
+    assert answer == NavigateAnswer(label="two", custom_instructions="briefly", summary=Summary(summary="S"))
+    assert (event.preparation.label, event.preparation.custom_instructions) == ("two", "briefly")
+
+
+async def test_the_first_that_cancels_ends_it(hooks: Hooks) -> None:
+    asked = []
+    hooks.on(BeforeNavigate, lambda event, ctx: {"label": "one"})
+    hooks.on(BeforeNavigate, lambda event, ctx: {"cancel": True})
+    hooks.on(BeforeNavigate, lambda event, ctx: asked.append(1))
+
+    _, answer = await hooks.ask(moving())
+
+    assert answer == NavigateAnswer(cancel=True)
+    assert asked == []
+
+
+async def test_each_handler_is_shown_what_those_before_it_changed(hooks: Hooks) -> None:
+    seen = []
+
+    def label(event, ctx):
+        seen.append(event.preparation.label)
+        return {"label": "one", "summary": {"summary": "S"}}
+
+    def arguments(event, ctx):
+        seen.append(event.call.arguments["command"])
+        return {"arguments": {"command": "pwd"}}
+
+    def result(event, ctx):
+        seen.append(event.content)
+        return {"content": "other", "is_error": True}
+
+    def instructions(event, ctx):
+        seen.append(event.custom_instructions)
+        return {"custom_instructions": "briefly", "summary": {"summary": "S"}}
+
+    merge = BeforeMerge(
+        kind="merge",
+        branch="main",
+        sources=(),
+        entries=(),
+        user_wants_summary=True,
+        custom_instructions=None,
+        signal=Signal(),
+    )
+    for kind, handler in ((BeforeNavigate, label), (BeforeToolCall, arguments), (BeforeMerge, instructions)):
+        hooks.on(kind, handler)
+        hooks.on(kind, handler)
+    hooks.on(ToolResult, result)
+
+    await hooks.ask(moving())
+    event, _ = await hooks.ask(CALL)
+    changed, _ = await hooks.ask(ToolResult(call=CALL.call, content=[], is_error=False))
+    await hooks.ask(merge)
+
+    assert seen == [None, "one", "ls", "pwd", [], None, "briefly"]
+    assert event.call == ToolCall("c", "bash", {"command": "pwd"})
+    assert (changed.content, changed.is_error) == ([{"type": "text", "text": "other"}], True)
+
+
+async def test_blocking_a_call_without_changing_it_leaves_it_as_it_is(hooks: Hooks) -> None:
+    hooks.on(BeforeToolCall, lambda event, ctx: {"reason": "just saying"})
+
+    event, answer = await hooks.ask(CALL)
+
+    assert event.call == CALL.call
+    assert answer == ToolCallAnswer(reason="just saying")
+
+
+async def test_what_a_handler_changes_in_place_is_a_copy(hooks: Hooks) -> None:
+    request = BeforeRequest(messages=[{"role": "user", "content": "hi"}], system="")
+    hooks.on(BeforeRequest, lambda event, ctx: event.messages.clear())
+
+    event, _ = await hooks.ask(request)
+
+    assert event.messages == request.messages == [{"role": "user", "content": "hi"}]
+
+
+answers = st.lists(
+    st.builds(
+        NavigateAnswer, cancel=st.booleans(), label=st.sampled_from("ab"), custom_instructions=st.sampled_from("xy")
+    )
+    | st.builds(NavigateAnswer, label=st.sampled_from("ab"))
+    | st.just(NavigateAnswer()),
+    max_size=5,
+)
+
+
+@given(answers, answers)
+def test_combining_step_by_step_equals_combining_at_once(first, second) -> None:
+    at_once = combine(NavigateAnswer, [*first, *second])
+
+    stepwise = combine(NavigateAnswer, [combine(NavigateAnswer, first), *second])
+
+    assert at_once == stepwise
+    assert at_once.cancel == any(answer.cancel for answer in [*first, *second])
+
+
+# Failing
+
+
+@pytest.mark.parametrize(
+    "junk",
+    [
+        5,
+        "cancel",
+        True,
+        b"x",
+        {1, 2},
+        [("cancel", True)],
+        object(),
+        float("nan"),
+        print,
+        {"cancel": "yes"},
+        {"cancle": True},
+        {1: 2},
+        {"label": None},
+        {"summary": "text"},
+        {"summary": {"summary": "S", "detials": 1}},
+        Summary(summary="S"),
+        ToolCallAnswer(reason="x"),
+    ],
+    ids=repr,
+)
+async def test_an_answer_that_the_event_does_not_allow_is_reported_and_left_out(hooks: Hooks, notices, junk) -> None:
+    def odd(event, ctx):
+        return junk
+
+    hooks.on(BeforeNavigate, odd)
+    hooks.on(BeforeNavigate, lambda event, ctx: {"label": "good"})
+
+    _, answer = await hooks.ask(moving())
+
+    assert answer == NavigateAnswer(label="good")
+    (notice,) = notices
+    assert notice.startswith("odd answered with something else than NavigateAnswer: ")
+    assert notice.endswith(" (at before_navigate)")
+
+
+async def raising(event, ctx):
+    raise ValueError("broken")
+
+
+def raising_in_a_thread(event, ctx):
+    raise KeyError("broken")
+
+
+async def leaving(event, ctx):
+    raise SystemExit(3)
+
+
+def leaving_in_a_thread(event, ctx):
+    raise SystemExit(3)
+
+
+def stopping(event, ctx):
+    raise StopIteration
+
+
+async def cancelling(event, ctx):
+    raise asyncio.CancelledError
+
+
+def interrupting(event, ctx):
+    raise TimeoutError("of its own")
+
+
+@pytest.mark.parametrize(
+    ("handler", "what"),
+    [
+        (raising, "failed with ValueError: broken"),
+        (raising_in_a_thread, "failed with KeyError: 'broken'"),
+        (leaving, "failed with RuntimeError: it wanted the program to end"),
+        (leaving_in_a_thread, "failed with RuntimeError: it wanted the program to end"),
+        (stopping, "failed with RuntimeError: it raised StopIteration"),
+        (cancelling, "was cancelled from inside"),
+        (interrupting, "failed with TimeoutError: of its own"),
+    ],
+)
+async def test_a_handler_that_raises_is_reported_and_the_others_go_on(hooks: Hooks, notices, handler, what) -> None:
+    seen = []
+    hooks.on(BeforeFork, handler)
+    hooks.on(BeforeFork, lambda event, ctx: seen.append(1))
+
+    _, answer = await hooks.ask(BeforeFork(entry=None, position="at"))
+
+    assert (answer, seen) == (Answer(), [1])
+    assert notices == [f"{handler.__name__} {what} (at before_fork)"]
+
+
+async def sleeping(event, ctx):
+    await asyncio.sleep(30)
+
+
+async def stubborn(event, ctx):
+    try:
+        await asyncio.sleep(30)
+    except asyncio.CancelledError:
+        await asyncio.sleep(0.3)
+        raise ValueError("too late") from None
+
+
+@pytest.mark.parametrize("handler", [sleeping, stubborn])
+async def test_a_handler_that_takes_too_long_is_reported_and_not_waited_for(hooks: Hooks, notices, handler) -> None:
+    hooks.on(RunStart, handler, deadline=0.05, source="slow.py")
+    started = time.monotonic()
+
+    await hooks.tell(RunStart())
+
+    assert time.monotonic() - started < 0.3
+    assert notices == ["slow.py took longer than 0.05 s (at run_start)"]
+    await asyncio.sleep(0.35)
+
+
+async def test_a_thread_that_hangs_is_left_behind(hooks: Hooks, notices) -> None:
+    release = threading.Event()
+    hooks.on(RunStart, lambda event, ctx: release.wait(30), deadline=0.05)
+
+    await hooks.tell(RunStart())
+
+    hanging = [thread for thread in threading.enumerate() if thread.daemon and thread is not threading.main_thread()]
+    assert len(notices) == 1
+    assert hanging
+    release.set()
+    await asyncio.sleep(0.05)
+
+
+async def test_cancelling_the_operation_cancels_the_handler(hooks: Hooks, notices) -> None:
+    ended = []
+
+    async def handler(event, ctx):
+        try:
+            await asyncio.sleep(30)
+        finally:
+            ended.append(1)
+
+    hooks.on(RunStart, handler)
+    task = asyncio.ensure_future(hooks.tell(RunStart()))
+    await asyncio.sleep(0.01)
+
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await asyncio.sleep(0)
+
+    assert ended == [1]
+    assert notices == []
+
+
+@pytest.mark.parametrize("junk", [raising, sleeping, lambda event, ctx: "junk"])
+async def test_a_call_is_blocked_when_a_handler_that_should_judge_it_fails(hooks: Hooks, junk) -> None:
+    hooks.on(BeforeToolCall, junk, source="gate.py", deadline=0.05)
+
+    _, answer = await hooks.ask(CALL)
+
+    assert answer == ToolCallAnswer(cancel=True, reason="gate.py, which has to agree to this call, failed")
+
+
+async def test_sync_handlers_run_in_a_thread_so_that_nothing_else_stands_still(hooks: Hooks) -> None:
+    threads = []
+    hooks.on(RunStart, lambda event, ctx: threads.append(threading.current_thread()))
+
+    await hooks.tell(RunStart())
+
+    assert threads[0] is not threading.main_thread()
+
+
+async def test_a_plain_function_may_return_something_to_wait_for(hooks: Hooks) -> None:
+    async def later():
+        return {"label": "later"}
+
+    hooks.on(BeforeNavigate, lambda event, ctx: later())
+
+    assert (await hooks.ask(moving()))[1] == NavigateAnswer(label="later")
+
+
+class SlowUi(NoUi):
+    async def confirm(self, title, text="", *, default=False):
+        await asyncio.sleep(0.2)
+        return True
+
+
+async def test_the_time_that_a_person_takes_to_answer_does_not_count(notices, hooks: Hooks) -> None:
+    hooks.context = Context(ui=SlowUi())
+
+    async def ask(event, ctx):
+        ctx.ui.notify("about to ask")
+        assert ctx.ui.has_person is False
+        return {"label": "yes"} if await ctx.ui.confirm("Really?") else None
+
+    hooks.on(BeforeNavigate, ask, deadline=0.05)
+
+    assert (await hooks.ask(moving()))[1] == NavigateAnswer(label="yes")
+    assert notices == []
+    assert hooks.context.ui.told == [("info", "about to ask")]
+
+
+async def test_after_the_person_has_answered_the_clock_runs_on(notices, hooks: Hooks) -> None:
+    hooks.context = Context(ui=NoUi())
+
+    async def ask(event, ctx):
+        for question in (ctx.ui.select("?", []), ctx.ui.input("?"), ctx.ui.editor("?"), ctx.ui.custom(None)):
+            assert await question is None
+        await asyncio.sleep(30)
+
+    hooks.on(BeforeNavigate, ask, deadline=0.05)
+
+    await hooks.ask(moving())
+
+    assert notices == ["ask took longer than 0.05 s (at before_navigate)"]
+
+
+# Names
+
+
+def test_every_event_has_a_name_and_every_alias_leads_to_one() -> None:
+    assert {NAMES[kind] for kind in EVENTS.values()} == set(EVENTS)
+    for alias, name in ALIASES.items():
+        assert event_type(alias) is EVENTS[name]
+        assert alias not in EVENTS
+
+
+@pytest.mark.parametrize(
+    ("alias", "name"),
+    [
+        ("session_before_tree", "before_navigate"),
+        ("session_tree", "navigated"),
+        ("session_before_branch", "before_fork"),
+        ("session_branch", "forked"),
+        ("session_before_fork", "before_fork"),
+        ("session_fork", "forked"),
+        ("session_before_compact", "before_compact"),
+        ("session.compacting", "before_compact"),
+        ("session_compact", "compacted"),
+        ("session_before_switch", "before_switch"),
+        ("session_switch", "switched"),
+    ],
+)
+async def test_the_names_that_peers_use_mean_the_same_events(hooks: Hooks, alias: str, name: str) -> None:
+    assert event_type(alias) is event_type(name)
+
+
+def test_an_unknown_event_is_an_error_that_lists_the_events(hooks: Hooks) -> None:
+    with pytest.raises(NotFound, match=r"no event 'nonsense' .*before_navigate"):
+        hooks.on("nonsense", lambda event, ctx: None)
+
+
+# Signals
+
+
+async def test_a_signal_wakes_those_who_wait_from_any_thread() -> None:
+    signal = Signal()
+    waiting = asyncio.ensure_future(signal.wait())
+    await asyncio.sleep(0)
+    assert not signal.aborted
+
+    threading.Thread(target=signal.abort).start()
+
+    await asyncio.wait_for(waiting, 5)
+    await asyncio.wait_for(signal.wait(), 5)
+    assert signal.aborted

@@ -1,0 +1,317 @@
+import asyncio
+
+import pytest
+
+import sessiontree as st
+from sessiontree.config import CompactionSettings
+from sessiontree.errors import BranchMoved, InvalidOperation
+from sessiontree.hooks.bus import Hooks
+from sessiontree.hooks.events import BeforeCompact, Compacted, CompactFailed, Navigated, Notice, Signal
+from sessiontree.model.base import ModelError
+from sessiontree.model.scripted import Delay, ScriptedModel, Stop
+from sessiontree.ops.compact import CompactOutcome, compact, shares, uncompact
+from sessiontree.session import Session
+from tests.ops.conftest import SMALL, asked, talk, words
+
+
+@pytest.fixture
+def ids(session: Session) -> list[str]:
+    return talk(session, *(words(550, f"m{number}x") for number in range(6)))
+
+
+def names(told) -> list[str]:
+    return [type(event).__name__ for event in told]
+
+
+async def test_a_compaction_stands_for_the_older_part_and_keeps_the_newer(session, hooks, told, ids) -> None:
+    model = ScriptedModel(["What happened."], info=SMALL)
+
+    outcome = await compact(session.head, model, hooks)
+
+    assert outcome.entry is not None
+    assert session.head.leaf == outcome.entry.id
+    body = outcome.entry.body
+    assert isinstance(body, st.Compaction)
+    assert (body.summary, body.first_kept, body.from_hook) == ("What happened.", ids[4], None)
+    assert body.tokens_before > 2000
+    assert body.details == {"readFiles": [], "modifiedFiles": []}
+    assert body.usage is not None
+    assert body.state is not None
+    assert [m["role"] for m in session.context().messages] == ["compactionSummary", "user", "assistant"]
+    assert names(told) == ["BeforeCompact", "Compacted"]
+    assert told[1] == Compacted(compaction_entry=outcome.entry, from_hook=False, reason="manual", will_retry=False)
+
+
+async def test_nothing_is_changed_of_what_was_there_before(session, hooks, ids) -> None:
+    before = session.lines()
+
+    await compact(session.head, ScriptedModel(["s"], info=SMALL), hooks)
+
+    assert session.lines()[: len(before)] == before
+
+
+async def test_the_next_compaction_goes_on_from_the_last_and_carries_its_files(session, hooks, ids) -> None:
+    call = st.assistant([st.tool_call("c", "read", {"path": "a.py"})])
+    session.head.extend([call, st.tool_result("c", "read", words(900))])
+    model = ScriptedModel(["FIRST", "SECOND"])
+    settings = CompactionSettings(keep_recent_tokens=100)
+    talk(session, words(120))
+    await compact(session.head, model, hooks, settings=settings)
+    talk(session, words(120))
+
+    outcome = await compact(session.head, model, hooks, settings=settings)
+
+    assert outcome.entry is not None
+    assert outcome.entry.body.summary == "SECOND\n\n<read-files>\na.py\n</read-files>"
+    assert "<earlier-summary>\nFIRST\n</earlier-summary>" in asked(model.requests[-1])
+
+
+async def test_handlers_are_shown_what_would_be_done(session, hooks, told, ids) -> None:
+    signal = Signal()
+    model = ScriptedModel(["s"], info=SMALL)
+
+    await compact(session.head, model, hooks, instructions="tests", reason="overflow", will_retry=True, signal=signal)
+
+    event = told[0]
+    assert isinstance(event, BeforeCompact)
+    assert [entry.id for entry in event.preparation.entries] == ids[:4]
+    assert event.preparation.turn_prefix == ()
+    assert [entry.id for entry in event.path][-6:] == ids
+    assert (event.reason, event.will_retry, event.model) == ("overflow", True, "scripted:small")
+    assert (event.custom_instructions, event.signal) == ("tests", signal)
+    assert event.previous_compactions == ()
+
+
+async def test_earlier_compactions_are_shown_newest_first(session, hooks, told, ids) -> None:
+    model = ScriptedModel(["s"] * 9, info=SMALL)
+    made = []
+    for _ in range(3):
+        made.insert(0, (await compact(session.head, model, hooks)).entry)
+        talk(session, words(300), words(300))
+
+    await compact(session.head, model, hooks)
+
+    last = [event for event in told if isinstance(event, BeforeCompact)][-1]
+    assert list(last.previous_compactions) == made
+
+
+async def test_a_handler_may_cancel_and_nobody_is_bothered(session, hooks, told, ids) -> None:
+    before = session.lines()
+    hooks.on(BeforeCompact, lambda event, ctx: {"cancel": True})
+
+    outcome = await compact(session.head, ScriptedModel([]), hooks)
+
+    assert outcome == CompactOutcome(cancelled=True)
+    assert session.lines() == before
+    assert names(told) == ["BeforeCompact"]
+
+
+async def test_a_handler_may_supply_the_compaction(session, hooks, told, ids) -> None:
+    supplied = {"summary": "MINE", "first_kept": ids[5], "tokens_before": 7, "details": {"index": [1]}, "usage": {}}
+    hooks.on("session_before_compact", lambda event, ctx: {"compaction": supplied})
+    model = ScriptedModel([])
+
+    outcome = await compact(session.head, model, hooks)
+
+    assert outcome.from_hook
+    assert outcome.entry is not None
+    body = outcome.entry.body
+    assert (body.summary, body.first_kept, body.tokens_before, body.from_hook) == ("MINE", ids[5], 7, True)
+    assert body.details == {"index": [1]}
+    assert model.requests == []
+    assert isinstance(told[-1], Compacted)
+    assert told[-1].from_hook
+
+
+async def test_a_supplied_compaction_keeps_what_was_planned_unless_it_says_otherwise(session, hooks, ids) -> None:
+    hooks.on(BeforeCompact, lambda event, ctx: {"compaction": {"summary": "MINE"}})
+
+    outcome = await compact(session.head, ScriptedModel([], info=SMALL), hooks)
+
+    assert outcome.entry is not None
+    assert (outcome.entry.body.first_kept, outcome.entry.body.tokens_before > 0) == (ids[4], True)
+
+
+async def test_a_supplied_compaction_may_keep_nothing(session, hooks, ids) -> None:
+    hooks.on(BeforeCompact, lambda event, ctx: {"compaction": {"summary": "MINE", "first_kept": None}})
+
+    outcome = await compact(session.head, ScriptedModel([]), hooks)
+
+    assert outcome.entry is not None
+    assert [message["role"] for message in session.context().messages] == ["compactionSummary"]
+
+
+@pytest.mark.parametrize(
+    ("supplied", "wrong"),
+    [
+        ({"summary": " "}, "its summary is empty"),
+        ({"summary": "S", "first_kept": "gone"}, "it keeps from 'gone', which is not on the path"),
+        ({"summary": "S", "first_kept": "RESULT"}, "a tool result without its call"),
+    ],
+)
+async def test_a_supplied_compaction_that_makes_no_sense_is_told_and_the_model_is_asked(
+    session, hooks, told, ids, supplied, wrong
+) -> None:
+    call = st.assistant([st.tool_call("c", "read", {"path": "a.py"})])
+    result = session.head.extend([call, st.tool_result("c", "read", "x"), st.user(words(300))])[1]
+    given = {key: result.id if value == "RESULT" else value for key, value in supplied.items()}
+    hooks.on(BeforeCompact, lambda event, ctx: {"compaction": given})
+
+    outcome = await compact(session.head, ScriptedModel(["OURS"], info=SMALL), hooks)
+
+    assert outcome.entry is not None
+    assert outcome.entry.body.summary.startswith("OURS")
+    assert any(isinstance(event, Notice) and wrong in event.text for event in told)
+
+
+@pytest.mark.parametrize("answer", [ModelError("m", "auth", "no key"), ["half", Stop("length")]])
+async def test_a_failure_leaves_the_session_as_it_was_and_is_told(session, hooks, told, ids, answer) -> None:
+    before = session.lines()
+
+    with pytest.raises(st.SessionTreeError) as failed:
+        await compact(session.head, ScriptedModel([answer], info=SMALL), hooks, reason="threshold")
+
+    assert session.lines() == before
+    assert told[-1] == CompactFailed(reason="threshold", error=str(failed.value), aborted=False)
+
+
+async def test_aborting_leaves_the_session_as_it_was_and_is_told(session, hooks, told, ids) -> None:
+    before = session.lines()
+    signal = Signal()
+    work = asyncio.ensure_future(
+        compact(session.head, ScriptedModel([[Delay(30), "s"]], info=SMALL), hooks, signal=signal)
+    )
+    await asyncio.sleep(0.01)
+
+    signal.abort()
+
+    assert await asyncio.wait_for(work, 5) == CompactOutcome(cancelled=True, aborted=True)
+    assert session.lines() == before
+    assert told[-1] == CompactFailed(reason="manual", error="aborted", aborted=True)
+
+
+async def test_aborting_does_not_wait_for_a_handler_that_hangs(session, hooks, ids) -> None:
+    async def hang(event, ctx):
+        await asyncio.sleep(30)
+
+    hooks.on(BeforeCompact, hang)
+    signal = Signal()
+    work = asyncio.ensure_future(compact(session.head, ScriptedModel([]), hooks, signal=signal))
+    await asyncio.sleep(0.01)
+
+    signal.abort()
+
+    assert (await asyncio.wait_for(work, 5)).aborted
+
+
+async def test_nothing_to_compact_is_an_outcome_and_nobody_is_asked(session, hooks, told) -> None:
+    assert await compact(session.head, ScriptedModel([]), hooks) == CompactOutcome()
+
+    talk(session, "hi", "hello")
+    assert await compact(session.head, ScriptedModel([]), hooks, reason="threshold") == CompactOutcome()
+    assert told == []
+
+
+async def test_a_person_may_compact_a_short_conversation(session, hooks) -> None:
+    ids = talk(session, "hi", "hello", "how are you?", "fine")
+
+    outcome = await compact(session.head, ScriptedModel(["Greetings."]), hooks)
+
+    assert outcome.entry is not None
+    assert outcome.entry.body.first_kept == ids[2]
+    again = await compact(session.head, ScriptedModel([]), hooks)
+    assert again == CompactOutcome()
+
+
+async def test_a_branch_that_grew_meanwhile_is_compacted_at_its_end(session, hooks, ids) -> None:
+    def grow(request):
+        session.append(st.user("one more"))
+        return "s"
+
+    outcome = await compact(session.head, ScriptedModel([grow], info=SMALL), hooks)
+
+    assert outcome.entry is not None
+    assert session.head.leaf == outcome.entry.id
+    assert session.context().messages[-1]["content"] == "one more"
+
+
+async def test_a_branch_that_was_moved_meanwhile_is_left_alone(session, hooks, told, ids) -> None:
+    def move(request):
+        session.move(session.tree[ids[1]])
+        return "s"
+
+    with pytest.raises(BranchMoved):
+        await compact(session.head, ScriptedModel([move, "s"], info=SMALL), hooks)
+
+    assert session.head.leaf == ids[1]
+    assert isinstance(told[-1], CompactFailed)
+
+
+async def test_another_branch_than_the_current_one_can_be_compacted(session, hooks, ids) -> None:
+    session.create_branch("side", at=session.tree[ids[0]])
+
+    outcome = await compact(session.branch("main"), ScriptedModel(["s"] * 2, info=SMALL), hooks)
+
+    assert outcome.entry is not None
+    assert session.branch("main").leaf == outcome.entry.id
+    assert session.head.name == "side"
+
+
+def test_the_window_is_shared_as_the_settings_say() -> None:
+    space = shares(ScriptedModel(info=SMALL), CompactionSettings(reserve_tokens=96, keep_recent_tokens=50))
+
+    assert (space.limit, space.keep_recent) == (4000, 50)
+
+
+# Taking it back
+
+
+async def test_going_on_from_before_a_compaction_is_a_move_that_can_be_undone(session, hooks, told, ids) -> None:
+    compaction = (await compact(session.head, ScriptedModel(["s"] * 2, info=SMALL), hooks)).entry
+    assert compaction is not None
+    (later,) = talk(session, "later")
+
+    outcome = await uncompact(session.head, hooks)
+
+    assert (outcome.old_leaf, outcome.new_leaf) == (later, ids[5])
+    assert len(session.context().messages) == 6
+    assert told[-1] == Navigated(new_leaf=ids[5], old_leaf=later)
+    session.undo()
+    assert session.head.leaf == later
+
+
+async def test_the_last_of_several_compactions_is_taken_back(session, hooks, ids) -> None:
+    model = ScriptedModel(["s"] * 9, info=SMALL)
+    first = (await compact(session.head, model, hooks)).entry
+    assert first is not None
+    talk(session, words(300), words(300))
+    await compact(session.head, model, hooks)
+
+    await uncompact(session.head, hooks)
+
+    assert first in session.head.path()
+    await uncompact(session.head, hooks)
+    assert session.head.leaf == ids[5]
+    with pytest.raises(InvalidOperation, match="no compaction on branch 'main'"):
+        await uncompact(session.head, hooks)
+
+
+async def test_a_handler_may_keep_a_compaction(session, hooks, ids) -> None:
+    await compact(session.head, ScriptedModel(["s"] * 2, info=SMALL), hooks)
+    leaf = session.head.leaf
+    hooks.on("before_navigate", lambda event, ctx: {"cancel": True})
+
+    outcome = await uncompact(session.head, hooks)
+
+    assert outcome.cancelled
+    assert session.head.leaf == leaf
+
+
+async def test_a_compaction_on_another_branch_is_taken_back_there(session, ids) -> None:
+    await compact(session.head, ScriptedModel(["s"] * 2, info=SMALL), Hooks())
+    session.create_branch("side", at=session.tree[ids[0]])
+
+    await uncompact(session.branch("main"), Hooks())
+
+    assert session.branch("main").leaf == ids[5]
+    assert session.head.name == "side"

@@ -1,0 +1,160 @@
+import asyncio
+
+import pytest
+
+from sessiontree.core.compaction import CompactionPreparation, budget
+from sessiontree.core.messages import ToolCall, assistant, user
+from sessiontree.core.summaries import NO_HISTORY, SYSTEM
+from sessiontree.hooks.events import Signal
+from sessiontree.model.base import ModelError, ModelInfo
+from sessiontree.model.scripted import Delay, ScriptedModel, Stop, Used
+from sessiontree.ops.summarize import Aborted, Summarizer, SummaryFailed, unless_aborted
+from tests.ops.conftest import SMALL, asked, words
+
+TALK = (user("one").message, assistant("two").message)
+
+
+def summarizer(model: ScriptedModel, signal: Signal | None = None, **options) -> Summarizer:
+    return Summarizer(model, signal or Signal(), budget(model.info.context_window), **options)
+
+
+def preparation(**fields) -> CompactionPreparation:
+    return CompactionPreparation(**{"entries": (), "messages": (), "first_kept": None, "tokens_before": 0, **fields})
+
+
+async def test_a_summary_is_one_question_to_the_model_and_its_whole_answer() -> None:
+    model = ScriptedModel(["  What happened.\n"])
+
+    assert await summarizer(model).branch(TALK) == "What happened."
+    (request,) = model.requests
+    assert request.system == SYSTEM
+    assert request.tools == ()
+    assert asked(request).startswith("<conversation>\n[User]: one\n\n[Assistant]: two\n</conversation>")
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (["half of", Stop("length")], "the answer was cut off because it grew too long"),
+        (["half of", Stop("error")], "it ended with error"),
+        (["half of", Stop("aborted")], "it ended with aborted"),
+        ([ToolCall("c", "read", {"path": "x"})], "it called a tool instead"),
+        (["text", ToolCall("c", "read", {"path": "x"})], "it called a tool instead"),
+        ([" \n"], "it said nothing"),
+    ],
+)
+async def test_whatever_is_no_whole_text_is_a_failure(answer, reason) -> None:
+    with pytest.raises(SummaryFailed, match=f"scripted:scripted made no summary: {reason}") as failed:
+        await summarizer(ScriptedModel([answer])).branch(TALK)
+
+    assert (failed.value.model, failed.value.reason) == ("scripted:scripted", reason)
+
+
+async def test_an_error_of_the_model_is_told_as_it_is() -> None:
+    with pytest.raises(ModelError, match="no"):
+        await summarizer(ScriptedModel([ModelError("m", "auth", "no")])).branch(TALK)
+
+
+async def test_aborting_ends_the_request() -> None:
+    signal = Signal()
+    model = ScriptedModel([[Delay(30), "late"]])
+    work = asyncio.ensure_future(summarizer(model, signal).branch(TALK))
+    await asyncio.sleep(0.01)
+
+    signal.abort()
+
+    with pytest.raises(Aborted):
+        await asyncio.wait_for(work, 5)
+
+
+async def test_nothing_is_begun_once_the_signal_is_given() -> None:
+    signal = Signal()
+    signal.abort()
+    model = ScriptedModel(["never"])
+
+    with pytest.raises(Aborted):
+        await summarizer(model, signal).branch(TALK)
+
+
+async def test_work_that_ends_by_itself_gives_what_it_gives() -> None:
+    async def work() -> int:
+        return 3
+
+    async def fail() -> int:
+        raise ValueError("x")
+
+    assert await unless_aborted(Signal(), work()) == 3
+    with pytest.raises(ValueError, match="x"):
+        await unless_aborted(Signal(), fail())
+
+
+async def test_the_thinking_level_goes_to_models_that_think() -> None:
+    plain = ScriptedModel(["s"], info=ModelInfo(provider="p", model="m"))
+    thinker = ScriptedModel(["s"])
+
+    await summarizer(plain, thinking="high").branch(TALK)
+    await summarizer(thinker, thinking="high").branch(TALK)
+
+    assert (plain.requests[0].thinking, thinker.requests[0].thinking) == ("off", "high")
+
+
+async def test_an_answer_may_be_as_long_as_the_model_allows_and_the_reserve_holds() -> None:
+    small, unknown = ScriptedModel(["s"], info=SMALL), ScriptedModel(["s"])
+
+    await summarizer(small).branch(TALK)
+    await summarizer(unknown).branch(TALK)
+
+    assert (small.requests[0].max_tokens, unknown.requests[0].max_tokens) == (1024, None)
+
+
+async def test_a_conversation_longer_than_the_window_is_summarized_in_steps_each_from_the_last() -> None:
+    model = ScriptedModel(["S1", "S2"], info=SMALL)
+    long = tuple(user(words(1000, f"m{number}x")).message for number in range(4))
+
+    made = await summarizer(model).compaction(preparation(messages=long))
+
+    assert made == "S2"
+    prompts = [asked(request) for request in model.requests]
+    assert all(len(prompt) + len(SYSTEM) <= 4 * (4096 - 1024) for prompt in prompts)
+    assert "<earlier-summary>" not in prompts[0]
+    assert "<earlier-summary>\nS1\n</earlier-summary>" in prompts[1]
+    for number in range(4):
+        assert sum(f"m{number}x" in prompt for prompt in prompts) == 1
+
+
+async def test_a_split_turn_takes_two_questions_one_after_the_other() -> None:
+    model = ScriptedModel(["HISTORY", "PREFIX"])
+
+    made = await summarizer(model).compaction(preparation(messages=TALK, prefix_messages=TALK), "the tests")
+
+    assert made.startswith("HISTORY\n\n---\n\n")
+    assert made.endswith("\n\nPREFIX")
+    history, prefix = (asked(request) for request in model.requests)
+    assert history.endswith("the tests")
+    assert "the tests" not in prefix
+
+
+async def test_without_a_history_the_earlier_summary_or_a_note_stands_for_it() -> None:
+    later = await summarizer(ScriptedModel(["PREFIX"])).compaction(
+        preparation(prefix_messages=TALK, previous_summary="EARLIER")
+    )
+    first = await summarizer(ScriptedModel(["PREFIX"])).compaction(preparation(prefix_messages=TALK))
+    silent = await summarizer(ScriptedModel([])).compaction(
+        preparation(messages=(assistant("x", stop_reason="error").message,))
+    )
+
+    assert later.startswith("EARLIER\n\n---")
+    assert first.startswith(f"{NO_HISTORY}\n\n---")
+    assert silent == NO_HISTORY
+
+
+async def test_what_all_questions_took_is_added_up() -> None:
+    used = Used({"input": 10, "output": 5, "cost": 0.5})
+    makes = summarizer(ScriptedModel([["HISTORY", used], ["PREFIX", used]]))
+    assert makes.usage is None
+
+    await makes.compaction(preparation(messages=TALK, prefix_messages=TALK))
+
+    assert makes.usage is not None
+    assert (makes.usage["input"], makes.usage["output"], makes.usage["totalTokens"]) == (20, 10, 30)
+    assert makes.usage["cost"]["total"] == 1.0
