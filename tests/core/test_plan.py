@@ -2,12 +2,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sessiontree.core.entries import HEAD_RECORD, BranchPoint, Compaction, Custom, CustomMessage, Label, Usage
-from sessiontree.core.messages import assistant, user
-from sessiontree.core.plan import plan_fork, plan_move, plan_navigate
+from sessiontree.core.entries import (
+    HEAD_RECORD,
+    BranchPoint,
+    BranchSummary,
+    Compaction,
+    ContextEdit,
+    Custom,
+    CustomMessage,
+    Label,
+    Usage,
+)
+from sessiontree.core.messages import assistant, tool_call, user
+from sessiontree.core.plan import last_prompt, plan_fork, plan_move, plan_navigate, said
 from sessiontree.core.tree import Tree
 from sessiontree.errors import NotFound
-from tests.builders import grow, hang, ids
+from tests.builders import grow, hang, ids, say
 from tests.strategies import damaged_entry_lists, places
 
 REPLY = assistant("reply")
@@ -187,3 +197,26 @@ def test_whatever_is_chosen_the_plan_stays_inside_the_tree(entries, data):
     assert plan.new_leaf is None or not tree[plan.new_leaf].is_annotation
     assert {entry.id for entry in plan.abandoned} <= {entry.id for entry in tree.abandoned(old, target)}
     assert plan_move(tree, old, target).abandoned == plan.abandoned
+
+
+# What was said
+
+
+def test_what_entries_said_is_what_the_context_at_the_leaf_has_of_them():
+    edit = ContextEdit(target="b", replacement={"content": "edited"})
+    call = assistant([tool_call("1", "write", {"path": "x.py"})])
+    earlier = BranchSummary(summary="before", details={"readFiles": ["r.py"]})
+    tree = grow("a>s>b>c>d>e", s=earlier, b=user("first"), c=call, d=edit, e=say("system", "be brief"))
+
+    found = said(tree, "e", [tree[id] for id in "sbcde"])
+
+    assert [message["role"] for message in found.messages] == ["branchSummary", "user", "assistant"]
+    assert found.messages[1]["content"] == "edited"
+    assert found.files.to_wire() == {"readFiles": ["r.py"], "modifiedFiles": ["x.py"]}
+
+
+def test_the_last_prompt_is_the_users_last_message():
+    tree = grow("a>b>c", b=user("again"), c=REPLY)
+
+    assert last_prompt(tree.path("c")) is tree["b"]
+    assert last_prompt([]) is None

@@ -1,0 +1,378 @@
+import asyncio
+
+import pytest
+
+import sessiontree as st
+from sessiontree.core.summaries import BRANCH, BRANCH_PREAMBLE
+from sessiontree.errors import BranchMoved, InvalidOperation, NotFound
+from sessiontree.hooks.bus import Hooks
+from sessiontree.hooks.events import BeforeNavigate, Navigated, Notice, Signal
+from sessiontree.model.base import ModelError
+from sessiontree.model.scripted import Delay, ScriptedModel, Stop
+from sessiontree.ops.navigate import NavigateOutcome, navigate, previous_prompt
+from sessiontree.session import Session
+from sessiontree.store.jsonl import JsonlStore
+from tests.ops.conftest import SMALL, asked, talk, words
+
+
+@pytest.fixture
+def ids(session: Session) -> list[str]:
+    """one, two, three, four, five, six: the user has the odd ones."""
+    return talk(session, "one", "two", "three", "four", "five", "six")
+
+
+def model(*answers) -> ScriptedModel:
+    return ScriptedModel(answers or ["What happened."])
+
+
+# Without a summary
+
+
+async def test_choosing_a_users_message_goes_before_it_and_gives_its_text_back(session, hooks, told, ids) -> None:
+    outcome = await navigate(session, ids[2], hooks=hooks)
+
+    assert outcome == NavigateOutcome(old_leaf=ids[5], new_leaf=ids[1], editor_text="three")
+    assert session.head.leaf == ids[1]
+    assert told[-1] == Navigated(new_leaf=ids[1], old_leaf=ids[5])
+
+
+async def test_choosing_anything_else_goes_there_and_the_first_message_before_everything(session, hooks, ids) -> None:
+    assert (await navigate(session, ids[3], hooks=hooks)).new_leaf == ids[3]
+
+    outcome = await navigate(session, ids[0], hooks=hooks)
+
+    assert (outcome.new_leaf, outcome.editor_text) == (None, "one")
+
+
+async def test_choosing_the_leaf_does_nothing_and_asks_nobody(session, hooks, told, ids) -> None:
+    before = session.lines()
+
+    outcome = await navigate(session, "HEAD", hooks=hooks, label="x")
+
+    assert outcome == NavigateOutcome(old_leaf=ids[5], new_leaf=ids[5])
+    assert session.lines() == before
+    assert told == []
+
+
+async def test_a_users_message_right_below_the_head_only_gives_its_text(session, hooks, told, ids) -> None:
+    session.switch(ids[1])
+
+    outcome = await navigate(session, ids[2], hooks=hooks)
+
+    assert outcome == NavigateOutcome(old_leaf=ids[1], new_leaf=ids[1], editor_text="three")
+    assert told == []
+
+
+async def test_an_unknown_place_is_an_error_before_anybody_is_asked(session, hooks, told, ids) -> None:
+    with pytest.raises(NotFound):
+        await navigate(session, "nowhere", hooks=hooks)
+
+    assert told == []
+
+
+async def test_handlers_are_always_asked_and_shown_the_whole_plan(session, hooks, told, ids) -> None:
+    signal = Signal()
+
+    await navigate(
+        session,
+        ids[2],
+        hooks=hooks,
+        custom_instructions="the API",
+        replace_instructions=True,
+        label="back",
+        signal=signal,
+    )
+
+    event = told[0]
+    assert isinstance(event, BeforeNavigate)
+    shown = event.preparation
+    assert (shown.target, shown.old_leaf, shown.common_ancestor) == (ids[2], ids[5], ids[2])
+    assert [entry.id for entry in shown.entries_to_summarize] == ids[3:]
+    assert (shown.user_wants_summary, shown.custom_instructions, shown.replace_instructions) == (False, "the API", True)
+    assert (shown.label, event.signal) == ("back", signal)
+
+
+async def test_a_handler_may_cancel_and_nobody_is_bothered(session, hooks, told, ids) -> None:
+    before = session.lines()
+    hooks.on("session_before_tree", lambda event, ctx: {"cancel": True})
+
+    outcome = await navigate(session, ids[2], hooks=hooks, summarize=True, model=model())
+
+    assert outcome == NavigateOutcome(old_leaf=ids[5], new_leaf=ids[5], cancelled=True)
+    assert session.lines() == before
+    assert len(told) == 1
+
+
+# With a summary
+
+
+async def test_the_summary_of_what_is_left_stands_at_the_new_place(session, hooks, told, ids) -> None:
+    makes = model()
+
+    outcome = await navigate(session, ids[2], hooks=hooks, summarize=True, model=makes)
+
+    entry = outcome.summary_entry
+    assert entry is not None
+    assert (outcome.new_leaf, session.head.leaf, entry.parent) == (entry.id, entry.id, ids[1])
+    assert outcome.editor_text == "three"
+    assert isinstance(entry.body, st.BranchSummary)
+    assert entry.body.summary == f"{BRANCH_PREAMBLE}\n\nWhat happened."
+    assert (entry.body.abandoned_leaf, entry.body.from_hook) == (ids[5], None)
+    assert entry.body.details == {"readFiles": [], "modifiedFiles": []}
+    assert entry.body.usage is not None
+    assert told[-1] == Navigated(new_leaf=entry.id, old_leaf=ids[5], summary_entry=entry)
+    prompt = asked(makes.requests[0])
+    assert "[Assistant]: four\n\n[User]: five\n\n[Assistant]: six" in prompt
+    assert "three" not in prompt
+    assert BRANCH in prompt
+
+
+async def test_a_move_with_a_summary_can_be_undone(session, hooks, ids) -> None:
+    await navigate(session, ids[2], hooks=hooks, summarize=True, model=model())
+
+    session.undo()
+
+    assert session.head.leaf == ids[5]
+
+
+async def test_instructions_are_added_or_take_the_place_of_ours(session, hooks, ids) -> None:
+    makes = model("s", "s")
+    await navigate(session, ids[3], hooks=hooks, summarize=True, model=makes, custom_instructions="the API")
+    session.undo()
+    await navigate(
+        session,
+        ids[3],
+        hooks=hooks,
+        summarize=True,
+        model=makes,
+        custom_instructions="Briefly.",
+        replace_instructions=True,
+    )
+
+    added, replaced = (asked(request) for request in makes.requests)
+    assert BRANCH in added
+    assert added.endswith("the API")
+    assert BRANCH not in replaced
+    assert replaced.endswith("Briefly.")
+
+
+async def test_files_that_were_touched_on_the_branch_are_listed(session, hooks, ids) -> None:
+    calls = [st.tool_call("1", "read", {"path": "a.py"}), st.tool_call("2", "edit", {"path": "b.py"})]
+    session.append(st.assistant(calls))
+
+    outcome = await navigate(session, ids[1], hooks=hooks, summarize=True, model=model())
+
+    assert outcome.summary_entry is not None
+    body = outcome.summary_entry.body
+    assert body.details == {"readFiles": ["a.py"], "modifiedFiles": ["b.py"]}
+    assert body.summary.endswith("<read-files>\na.py\n</read-files>\n\n<modified-files>\nb.py\n</modified-files>")
+
+
+async def test_a_compaction_stands_for_what_came_before_it_on_the_branch(session, hooks, ids) -> None:
+    session.append(st.Compaction(summary="COMPACTED", first_kept=ids[5]))
+    session.append(st.user("seven"))
+    makes = model()
+
+    await navigate(session, ids[1], hooks=hooks, summarize=True, model=makes)
+
+    prompt = asked(makes.requests[0])
+    assert "COMPACTED" in prompt
+    assert "[Assistant]: six\n\n[User]: seven" in prompt
+    assert "four" not in prompt
+
+
+async def test_context_edits_hold_for_the_summary_too(session, hooks, ids) -> None:
+    session.append(st.ContextEdit(target=ids[4], replacement={"content": "redacted"}))
+    makes = model()
+
+    await navigate(session, ids[1], hooks=hooks, summarize=True, model=makes)
+
+    assert "redacted" in asked(makes.requests[0])
+    assert "five" not in asked(makes.requests[0])
+
+
+async def test_only_the_newest_part_of_a_long_branch_is_shown_to_a_small_model(session, hooks, ids) -> None:
+    talk(session, *(words(900, f"m{number}x") for number in range(6)))
+    makes = ScriptedModel(["s"], info=SMALL)
+
+    await navigate(session, ids[1], hooks=hooks, summarize=True, model=makes)
+
+    prompt = asked(makes.requests[0])
+    assert "m5x" in prompt
+    assert "m0x" not in prompt
+    assert len(prompt) < 4 * (4096 - 1024)
+
+
+async def test_the_summary_may_be_the_users_own_text(session, hooks, told, ids) -> None:
+    hooks.on(BeforeNavigate, lambda event, ctx: {"summary": {"summary": "a handler's"}})
+
+    outcome = await navigate(session, ids[2], hooks=hooks, summary="I tried that.")
+
+    assert outcome.summary_entry is not None
+    body = outcome.summary_entry.body
+    assert (body.summary, body.from_hook, body.usage) == ("I tried that.", None, None)
+    assert told[0].preparation.user_wants_summary is False
+
+
+async def test_a_handler_may_supply_the_summary_if_one_is_wanted(session, hooks, told, ids) -> None:
+    supplied = {"summary": "MINE", "details": {"custom": True}, "usage": {"input": 1}}
+    hooks.on(BeforeNavigate, lambda event, ctx: {"summary": supplied})
+    makes = model()
+
+    unwanted = await navigate(session, ids[4], hooks=hooks, model=makes)
+    wanted = await navigate(session, ids[1], hooks=hooks, model=makes, summarize=True)
+
+    assert unwanted.summary_entry is None
+    assert wanted.summary_entry is not None
+    body = wanted.summary_entry.body
+    assert (body.summary, body.details, body.from_hook) == ("MINE", {"custom": True}, True)
+    assert makes.requests == []
+    assert told[-1].from_hook
+
+
+async def test_an_empty_summary_of_a_handler_is_told_and_the_model_is_asked(session, hooks, told, ids) -> None:
+    hooks.on(BeforeNavigate, lambda event, ctx: {"summary": {"summary": " "}})
+
+    outcome = await navigate(session, ids[1], hooks=hooks, model=model(), summarize=True)
+
+    assert outcome.summary_entry is not None
+    assert outcome.summary_entry.body.summary.endswith("What happened.")
+    assert any(isinstance(event, Notice) for event in told)
+
+
+async def test_a_handler_may_change_instructions_and_label(session, hooks, ids) -> None:
+    hooks.on(
+        BeforeNavigate,
+        lambda event, ctx: {"custom_instructions": "In a word.", "replace_instructions": True, "label": "l"},
+    )
+    makes = model()
+
+    outcome = await navigate(session, ids[1], hooks=hooks, model=makes, summarize=True)
+
+    assert asked(makes.requests[0]).endswith("In a word.")
+    assert outcome.summary_entry is not None
+    assert session.tree.label(outcome.summary_entry.id) == "l"
+
+
+async def test_without_a_model_a_summary_fails_at_once(session, hooks, told, ids) -> None:
+    with pytest.raises(InvalidOperation, match="a summary needs a model"):
+        await navigate(session, ids[1], hooks=hooks, summarize=True)
+
+    assert told == []
+
+
+async def test_where_nothing_is_left_behind_there_is_no_summary(session, hooks, ids) -> None:
+    session.switch(ids[1])
+    makes = model()
+
+    outcome = await navigate(session, ids[3], hooks=hooks, model=makes, summarize=True)
+
+    assert (outcome.new_leaf, outcome.summary_entry) == (ids[3], None)
+    assert makes.requests == []
+
+
+async def test_where_nothing_was_said_there_is_no_summary(session, hooks, ids) -> None:
+    session.append(st.ThinkingLevelChange("high"))
+
+    outcome = await navigate(session, ids[5], hooks=hooks, summary="nothing")
+
+    assert (outcome.new_leaf, outcome.summary_entry) == (ids[5], None)
+
+
+# Labels
+
+
+async def test_the_label_goes_on_the_summary_and_else_on_the_target(session, hooks, ids) -> None:
+    first = await navigate(session, ids[3], hooks=hooks, summary="left", label=" tried ")
+    assert first.summary_entry is not None
+    assert session.tree.label(first.summary_entry.id) == "tried"
+    assert session.head.leaf == first.summary_entry.id
+
+    await navigate(session, ids[0], hooks=hooks, label="start")
+    assert session.tree.label(ids[0]) == "start"
+    assert session.head.leaf is None
+
+
+async def test_the_place_before_everything_has_no_label(session, hooks, ids) -> None:
+    before = session.lines()
+
+    with pytest.raises(InvalidOperation, match="cannot have a label"):
+        await navigate(session, "root", hooks=hooks, label="x")
+
+    assert session.lines() == before
+
+
+# Failing
+
+
+@pytest.mark.parametrize("answer", [ModelError("m", "auth", "no key"), ["half", Stop("length")]])
+async def test_a_failure_leaves_the_head_where_it_is(session, hooks, told, ids, answer) -> None:
+    before = session.lines()
+
+    with pytest.raises(st.SessionTreeError):
+        await navigate(session, ids[1], hooks=hooks, summarize=True, model=model(answer), label="x")
+
+    assert session.lines() == before
+    assert len(told) == 1
+
+
+async def test_aborting_leaves_the_head_where_it_is(session, hooks, ids) -> None:
+    before = session.lines()
+    signal = Signal()
+    work = asyncio.ensure_future(
+        navigate(session, ids[1], hooks=hooks, summarize=True, model=model([Delay(30), "s"]), signal=signal)
+    )
+    await asyncio.sleep(0.01)
+
+    signal.abort()
+
+    outcome = await asyncio.wait_for(work, 5)
+    assert (outcome.cancelled, outcome.aborted, outcome.new_leaf) == (True, True, ids[5])
+    assert session.lines() == before
+
+
+async def test_a_branch_that_went_on_meanwhile_is_left_alone(session, hooks, ids) -> None:
+    def grow(request):
+        session.append(st.user("seven"))
+        return "s"
+
+    with pytest.raises(BranchMoved):
+        await navigate(session, ids[1], hooks=hooks, summarize=True, model=model(grow))
+
+    assert session.context().messages[-1]["content"] == "seven"
+
+
+async def test_the_branch_that_was_current_when_it_began_is_the_one_that_moves(session, hooks, ids) -> None:
+    def switch(request):
+        session.create_branch("side")
+        return "s"
+
+    outcome = await navigate(session, ids[1], hooks=hooks, summarize=True, model=model(switch))
+
+    assert session.branch("main").leaf == outcome.new_leaf
+    assert session.head.name == "side"
+
+
+def test_the_move_and_its_summary_are_one_line(tmp_path) -> None:
+    with st.create(file=tmp_path / "s.jsonl") as session:
+        ids = talk(session, "one", "two", "three", "four")
+        before = len(session.lines())
+        asyncio.run(navigate(session, ids[1], hooks=Hooks(), summary="left", label="x"))
+        lines = session.lines()
+
+    for end in range(before, len(lines) + 1):
+        cut = tmp_path / f"{end}.jsonl"
+        cut.write_bytes(b"".join(line + b"\n" for line in lines[:end]))
+        leaf = Session(JsonlStore(str(cut))).head.leaf
+        assert leaf == (ids[3] if end == before else session.head.leaf)
+
+
+# Popping
+
+
+def test_the_previous_prompt_is_the_last_message_of_the_user(session, ids) -> None:
+    assert previous_prompt(session).id == ids[4]
+
+    session.switch("root")
+    with pytest.raises(InvalidOperation, match="no message of the user"):
+        previous_prompt(session)
