@@ -80,13 +80,22 @@ Script: TypeAlias = str | Answer | Callable[[dict[str, Any]], str | Answer]
 
 
 class Server:
-    def __init__(self, answers: Iterable[Script] = (), *, models: Iterable[str] = ("scripted",)) -> None:
+    def __init__(
+        self,
+        answers: Iterable[Script] = (),
+        *,
+        models: Iterable[str] | None = ("scripted",),
+        window: int | None = None,
+    ) -> None:
         self.requests: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
         """Of each request, names in lower case."""
         self.disconnects = 0
         """How many clients went away before their answer was whole."""
-        self.models = list(models)
+        self.models = None if models is None else list(models)
+        """What it says it serves; `None` for a server of something else."""
+        self.window = window
+        """Its context, told as llama.cpp does."""
         self._answers = list(answers)
         self._changed = threading.Condition()
         self._closed = threading.Event()
@@ -175,9 +184,13 @@ class _Handler(BaseHTTPRequestHandler):
         pass
 
     def do_GET(self) -> None:
-        listed = [{"id": name, "object": "model"} for name in self.script.models]
-        found = self.path.endswith("/models")
-        self._whole(200 if found else 404, {"object": "list", "data": listed} if found else {"error": {}})
+        if self.path == "/v1/models" and self.script.models is not None:
+            listed = [{"id": name, "object": "model"} for name in self.script.models]
+            self._whole(200, {"object": "list", "data": listed})
+        elif self.path == "/props" and self.script.window is not None:
+            self._whole(200, {"default_generation_settings": {"n_ctx": self.script.window}})
+        else:
+            self._whole(404, {"error": {"message": "there is nothing here"}})
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers.get("Content-Length", 0))))

@@ -9,7 +9,7 @@ from pydantic_ai.usage import RequestUsage
 
 from sessiontree.config import ModelSettings, Prices
 from sessiontree.core.messages import ToolCall
-from sessiontree.model.adapter import ProviderModel, Target, answer, response_parts
+from sessiontree.model.adapter import ProviderModel, answer, response_parts
 from sessiontree.model.base import (
     Draft,
     Finished,
@@ -25,6 +25,7 @@ from sessiontree.model.base import (
     complete,
 )
 from sessiontree.model.cleaning import IMAGE_LIMIT
+from sessiontree.model.providers import Target
 from tests.model.asking import HELLO, failed
 from tests.model.server import Answer, Server, calls, cut, fail, overflow, slow
 

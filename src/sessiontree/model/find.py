@@ -1,0 +1,229 @@
+"""Finding a model: from `provider:model` to something that answers, and what there is when nothing is named.
+
+With nothing configured it is the default model of the first provider whose key is in the environment; then what
+Ollama or llama.cpp serve on this machine; then the local model, if it was fetched; then one that the configuration
+only describes. Keys are read from the environment and never stored.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from importlib.util import find_spec
+from itertools import chain
+from urllib.parse import urlsplit
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from sessiontree import config
+from sessiontree.config import Config, ModelSettings
+from sessiontree.errors import NotFound, SessionTreeError
+from sessiontree.model import local, servers
+from sessiontree.model.base import Model
+from sessiontree.model.providers import COMPATIBLE, PROVIDERS, Provider, Target
+
+LOCAL = "local"
+"""Short for the local model."""
+
+
+class NoModel(SessionTreeError):
+    """No model can be used, or not the one that was named."""
+
+    def __init__(self, name: str | None, reason: str) -> None:
+        super().__init__(f"no model can be used: {reason}" if name is None else f"{name} cannot be used: {reason}")
+        self.name = name
+        self.reason = reason
+
+
+class Offer(Struct, frozen=True, kw_only=True):
+    """A model, or a provider's default one, and whether it can be used."""
+
+    name: str
+    usable: bool
+    reason: str
+    """What makes it usable, or what is missing."""
+    default: bool = False
+    """Whether it is the one that is used where none is named."""
+
+
+def find(name: str | None = None, settings: Config | None = None) -> Model:
+    """The model of that name, or the default one. Raises `NoModel`, `NotFound` or `ConfigError`.
+
+    A name is `provider:model`, or a provider's name alone for its default model.
+    """
+    configured = config.load() if settings is None else settings
+    wanted = name or configured.model or _default(configured)
+    if wanted is None:
+        raise NoModel(None, _how_to_get_one())
+    wanted = _whole_name(wanted)
+    provider, _, model = wanted.partition(":")
+    if provider == LOCAL:
+        return _local(wanted)
+    server = servers.SERVERS.get(provider)
+    if server is not None:
+        return _served(server, model, configured)
+    return _made(_target(provider, model, configured), configured.model_settings(wanted))
+
+
+def offers(settings: Config | None = None) -> list[Offer]:
+    """What can be used, and why the rest cannot: what the configuration names, providers, servers, the local model."""
+    configured = config.load() if settings is None else settings
+    chosen = [_whole_name(configured.model)] if configured.model else []
+    named = [_configured(name, configured) for name in sorted({*map(_whole_name, configured.models), *chosen})]
+    others = list(_unconfigured())
+    default = chosen[0] if chosen else _first_usable([*others, *named])
+    listed = {offer.name: offer for offer in (*others, *named)}
+    return [replace(offer, default=offer.name == default) for offer in listed.values()]
+
+
+def _whole_name(name: str) -> str:
+    """`provider:model`, also where the provider alone was named."""
+    if name == LOCAL:
+        return local.NAME
+    return f"{name}:{PROVIDERS[name].default}" if name in PROVIDERS else name
+
+
+def _default(configured: Config) -> str | None:
+    named = (_configured(name, configured) for name in sorted(configured.models))
+    return _first_usable(chain(_unconfigured(), named))
+
+
+def _first_usable(offers: Iterable[Offer]) -> str | None:
+    return next((offer.name for offer in offers if offer.usable), None)
+
+
+def _configured(name: str, configured: Config) -> Offer:
+    provider, _, model = name.partition(":")
+    try:
+        if provider == LOCAL:
+            _local(name)
+            return Offer(name=name, usable=True, reason=_RUNS_HERE)
+        server = servers.SERVERS.get(provider)
+        if server is None:
+            target = _target(provider, model, configured)
+            return _installed(
+                Offer(name=name, usable=True, reason=f"at {target.base_url}" if target.base_url else "configured")
+            )
+        url = configured.model_settings(name).base_url or server.address()
+        served = servers.ask(server, url)
+        if served is not None and (model in served.models or not model):
+            return _installed(Offer(name=name, usable=True, reason=f"served at {url}"))
+        return Offer(name=name, usable=False, reason=f"no server with this model answers at {url}")
+    except (NoModel, NotFound) as error:
+        return Offer(name=name, usable=False, reason=error.reason if isinstance(error, NoModel) else str(error))
+
+
+def _unconfigured() -> Iterator[Offer]:
+    """What there is without a configuration, in the order of preference."""
+    for provider in PROVIDERS.values():
+        variable = _key_variable(provider)
+        name = f"{provider.name}:{provider.default}"
+        if variable is None:
+            yield Offer(name=name, usable=False, reason=f"{provider.keys[0]} is not set")
+        else:
+            yield _installed(Offer(name=name, usable=True, reason=f"{variable} is set"))
+    for server in servers.SERVERS.values():
+        served = servers.ask(server)
+        if served is None:
+            yield Offer(name=server.name, usable=False, reason=f"no server answers at {server.address()}")
+        elif not served.models:
+            yield Offer(name=server.name, usable=False, reason=f"the server at {server.address()} has no models")
+        for model in () if served is None else served.models:
+            offer = Offer(name=f"{server.name}:{model}", usable=True, reason=f"served at {server.address()}")
+            yield _installed(offer)
+    reason = _missing_for_local()
+    yield Offer(name=local.NAME, usable=reason is None, reason=reason or _RUNS_HERE)
+
+
+def _installed(offer: Offer) -> Offer:
+    return offer if find_spec("pydantic_ai") else replace(offer, usable=False, reason=_NOT_INSTALLED)
+
+
+_RUNS_HERE = "runs here, without a network"
+_NOT_INSTALLED = "it needs `pip install 'sessiontree[agent]'`"
+
+
+def _missing_for_local() -> str | None:
+    if not local.installed():
+        return "it needs `pip install 'sessiontree[local]'`"
+    return None if local.fetched() else "its weights are not here: `sessiontree models get local` fetches them"
+
+
+def _how_to_get_one() -> str:
+    if find_spec("pydantic_ai") is None:
+        return "install what it takes with `pip install 'sessiontree[agent]'`"
+    return (
+        "set the key of a provider, such as ANTHROPIC_API_KEY or OPENAI_API_KEY, start Ollama or llama.cpp, "
+        "or get a small one that runs here with `sessiontree models get local`; `sessiontree models` tells more"
+    )
+
+
+# Each kind
+
+
+def _local(wanted: str) -> Model:
+    if wanted != local.NAME:
+        raise NotFound("model", wanted, f"the local one is {local.NAME}")
+    reason = _missing_for_local()
+    if reason is not None:
+        raise NoModel(local.NAME, reason)
+    return local.LocalModel()
+
+
+def _served(server: servers.Server, model: str, configured: Config) -> Model:
+    settings = configured.model_settings(f"{server.name}:{model}")
+    url = settings.base_url or server.address()
+    served = servers.ask(server, url)
+    if not model:
+        if served is None or not served.models:
+            raise NoModel(server.name, f"no server with a model answers at {url}")
+        model = served.models[0]
+        settings = configured.model_settings(f"{server.name}:{model}")
+    if settings.context_window is None:
+        settings = replace(settings, context_window=served.window if served else None)
+    target = Target(provider=server.name, model=model, api=COMPATIBLE, base_url=f"{url.removesuffix('/v1')}/v1")
+    return _made(target, settings)
+
+
+def _target(provider: str, model: str, configured: Config) -> Target:
+    name = f"{provider}:{model}"
+    settings = configured.model_settings(name)
+    known = PROVIDERS.get(provider)
+    url = settings.base_url or (known and known.url_variable and os.environ.get(known.url_variable)) or None
+    if known is None and url is None:
+        names = ", ".join([*PROVIDERS, *servers.SERVERS, LOCAL])
+        raise NotFound("provider", provider, f"there are {names}; any other needs a base_url in the configuration")
+    if not model:
+        raise NotFound("model", name, "a model is named provider:model")
+    key = _key(name, known, settings, needed=url is None)
+    if known is None:
+        return Target(provider=provider, model=model, api=COMPATIBLE, key=key, base_url=url)
+    api = COMPATIBLE if provider == "openai" and url and urlsplit(url).hostname != "api.openai.com" else known.api
+    return Target(provider=provider, model=model, api=api, key=key, base_url=url or known.base_url)
+
+
+def _key(name: str, known: Provider | None, settings: ModelSettings, *, needed: bool) -> str | None:
+    if settings.key_variable is not None:
+        key = os.environ.get(settings.key_variable)
+        if not key:
+            raise NoModel(name, f"{settings.key_variable} is not set")
+        return key
+    variable = None if known is None else _key_variable(known)
+    if variable is not None:
+        return os.environ[variable]
+    if known is not None and needed:
+        raise NoModel(name, f"{known.keys[0]} is not set")
+    return None
+
+
+def _key_variable(provider: Provider) -> str | None:
+    return next((variable for variable in provider.keys if os.environ.get(variable)), None)
+
+
+def _made(target: Target, settings: ModelSettings) -> Model:
+    if find_spec("pydantic_ai") is None:
+        raise NoModel(f"{target.provider}:{target.model}", _NOT_INSTALLED)
+    from sessiontree.model.adapter import ProviderModel
+
+    return ProviderModel(target, settings)

@@ -1,0 +1,103 @@
+"""The providers of models: what each is called, where its key is looked for, and which of its models is the default.
+
+Facts alone, so that a listing needs nothing else. Names of models age: what is not in these tables works all the same.
+"""
+
+from __future__ import annotations
+
+import re
+
+from msgspec import Struct
+
+COMPATIBLE = "openai-completions"
+"""OpenAI's chat completions, which most servers speak."""
+
+
+class Provider(Struct, frozen=True, kw_only=True):
+    name: str
+    default: str
+    """The model to use where none is named."""
+    keys: tuple[str, ...]
+    """The environment variables with its key, the usual one first."""
+    api: str = COMPATIBLE
+    """How it is spoken to, as peers name it in messages."""
+    base_url: str | None = None
+    """Its address, where pydantic_ai does not know it."""
+    url_variable: str | None = None
+    """The environment variable with another address."""
+
+
+PROVIDERS = {  # in the order in which they are used when several have a key
+    provider.name: provider
+    for provider in (
+        Provider(
+            name="anthropic",
+            default="claude-sonnet-5-5",
+            keys=("ANTHROPIC_API_KEY",),
+            api="anthropic-messages",
+            url_variable="ANTHROPIC_BASE_URL",
+        ),
+        Provider(
+            name="openai",
+            default="gpt-5.5",
+            keys=("OPENAI_API_KEY",),
+            api="openai-responses",
+            url_variable="OPENAI_BASE_URL",
+        ),
+        Provider(
+            name="google",
+            default="gemini-3.8-flash",
+            keys=("GOOGLE_API_KEY", "GEMINI_API_KEY"),
+            api="google-generative-ai",
+        ),
+        Provider(name="openrouter", default="anthropic/claude-sonnet-5.5", keys=("OPENROUTER_API_KEY",)),
+        Provider(name="xai", default="grok-4.7", keys=("XAI_API_KEY",), base_url="https://api.x.ai/v1"),
+        Provider(
+            name="mistral", default="mistral-large-latest", keys=("MISTRAL_API_KEY",), api="mistral-conversations"
+        ),
+        Provider(name="deepseek", default="deepseek-v4-flash", keys=("DEEPSEEK_API_KEY",)),
+        Provider(name="moonshotai", default="kimi-k3", keys=("MOONSHOTAI_API_KEY", "MOONSHOT_API_KEY")),
+        Provider(name="zai", default="glm-5.3", keys=("ZAI_API_KEY",)),
+        Provider(name="groq", default="openai/gpt-oss-120b", keys=("GROQ_API_KEY",), url_variable="GROQ_BASE_URL"),
+        Provider(name="cerebras", default="gpt-oss-120b", keys=("CEREBRAS_API_KEY",)),
+        Provider(name="together", default="openai/gpt-oss-120b", keys=("TOGETHER_API_KEY",)),
+        Provider(name="fireworks", default="accounts/fireworks/models/gpt-oss-120b", keys=("FIREWORKS_API_KEY",)),
+    )
+}
+
+
+class Target(Struct, frozen=True, kw_only=True):
+    """A model and how it is reached."""
+
+    provider: str
+    model: str
+    api: str
+    key: str | None = None
+    base_url: str | None = None
+    """An address other than the one that pydantic_ai knows."""
+
+
+class Limits(Struct, frozen=True):
+    """How many tokens a model takes in all, and how many it writes at most; `None` where that is not known."""
+
+    window: int | None = None
+    output: int | None = None
+
+
+_LIMITS = (
+    # Where the list of prices that comes with pydantic_ai has no window, or a model writes unusually little.
+    (r"llama-?3\.[123]", Limits(131_072)),
+    (r"gemini-(flash|pro|2\.5|3)", Limits(1_000_000, 65_536)),
+    (r"(mistral-(large|medium|small)|codestral)", Limits(131_072)),
+    (r"gpt-4o", Limits(128_000, 16_384)),
+    (r"gpt-4-turbo", Limits(128_000, 4_096)),
+    (r"gpt-3\.5", Limits(16_385, 4_096)),
+    (r"claude-3-(haiku|opus|sonnet)", Limits(200_000, 4_096)),
+    (r"claude-3[-.]5", Limits(200_000, 8_192)),
+    (r"deepseek-chat", Limits(None, 8_192)),
+    (r"smollm2", Limits(8_192)),
+)
+
+
+def known_limits(model: str) -> Limits:
+    return next((limits for pattern, limits in _LIMITS if re.search(pattern, model, re.IGNORECASE)), Limits())

@@ -1,0 +1,100 @@
+"""Model servers on this machine: Ollama and llama.cpp, where they listen and what they serve.
+
+They are asked once, with a short patience: one that does not answer at once is not there.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import urlsplit
+
+from msgspec import Struct
+
+from sessiontree.core.messages import is_list, is_object, string
+
+PATIENCE = 0.5
+"""Seconds."""
+
+OLLAMA_WINDOW = 4096
+"""What Ollama gives a model where nothing else is set. It cuts longer conversations without a word, so it is not
+guessed higher."""
+
+
+class Served(Struct, frozen=True):
+    models: tuple[str, ...]
+    window: int | None = None
+    """The context that the server was started with, where it says so."""
+
+
+class Server(Struct, frozen=True, kw_only=True):
+    name: str
+    address: Callable[[], str]
+    """Its URL, as its own environment variables say."""
+    ask_window: Callable[[str], int | None]
+
+
+def ask(server: Server, url: str | None = None) -> Served | None:
+    """What a server serves; `None` when there is none at its address."""
+    base = (url or server.address()).removesuffix("/").removesuffix("/v1")
+    listed = _get(f"{base}/v1/models").get("data")
+    if not is_list(listed):
+        return None
+    names = [string(model.get("id")) for model in filter(is_object, listed)]
+    models = tuple(name for name in names if name and "embed" not in name.lower())
+    return Served(models, server.ask_window(base))
+
+
+def _get(url: str) -> dict[str, Any]:
+    """The JSON object at a URL; an empty one when there is none."""
+    parts = urlsplit(url)
+    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+    try:
+        connection = kind(parts.hostname or "", parts.port, timeout=PATIENCE)
+        try:
+            connection.request("GET", parts.path, headers={"Accept": "application/json"})
+            response = connection.getresponse()
+            value = json.loads(response.read(1 << 20)) if response.status == 200 else None
+        finally:
+            connection.close()
+    except (OSError, http.client.HTTPException, ValueError):
+        return {}
+    return value if is_object(value) else {}
+
+
+def _ollama_address() -> str:
+    said = os.environ.get("OLLAMA_HOST", "").strip().rstrip("/")
+    url = said if "://" in said else f"http://{said or '127.0.0.1'}"
+    parts = urlsplit(url)
+    host = "127.0.0.1" if parts.hostname in (None, "", "0.0.0.0", "::") else parts.hostname
+    named = f"[{host}]" if ":" in host else host
+    return f"{parts.scheme}://{named}:{parts.port or (443 if parts.scheme == 'https' else 11434)}"
+
+
+def _ollama_window(base: str) -> int | None:
+    said = os.environ.get("OLLAMA_CONTEXT_LENGTH", "")
+    return int(said) if said.isdecimal() and int(said) > 0 else OLLAMA_WINDOW
+
+
+def _llamacpp_address() -> str:
+    host = os.environ.get("LLAMA_ARG_HOST", "") or "127.0.0.1"
+    port = os.environ.get("LLAMA_ARG_PORT", "")
+    return f"http://{'127.0.0.1' if host == '0.0.0.0' else host}:{port if port.isdecimal() else 8080}"
+
+
+def _llamacpp_window(base: str) -> int | None:
+    settings = _get(f"{base}/props").get("default_generation_settings")
+    window = settings.get("n_ctx") if is_object(settings) else None
+    return window if isinstance(window, int) and window > 0 else None
+
+
+SERVERS = {
+    server.name: server
+    for server in (
+        Server(name="ollama", address=_ollama_address, ask_window=_ollama_window),
+        Server(name="llamacpp", address=_llamacpp_address, ask_window=_llamacpp_window),
+    )
+}

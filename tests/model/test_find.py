@@ -1,0 +1,261 @@
+"""Finding models: by name, by what is there, and what is said when there is none."""
+
+from pathlib import Path
+
+import pytest
+
+from sessiontree.config import Config, ModelSettings
+from sessiontree.errors import NotFound
+from sessiontree.model import local
+from sessiontree.model.base import complete
+from sessiontree.model.find import NoModel, Offer, find, offers
+from sessiontree.model.providers import PROVIDERS, known_limits
+from tests.model.asking import HELLO
+from tests.model.server import Server
+
+ADDRESSES = ("OLLAMA_HOST", "LLAMA_ARG_HOST", "LLAMA_ARG_PORT", "OLLAMA_CONTEXT_LENGTH")
+
+
+@pytest.fixture(autouse=True)
+def nothing_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No keys, no servers, no weights."""
+    for provider in PROVIDERS.values():
+        for variable in (*provider.keys, provider.url_variable):
+            monkeypatch.delenv(variable or "UNSET", raising=False)
+    for variable in ADDRESSES:
+        monkeypatch.delenv(variable, raising=False)
+    with Server() as server:
+        closed = server.port
+    monkeypatch.setenv("OLLAMA_HOST", f"127.0.0.1:{closed}")
+    monkeypatch.setenv("LLAMA_ARG_PORT", str(closed))
+
+
+def fetched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if the weights of the local model were here."""
+    file = Path(local.weights())
+    file.parent.mkdir(parents=True)
+    file.write_bytes(b"x")
+    monkeypatch.setattr(local, "SIZE", 1)
+
+
+def offer(name: str, settings: Config | None = None) -> Offer:
+    (found,) = [offer for offer in offers(settings or Config()) if offer.name == name]
+    return found
+
+
+# By name
+
+
+def test_a_provider_is_found_by_its_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "x")
+
+    info = find("anthropic:claude-sonnet-4-5").info
+
+    assert (info.provider, info.model, info.api) == ("anthropic", "claude-sonnet-4-5", "anthropic-messages")
+    assert info.context_window == 200_000
+
+
+@pytest.mark.parametrize("name", list(PROVIDERS))
+def test_every_provider_can_be_made_with_its_usual_key_and_default_model(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv(PROVIDERS[name].keys[-1], "x")
+
+    info = find(name).info
+
+    assert info.name == f"{name}:{PROVIDERS[name].default}"
+    assert info.context_window >= 100_000
+
+
+def test_a_provider_without_its_key_says_which_variable_is_missing() -> None:
+    with pytest.raises(NoModel) as caught:
+        find("openai:gpt-5")
+
+    assert str(caught.value) == "openai:gpt-5 cannot be used: OPENAI_API_KEY is not set"
+
+
+def test_a_provider_that_nobody_knows_needs_an_address() -> None:
+    with pytest.raises(NotFound, match=r"no provider .acme..*any other needs a base_url"):
+        find("acme:one")
+
+
+@pytest.mark.parametrize("name", ["acme", "local:other"])
+def test_a_name_that_names_no_model_is_refused(name: str) -> None:
+    with pytest.raises(NotFound):
+        find(name)
+
+
+async def test_a_server_of_the_configuration_is_asked_with_its_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ACME_KEY", "secret")
+    with Server(["Fine."]) as server:
+        described = ModelSettings(base_url=server.url, key_variable="ACME_KEY", context_window=4096)
+
+        model = find("acme:one", Config(models={"acme:one": described}))
+        await complete(model, HELLO)
+
+    assert model.info.context_window == 4096
+    assert server.headers[0]["authorization"] == "Bearer secret"
+    assert server.requests[0]["model"] == "one"
+
+
+def test_a_key_variable_that_is_not_set_is_told() -> None:
+    settings = Config(models={"acme:one": ModelSettings(base_url="http://127.0.0.1:9/v1", key_variable="ACME_KEY")})
+
+    with pytest.raises(NoModel, match="ACME_KEY is not set"):
+        find("acme:one", settings)
+
+
+async def test_another_address_of_openai_is_an_openai_compatible_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Server(["Fine."]) as server:
+        monkeypatch.setenv("OPENAI_BASE_URL", server.url)
+        monkeypatch.setenv("OPENAI_API_KEY", "secret")
+
+        model = find("openai:gpt-4o")
+        await complete(model, HELLO)
+
+    assert model.info.api == "openai-completions"
+    assert server.headers[0]["authorization"] == "Bearer secret"
+
+
+def test_openai_itself_is_spoken_to_in_its_own_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "x")
+
+    assert find("openai:gpt-5").info.api == "openai-responses"
+
+
+# What is there
+
+
+def test_with_nothing_there_it_says_how_to_get_a_model() -> None:
+    with pytest.raises(NoModel) as caught:
+        find()
+
+    assert str(caught.value).startswith("no model can be used: set the key of a provider, such as ANTHROPIC_API_KEY")
+    assert "sessiontree models get local" in str(caught.value)
+
+
+def test_the_configured_model_wins_over_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "x")
+    monkeypatch.setenv("GROQ_API_KEY", "x")
+
+    assert find(None, Config(model="groq:llama-3.3-70b-versatile")).info.name == "groq:llama-3.3-70b-versatile"
+
+
+def test_a_key_wins_over_servers_and_the_local_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    fetched(monkeypatch)
+    with Server() as server:
+        monkeypatch.setenv("OLLAMA_HOST", f"127.0.0.1:{server.port}")
+        monkeypatch.setenv("GEMINI_API_KEY", "x")
+
+        assert find().info.provider == "google"
+
+
+async def test_ollama_is_used_where_it_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    fetched(monkeypatch)
+    with Server(["Fine."], models=["nomic-embed-text", "llama3.2:3b"]) as server:
+        monkeypatch.setenv("OLLAMA_HOST", f"127.0.0.1:{server.port}")
+
+        model = find()
+        await complete(model, HELLO)
+
+    assert model.info.name == "ollama:llama3.2:3b"
+    assert model.info.context_window == 4096
+    assert server.requests[0]["model"] == "llama3.2:3b"
+
+
+def test_the_context_of_ollama_is_what_its_variable_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Server(models=["qwen3:8b"]) as server:
+        monkeypatch.setenv("OLLAMA_HOST", f"http://0.0.0.0:{server.port}")
+        monkeypatch.setenv("OLLAMA_CONTEXT_LENGTH", "32768")
+
+        assert find("ollama").info.context_window == 32768
+
+
+async def test_llamacpp_is_used_where_it_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Server(["Fine."], models=["qwen.gguf"], window=8192) as server:
+        monkeypatch.setenv("LLAMA_ARG_PORT", str(server.port))
+
+        model = find()
+        await complete(model, HELLO)
+
+    assert model.info.name == "llamacpp:qwen.gguf"
+    assert model.info.context_window == 8192
+
+
+def test_the_local_model_is_used_when_it_is_all_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    fetched(monkeypatch)
+
+    assert find().info.name == find("local").info.name == "local:smollm2-135m"
+
+
+def test_the_local_model_without_weights_says_how_to_get_them() -> None:
+    with pytest.raises(NoModel, match="`sessiontree models get local` fetches them"):
+        find("local")
+
+
+# Offers
+
+
+def test_every_provider_is_told_of_with_the_variable_that_it_misses() -> None:
+    for provider in PROVIDERS.values():
+        told = offer(f"{provider.name}:{provider.default}")
+
+        assert not told.usable
+        assert told.reason == f"{provider.keys[0]} is not set"
+
+
+def test_servers_and_the_local_model_are_told_of_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Server(models=["a", "b"]) as server:
+        monkeypatch.setenv("OLLAMA_HOST", f"127.0.0.1:{server.port}")
+
+        assert offer("ollama:a") == Offer(
+            name="ollama:a", usable=True, reason=f"served at http://127.0.0.1:{server.port}", default=True
+        )
+        assert offer("ollama:b").usable
+    assert offer("llamacpp").reason.startswith("no server answers at http://127.0.0.1:")
+    assert offer("local:smollm2-135m").reason.startswith("its weights are not here")
+
+
+def test_exactly_one_offer_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MISTRAL_API_KEY", "x")
+    monkeypatch.setenv("DEEPSEEK_API_KEY", "x")
+
+    assert [offer.name for offer in offers(Config()) if offer.default] == ["mistral:mistral-large-latest"]
+    chosen = offers(Config(model="deepseek"))
+    assert [offer.name for offer in chosen if offer.default] == ["deepseek:deepseek-v4-flash"]
+
+
+def test_configured_models_are_told_of_with_what_they_miss() -> None:
+    settings = Config(
+        model="acme:two",
+        models={
+            "acme:one": ModelSettings(base_url="http://127.0.0.1:9/v1"),
+            "acme:two": ModelSettings(base_url="http://127.0.0.1:9/v1", key_variable="ACME_KEY"),
+            "ollama:x": ModelSettings(context_window=100),
+        },
+    )
+
+    assert offer("acme:one", settings).reason == "at http://127.0.0.1:9/v1"
+    assert offer("acme:two", settings) == Offer(
+        name="acme:two", usable=False, reason="ACME_KEY is not set", default=True
+    )
+    assert offer("ollama:x", settings).reason.startswith("no server with this model answers at")
+
+
+def test_a_described_model_is_used_when_there_is_nothing_else() -> None:
+    settings = Config(models={"acme:one": ModelSettings(base_url="http://127.0.0.1:9/v1")})
+
+    assert find(None, settings).info.name == "acme:one"
+
+
+def test_a_server_that_speaks_something_else_is_no_model_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Server(models=None) as server:
+        monkeypatch.setenv("LLAMA_ARG_PORT", str(server.port))
+
+        assert not offer("llamacpp").usable
+
+
+def test_limits_are_known_by_family() -> None:
+    assert known_limits("meta-llama/Llama-3.3-70B").window == 131_072
+    assert known_limits("gpt-4o-mini").output == 16_384
+    assert known_limits("nobody-knows").window is None
