@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from sessiontree.core.entries import Body, Entry, Message
+from sessiontree.core.entries import Body, Entry, Message, entries_of
 from sessiontree.core.heads import Heads
 from sessiontree.core.messages import user
 from sessiontree.core.tree import Tree
@@ -75,4 +75,4 @@ def file_of(*lines: bytes | str | dict[str, Any], spaced: bool = True) -> bytes:
 
 def read(data: bytes) -> tuple[Reader, list[Entry]]:
     reader = Reader("test.jsonl")
-    return reader, reader.feed(data)
+    return reader, list(entries_of(reader.feed(data)))

@@ -22,7 +22,7 @@ import pytest
 import sessiontree
 from sessiontree import Session, errors
 from sessiontree.cli.app import MODULES, app, run
-from sessiontree.core.entries import Entry, Header
+from sessiontree.core.entries import Entry, Header, entries_of
 from sessiontree.format.codec import (
     HEAD_KEYS,
     WIRE,
@@ -228,7 +228,7 @@ def read_lines(lines: list[bytes]) -> tuple[Reader, list[Entry]]:
     starts = read_object(lines[0])["type"] in ("session", "title")
     reader = Reader("example")
     entries = reader.feed(b"".join(line + b"\n" for line in (lines if starts else [HEADER, *lines])))
-    return reader, entries
+    return reader, list(entries_of(entries))
 
 
 def typed_sections() -> dict[str, str]:

@@ -25,6 +25,7 @@ from sessiontree.core.entries import (
     Body,
     BranchPoint,
     BranchSummary,
+    Chain,
     Compaction,
     ContextEdit,
     Custom,
@@ -59,7 +60,7 @@ if TYPE_CHECKING:
 
     from sessiontree.comparison import Comparison, Diff
 
-PEEK, READ_AHEAD = 1 << 16, 1 << 20
+PEEK, READ_AHEAD = 1 << 16, 1 << 18
 """How much is read at once, in bytes: for the header, and for the whole file."""
 
 RECORD_EVERY = 256
@@ -110,7 +111,7 @@ class _Loaded:
             chunk = store.read(read, before=end.cursor, limit=READ_AHEAD)
             self.tree.extend(self.reader.feed(chunk.data))
             read = chunk.cursor
-        self.heads.replay(self.tree.entries, self.tree)
+        self.heads.replay(self.tree.items, self.tree)
         self._leave_unreadable()
 
     def _leave_unreadable(self) -> None:
@@ -131,8 +132,10 @@ class _Loaded:
         return self.take(chunk.data)
 
     def take(self, data: bytes) -> list[Entry]:
-        entries = self.reader.feed(data)
-        self._index(entries)
+        items = self.reader.feed(data)
+        before = len(self.tree.entries)
+        self._index(items)
+        entries = self.tree.entries[before:]
         if any(entry.decoded() is UNREADABLE for entry in entries):
             self._leave_unreadable()
         return entries
@@ -143,9 +146,9 @@ class _Loaded:
         self.reader.wrote(entries, lines)
         self._index(entries)
 
-    def _index(self, entries: Sequence[Entry]) -> None:
-        self.tree.extend(entries)
-        self.heads.replay(entries, self.tree)
+    def _index(self, items: Sequence[Entry | Chain]) -> None:
+        self.tree.extend(items)
+        self.heads.replay(items, self.tree)
 
 
 class Session:

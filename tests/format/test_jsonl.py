@@ -1,9 +1,11 @@
+import contextlib
 import json
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sessiontree.core.entries import UNREADABLE, Chain, entries_of
 from sessiontree.core.heads import Heads
 from sessiontree.core.problems import find_problems
 from sessiontree.core.tree import Tree
@@ -39,7 +41,7 @@ def test_a_reader_goes_on_where_it_stopped():
 
     first, second = reader.feed(file_of(header(), A)), reader.feed(file_of(B))
 
-    assert [(entry.id, entry.line) for entry in first + second] == [("a", 2), ("b", 3)]
+    assert [(entry.id, entry.line) for entry in entries_of(first + second)] == [("a", 2), ("b", 3)]
     assert reader.offset(3) == len(file_of(header(), A))
 
 
@@ -293,8 +295,67 @@ def test_reading_in_parts_equals_reading_at_once(data, cut):
     at = cut.draw(st.sampled_from([place + 1 for place, byte in enumerate(data) if byte == 10]))
     parts, whole = Reader(), Reader()
 
-    entries = parts.feed(data[:at]) + parts.feed(data[at:])
+    entries = entries_of(parts.feed(data[:at]) + parts.feed(data[at:]))
 
-    assert [entry.raw for entry in entries] == [entry.raw for entry in whole.feed(data)]
+    assert [entry.raw for entry in entries] == [entry.raw for entry in entries_of(whole.feed(data))]
     assert parts.problems == whole.problems
     assert list(parts.lines()) == list(whole.lines())
+
+
+def chained(count: int, **changes: str) -> list[str]:
+    """Messages, each under the one before, spelled as pi and we spell them; `changes` are made in the third."""
+    parts = [
+        {"id": f"{n:08x}", "parent": f"{n - 1:08x}", "time": "2026-01-01T00:00:00.000Z", "keys": "", "end": "}}"}
+        for n in range(1, count + 1)
+    ]
+    parts[2].update(changes)
+    return [
+        '{{"type":"message","id":"{id}","parentId":"{parent}","timestamp":"{time}"{keys},"message":{{"role":"user"{end}'.format(
+            **part
+        )
+        for part in parts
+    ]
+
+
+def test_messages_that_follow_one_another_are_one_chain_until_somebody_looks():
+    [chain] = Reader().feed(file_of(header(), *chained(5)))
+
+    assert isinstance(chain, Chain)
+    assert (len(chain), chain.parent, chain.line) == (5, "00000000", 2)
+    assert [(e.id, e.parent, e.line) for e in entries_of([chain])][2:4] == [
+        ("00000003", "00000002", 4),
+        ("00000004", "00000003", 5),
+    ]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"id": 'a","id":'},  # as long as an id, and no JSON
+        {"time": '2026","id":"other","x":"'},  # as long as a time: the second id is the one that counts
+        {"time": "2026-01-01T00:00:00.00\\u"},
+        {"time": "2026-01-01T00:00:00+0100"},
+        {"time": "short"},
+        {"parent": "ffffffff"},
+        {"keys": ',"branch":"other"'},
+        {"keys": ',"branch":null'},
+        {"end": '},"id":"last"}'},
+        {"end": '},"branch":"b"}'},
+        {"end": "} "},
+        {"end": ""},
+    ],
+    ids=str,
+)
+def test_a_line_in_a_chain_says_what_it_says_alone(changes):
+    lines = chained(5, **changes)
+
+    reader, entries = read(file_of(header(), *lines))
+
+    alone = []
+    for number, line in enumerate(lines, 2):
+        with contextlib.suppress(codec.NotJson):
+            alone.append(read_entry(line.encode(), number))
+    assert [(e.id, e.parent, e.branch, e.line, e.raw) for e in entries if e.decoded() is not UNREADABLE] == [
+        (e.id, e.parent, e.branch, e.line, e.raw) for e in alone
+    ]
+    assert reader.number == 6

@@ -8,6 +8,7 @@ said in its first line.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import Any, Protocol, TypeAlias
 
 from msgspec import UNSET, Struct, UnsetType
@@ -240,6 +241,48 @@ class Entry(Struct, gc=False, eq=False, kw_only=True):
 
     def __repr__(self) -> str:
         return f"<Entry {self.id} {self.type} under {self.parent}>"
+
+
+class Chain(Struct, frozen=True, kw_only=True):
+    """Messages that follow one another: each on the next line, under the one before, and on the same branch.
+
+    Nearly every line of a session is in one. Their entries are made when somebody looks.
+    """
+
+    ids: list[EntryId]
+    parent: EntryId | None
+    """The parent of the first."""
+    line: int
+    """Number of the first line."""
+    source: Source
+    branch: str | UnsetType | None = UNSET
+    current: str | None = None
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def entry(self, index: int) -> Entry:
+        return Entry(
+            id=self.ids[index],
+            parent=self.parent_of(index),
+            type="message",
+            line=self.line + index,
+            source=self.source,
+            branch=self.branch,
+            current=self.current,
+        )
+
+    def parent_of(self, index: int) -> EntryId | None:
+        return self.ids[index - 1] if index else self.parent
+
+
+def entries_of(items: Iterable[Entry | Chain]) -> Iterator[Entry]:
+    """Every entry, those of chains included."""
+    for item in items:
+        if isinstance(item, Chain):
+            yield from map(item.entry, range(len(item)))
+        else:
+            yield item
 
 
 def is_annotation(type: str, custom_type: str | None) -> bool:

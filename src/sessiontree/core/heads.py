@@ -20,9 +20,18 @@ from typing import Any
 
 from msgspec import UNSET, Struct
 
-from sessiontree.core.entries import HEAD_RECORD, BranchPoint, Custom, Entry, EntryId, JsonObject
+from sessiontree.core.entries import (
+    HEAD_RECORD,
+    BranchPoint,
+    Chain,
+    Custom,
+    Entry,
+    EntryId,
+    JsonObject,
+    entries_of,
+)
 from sessiontree.core.messages import is_object
-from sessiontree.core.tree import QUIET, Tree
+from sessiontree.core.tree import Tree
 
 MAIN = "main"
 
@@ -70,25 +79,25 @@ class Heads:
         """The move that an undo takes back."""
         return self._undoable[-1] if self._undoable else None
 
-    def replay(self, entries: Iterable[Entry], tree: Tree) -> None:
+    def replay(self, items: Iterable[Entry | Chain], tree: Tree) -> None:
+        """Take in lines that `tree` holds already."""
         sound = tree.is_sound
-        heads = self._heads
-        for entry in entries:
-            branch = self.current
-            if (
-                sound
-                and entry.type in QUIET
-                and branch == self._line_branch
-                and entry.parent is heads[branch]
-                and (entry.branch is UNSET or entry.branch == branch)
-                and entry.current is None
-            ):
-                # Nearly every line: the current branch goes on from its head.
-                self.lines_since_record += 1
-                heads[branch] = entry.id
+        for item in items:
+            if not isinstance(item, Chain):
+                self.apply(item, tree)
+            elif sound:
+                self.apply(item.entry(0), tree)
+                self._go_on(item)
             else:
-                self.apply(entry, tree)
-                heads = self._heads
+                for entry in entries_of((item,)):
+                    self.apply(entry, tree)
+
+    def _go_on(self, chain: Chain) -> None:
+        """Take in what follows the first of a chain: it moves whom that moved, further along."""
+        self.lines_since_record += len(chain) - 1
+        branch = self._line_branch if chain.branch is UNSET else chain.branch
+        if branch is not None:
+            self._heads[branch] = chain.ids[-1]
 
     def apply(self, entry: Entry, tree: Tree) -> None:
         """Take in one line. `tree` holds it already."""
@@ -128,13 +137,12 @@ class Heads:
             self.info[branch] = BranchInfo(created=entry.timestamp, description=entry.body.description)
 
     def _advance(self, branch: str, entry: Entry, tree: Tree) -> None:
-        if branch == self.current and tree.real(tree.parent(entry.id)) != tree.real(self._known(branch, tree)):
-            self._log(Move(branch, self._heads[branch], False))
-        self._heads[branch] = entry.id
-
-    def _known(self, branch: str, tree: Tree) -> EntryId | None:
         head = self._heads[branch]
-        return head if head in tree else None
+        if branch == self.current and not (entry.parent == head and tree.is_sound):
+            known = head if head in tree else None
+            if tree.real(tree.parent(entry.id)) != tree.real(known):
+                self._log(Move(branch, head, False))
+        self._heads[branch] = entry.id
 
     def _jump(self, branch: str, leaf: EntryId | None) -> None:
         if leaf != self._heads[branch]:

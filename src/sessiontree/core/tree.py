@@ -9,9 +9,11 @@ the file. What was wrong is listed by `core.problems`. Heads and branches are in
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from typing import overload
 
-from sessiontree.core.entries import Entry, EntryId, Label, SessionInfo
+from sessiontree.core.entries import Chain, Entry, EntryId, Label, SessionInfo
 from sessiontree.core.times import milliseconds
 from sessiontree.errors import NotFound
 
@@ -27,10 +29,15 @@ QUIET = frozenset({"message", "model_change", "thinking_level_change", "compacti
 
 
 class Tree:
-    def __init__(self, entries: Iterable[Entry] = ()) -> None:
-        self.entries: list[Entry] = []
-        """Every entry ever added, in file order, those shadowed by a later one with the same id included."""
-        self._by_id: dict[EntryId, Entry] = {}
+    def __init__(self, items: Iterable[Entry | Chain] = ()) -> None:
+        self._items: list[Entry | Chain] = []
+        self._starts: list[int] = []
+        """How many entries stand before each item."""
+        self._count = 0
+        self._made: dict[int, Entry] = {}
+        """Entries of chains that somebody has looked at, by how many stand before them."""
+        self._by_id: dict[EntryId, int] = {}
+        """How many entries stand before the last one with that id."""
         self._cut: dict[EntryId, None] = {}
         """Entries that name a parent but hang from nothing: orphans, and one member of each cycle."""
         self._missing: set[EntryId | None] = set()
@@ -44,40 +51,83 @@ class Tree:
         self.real_count = 0
         """How many entries are no annotations."""
         self.last_annotation: EntryId | None = None
-        self.extend(entries)
+        self.extend(items)
 
     def add(self, entry: Entry) -> None:
         """Index `entry`, whatever it says."""
         self.extend((entry,))
 
-    def extend(self, entries: Iterable[Entry]) -> None:
+    def extend(self, items: Iterable[Entry | Chain]) -> None:
         """Index entries, in the order of the file."""
-        by_id, children, missing = self._by_id, self._children, self._missing
-        before, annotations = len(self.entries), 0
-        for entry in entries:
-            self.entries.append(entry)
-            id, parent = entry.id, entry.parent
-            if parent is not None:
-                above = by_id.get(parent)
-                if above is None or parent == id:
+        by_id = self._by_id
+        for item in items:
+            at = self._count
+            parent = item.parent
+            if isinstance(item, Chain):
+                ids = item.ids
+                self._count += len(ids)
+                known = len(by_id)
+                if parent is not None and parent not in by_id:
                     self._relink = True
+                by_id.update(zip(ids, range(at, self._count), strict=True))
+                if len(by_id) - known < len(ids) or not self._missing.isdisjoint(ids):
+                    self._relink = True
+                self.real_count += len(ids)
+            else:
+                id = item.id
+                self._count += 1
+                if parent is not None and (parent not in by_id or parent == id):
+                    self._relink = True
+                if by_id.setdefault(id, at) != at or id in self._missing:
+                    self._relink = True
+                    by_id[id] = at
+                if item.type not in QUIET and item.is_annotation:
+                    self.last_annotation = id
+                    self._note(item)
                 else:
-                    entry.parent = above.id  # one string for both
-            if by_id.setdefault(id, entry) is not entry or id in missing:
-                self._relink = True
-                by_id[id] = entry
-            if children is not None:
-                children.setdefault(parent, []).append(id)
-            if entry.type not in QUIET and entry.is_annotation:
-                annotations += 1
-                self.last_annotation = id
-                self._note(entry)
-        self.real_count += len(self.entries) - before - annotations
+                    self.real_count += 1
+            self._items.append(item)
+            self._starts.append(at)
+            if self._children is not None:
+                for entry_id, above in _links(item):
+                    self._children.setdefault(above, []).append(entry_id)
 
     @property
     def is_sound(self) -> bool:
         """Whether every entry hangs where it says, and no id stands twice."""
-        return not self._relink and not self._cut and len(self._by_id) == len(self.entries)
+        return not self._relink and not self._cut and len(self._by_id) == self._count
+
+    @property
+    def items(self) -> list[Entry | Chain]:
+        """What was added, in file order."""
+        return self._items
+
+    @property
+    def entries(self) -> Entries:
+        """Every entry ever added, in file order, those shadowed by a later one with the same id included."""
+        return Entries(self, self._count)
+
+    def entry_at(self, index: int) -> Entry:
+        """The entry that stands behind `index` others in the file."""
+        made = self._made.get(index)
+        if made is None:
+            item, offset = self._item_at(index)
+            if not isinstance(item, Chain):
+                return item
+            made = self._made[index] = item.entry(offset)
+        return made
+
+    def each_entry(self) -> Iterator[Entry]:
+        """What `entries` holds, one after another."""
+        for start, item in zip(self._starts, self._items, strict=True):
+            if isinstance(item, Chain):
+                yield from map(self.entry_at, range(start, start + len(item)))
+            else:
+                yield item
+
+    def _item_at(self, index: int) -> tuple[Entry | Chain, int]:
+        place = bisect_right(self._starts, index) - 1
+        return self._items[place], index - self._starts[place]
 
     def _note(self, entry: Entry) -> None:
         if entry.type == "label" and isinstance(entry.body, Label):
@@ -93,24 +143,22 @@ class Tree:
         """Settle where entries hang that named no earlier entry as their parent."""
         self._relink = False
         self._children = None
-        by_id = self._by_id
+        parents = {id: parent for item in self._items for id, parent in _links(item)}  # of one id the last counts
         self._cut = {
-            entry.id: None
-            for entry in by_id.values()
-            if entry.parent is not None and (entry.parent not in by_id or entry.parent == entry.id)
+            id: None for id, parent in parents.items() if parent is not None and (parent not in parents or parent == id)
         }
-        self._missing = {by_id[id].parent for id in self._cut}
+        self._missing = {parents[id] for id in self._cut}
         settled: set[EntryId] = set(self._cut)
-        for start in by_id.values():
+        for start in parents:
             walk: dict[EntryId, None] = {}
-            id: EntryId | None = start.id
+            id: EntryId | None = start
             while id is not None and id not in settled and id not in walk:
                 walk[id] = None
-                id = by_id[id].parent
+                id = parents[id]
             if id is not None and id in walk:
                 trail = list(walk)
                 cycle = trail[trail.index(id) :]
-                self._cut[min(cycle, key=lambda member: by_id[member].line)] = None
+                self._cut[min(cycle, key=self._by_id.__getitem__)] = None
             settled.update(walk)
 
     # Looking up
@@ -123,11 +171,20 @@ class Tree:
 
     def __iter__(self) -> Iterator[Entry]:
         """The entries that count, in file order."""
-        if len(self._by_id) == len(self.entries):
+        if len(self._by_id) == self._count:
             return iter(self.entries)
-        return (entry for entry in self.entries if self._by_id[entry.id] is entry)
+        return map(self.entry_at, sorted(self._by_id.values()))
+
+    def ids(self) -> Iterable[EntryId]:
+        """The ids of the entries that count, in file order."""
+        if len(self._by_id) == self._count:
+            return self._by_id
+        return sorted(self._by_id, key=self._by_id.__getitem__)
 
     def __getitem__(self, id: EntryId) -> Entry:
+        return self.entry_at(self._index(id))
+
+    def _index(self, id: EntryId) -> int:
         try:
             return self._by_id[id]
         except KeyError:
@@ -135,7 +192,7 @@ class Tree:
 
     def starting_with(self, prefix: str) -> list[EntryId]:
         """Ids that start with `prefix`, in file order."""
-        return [entry.id for entry in self if entry.id.startswith(prefix)]
+        return [id for id in self.ids() if id.startswith(prefix)]
 
     def label(self, id: EntryId) -> str | None:
         entry = self._labels.get(id)
@@ -161,25 +218,29 @@ class Tree:
         """Where `id` hangs: its parent, or `None` for a root."""
         if self._relink:
             self._link()
-        return None if id in self._cut else self[id].parent
+        return None if id in self._cut else self._written_parent(id)
+
+    def _written_parent(self, id: EntryId) -> EntryId | None:
+        item, offset = self._item_at(self._index(id))
+        return item.parent_of(offset) if isinstance(item, Chain) else item.parent
 
     def children(self, id: EntryId | None) -> list[Entry]:
         """Entries right below `id`, oldest first; below `None` are the roots."""
-        return [self._by_id[child] for child in self.child_ids(id)]
+        return [self[child] for child in self.child_ids(id)]
 
     def child_ids(self, id: EntryId | None) -> list[EntryId]:
         if self._relink:
             self._link()
         if self._children is None:
             self._children = {}
-            for entry in self:
-                parent = None if entry.id in self._cut else entry.parent
-                self._children.setdefault(parent, []).append(entry.id)
+            for child in self.ids():
+                parent = None if child in self._cut else self._written_parent(child)
+                self._children.setdefault(parent, []).append(child)
         ids = self._children.get(id, [])
         return sorted(ids, key=self._age) if len(ids) > 1 else ids
 
     def _age(self, id: EntryId) -> tuple[int, int]:
-        entry = self._by_id[id]
+        entry = self[id]
         return milliseconds(entry.timestamp) or 0, entry.line
 
     def roots(self) -> list[Entry]:
@@ -188,8 +249,11 @@ class Tree:
     def up(self, id: EntryId | None) -> Iterator[Entry]:
         """The entries from `id` to its root."""
         while id is not None:
-            yield self[id]
-            id = self.parent(id)
+            entry = self[id]
+            yield entry
+            if self._relink:
+                self._link()
+            id = None if id in self._cut else entry.parent
 
     def path(self, leaf: EntryId | None) -> list[Entry]:
         """Entries from the root to `leaf`; empty for `None`, the place before everything."""
@@ -224,9 +288,38 @@ class Tree:
         waiting = [(id, 0) for id in reversed(self._active_first(None, on_path))]
         while waiting:
             id, depth = waiting.pop()
-            yield self._by_id[id], depth
+            yield self[id], depth
             waiting.extend((child, depth + 1) for child in reversed(self._active_first(id, on_path)))
 
     def _active_first(self, id: EntryId | None, on_path: set[EntryId]) -> list[EntryId]:
         ids = self.child_ids(id)
         return ids if len(ids) < 2 else sorted(ids, key=lambda child: child not in on_path)
+
+
+class Entries(Sequence[Entry]):
+    """All entries of a tree in file order, each made when it is looked at."""
+
+    def __init__(self, tree: Tree, count: int) -> None:
+        self._tree = tree
+        self._count = count
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[Entry]:
+        return self._tree.each_entry()
+
+    @overload
+    def __getitem__(self, index: int) -> Entry: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Entry]: ...
+    def __getitem__(self, index: int | slice) -> Entry | list[Entry]:
+        places = range(self._count)[index]
+        return self._tree.entry_at(places) if isinstance(places, int) else list(map(self._tree.entry_at, places))
+
+
+def _links(item: Entry | Chain) -> Iterable[tuple[EntryId, EntryId | None]]:
+    """Every entry of an item with its parent as written."""
+    if isinstance(item, Chain):
+        return zip(item.ids, [item.parent, *item.ids[:-1]], strict=True)
+    return ((item.id, item.parent),)

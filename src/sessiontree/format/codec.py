@@ -10,13 +10,15 @@ from __future__ import annotations
 import re
 from array import array
 from collections.abc import Callable, Iterator
+from functools import lru_cache
+from struct import Struct
 from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from sessiontree.core import entries as e
-from sessiontree.core.entries import Body, Entry, EntryId, Header, JsonObject, Source
+from sessiontree.core.entries import Body, Chain, Entry, EntryId, Header, JsonObject, Source
 from sessiontree.core.messages import is_list, is_object, number
 
 VERSION = 3
@@ -220,57 +222,88 @@ def _refuse_constant(name: str) -> Any:
 
 # How pi and we write messages. Nearly all lines match; of these only the beginning is looked at, and that they end as
 # an object in an object does, so that no key stands behind the message.
-_MESSAGE = re.compile(
-    rb'\{"type":"message","id":"([\w.-]{1,64})","parentId":(?:null|"([\w.-]{1,64})"),"timestamp":"([^"\\]{0,40})"'
+_TYPE, _PARENT, _TIME, _MESSAGE, _END = (
+    b'{"type":"message","id":"',
+    b'","parentId":"',
+    b'","timestamp":"',
+    b',"message":{',
+    b"}}",
+)
+_HEAD = re.compile(
+    _TYPE.replace(b"{", rb"\{") + rb'([\w.-]{1,64})","parentId":(?:null|"([\w.-]{1,64})"),"timestamp":"([^"\\]{0,40})"'
     rb'(,"branch":(?:null|"([^"\\\x00-\x1f\x7f-\xff]{1,200})")(?:,"current":"([^"\\\x00-\x1f\x7f-\xff]{1,200})")?)?'
     rb',"message":\{'
 )
+_PLAIN = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_.-"
+"""What ids are made of."""
 
 
-def scan(data: bytes, offsets: array[int], source: Source, found: list[Entry]) -> Iterator[tuple[int, int, int]]:
+@lru_cache(maxsize=64)
+def _layout(id: int, parent: int, time: int, rest: int) -> Struct:
+    """Where the parts of a head stand, by their lengths."""
+    return Struct(f"{len(_TYPE)}s{id}s{len(_PARENT)}s{parent}s{len(_TIME)}s{time}s{rest}s")
+
+
+def scan(
+    data: bytes, offsets: array[int], source: Source, found: list[Entry | Chain]
+) -> Iterator[tuple[int, int, int]]:
     """Read lines of version 3 into `found`, messages only by how they begin, and where lines end into `offsets`.
 
     Yields number, start and end of every line that has to be looked at as a whole, for the caller to take care of.
     """
-    find, match, take = data.find, _MESSAGE.match, found.append
-    names = _NAMES
+    find, match = data.find, _HEAD.match
     start, line, base = 0, len(offsets), offsets[-1]
+    careful = 0
+    """Up to here every line is looked at by itself."""
     if not data.strip(b"\n"):  # millions of empty lines, say
         offsets.extend(range(base + 1, base + len(data) + 1))
         return
-    last, known = b"", ""  # the id before, which nearly every line has as its parent
     end = find(b"\n")
     while end >= 0:
-        offsets.append(base + end + 1)
         head = match(data, start, end)
-        if head is None or data[end - 2 : end] != b"}}" or end - start > LINE_LIMIT:
+        if head is None or data[end - 2 : end] != _END or end - start > LINE_LIMIT:
+            offsets.append(base + end + 1)
             yield line, start, end
-        else:
-            id, parent, _, keys, branch, current = head.groups()
-            above = known if parent == last else None if parent is None else parent.decode()
-            last, known = id, id.decode()
-            take(
-                Entry(
-                    id=known,
-                    parent=above,
-                    type="message",
-                    line=line,
-                    source=source,
-                    branch=UNSET
-                    if keys is None
-                    else None
-                    if branch is None
-                    else names.get(branch) or names.setdefault(branch, branch.decode()),
-                    current=None if current is None else current.decode(),
-                )
-            )
+            start, line = end + 1, line + 1
+            end = find(b"\n", start)
+            continue
+        first, parent, time, keys, branch, current = head.groups()
+        ids, times, ends = [first], [time], [base + end + 1]
+        begun, last, rest = start, first, b'"' + (keys or b"") + _MESSAGE
+        layout = _layout(len(first), len(first), len(time), len(rest))
+        unpack, least = layout.unpack_from, layout.size
         start = end + 1
-        line += 1
         end = find(b"\n", start)
-
-
-_NAMES: dict[bytes, str] = {}
-"""Branches, each as one string however often it stands in a file."""
+        # Lines that go on from the one before, and look just like it, are only compared.
+        while start >= careful and start + least < end <= start + LINE_LIMIT:
+            type, id, key, above, then, time, behind = unpack(data, start)
+            if above != last or behind != rest or type != _TYPE or key != _PARENT or then != _TIME:
+                break
+            if data[end - 2 : end] != _END:
+                break
+            ids.append(id)
+            times.append(time)
+            ends.append(base + end + 1)
+            last = id
+            start = end + 1
+            end = find(b"\n", start)
+        if len(ids) > 1 and (b"".join(ids) + b"".join(times).replace(b":", b"")).translate(None, _PLAIN):
+            # Something that ids and times are not made of: what was compared may not be what it seems.
+            careful, start = start, begun
+            end = find(b"\n", start)
+            continue
+        offsets.extend(ends)
+        on = UNSET if keys is None else None if branch is None else branch.decode()
+        at = None if current is None else current.decode()
+        under = None if parent is None else parent.decode()
+        if len(ids) > 1:
+            names = b" ".join(ids).decode().split(" ")
+            found.append(Chain(ids=names, parent=under, line=line, source=source, branch=on, current=at))
+        else:
+            found.append(
+                Entry(id=first.decode(), parent=under, type="message", line=line, source=source, branch=on, current=at)
+            )
+        line += len(ids)
 
 
 class Held(msgspec.Struct, gc=False, eq=False):
@@ -312,7 +345,7 @@ def read_entry(raw: bytes, line: int, source: Source | None = None) -> Entry:
 
 def read_timestamp(raw: bytes) -> str:
     """The time of a line; nothing where it has none."""
-    head = _MESSAGE.match(raw)
+    head = _HEAD.match(raw)
     return head[3].decode("utf-8", "replace") if head is not None else _text(read_head(raw).timestamp)
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import TypeAlias
 
-from sessiontree.core.entries import Body, Entry, Header, JsonObject, Problem
+from sessiontree.core.entries import Body, Chain, Entry, Header, JsonObject, Problem
 from sessiontree.core.messages import string
 from sessiontree.errors import FormatError
 from sessiontree.format.codec import (
@@ -87,19 +87,19 @@ class Reader:
     def is_newer(self) -> bool:
         return self.header.version > VERSION
 
-    def feed(self, data: bytes) -> list[Entry]:
-        """Take in more bytes, whole lines, and return the entries in them."""
+    def feed(self, data: bytes) -> list[Entry | Chain]:
+        """Take in more bytes, whole lines, and return what is in them, in order."""
         if data and not data.endswith(b"\n"):
             data += b"\n"
-        entries: list[Entry] = []
+        items: list[Entry | Chain] = []
         start = 0
         while start < len(data) and (self._header is None or self._choose is not None):
             end = data.index(b"\n", start)
-            self._take(data[start:end], entries)
+            self._take(data[start:end], items)
             start = end + 1
         if start < len(data):
-            self._scan(data[start:] if start else data, entries)
-        return entries
+            self._scan(data[start:] if start else data, items)
+        return items
 
     def wrote(self, entries: Sequence[Entry], lines: Sequence[bytes]) -> None:
         """Take in entries that were written behind all others, as these lines of version 3, without reading them."""
@@ -110,12 +110,12 @@ class Reader:
         if self._fetch is None:
             self._held.extend(lines)
 
-    def _scan(self, data: bytes, entries: list[Entry]) -> None:
+    def _scan(self, data: bytes, items: list[Entry | Chain]) -> None:
         """Lines of version 3, most of them looked at only where they begin."""
         if self._fetch is None:
             self._held.extend(data.split(b"\n")[:-1])
-        for line, start, end in scan(data, self._offsets, self, entries):
-            self._look_into(data[start:end], line, entries)
+        for line, start, end in scan(data, self._offsets, self, items):
+            self._look_into(data[start:end], line, items)
 
     def raw(self, line: int) -> bytes:
         if self._fetch is None or self._choose is not None:
@@ -163,7 +163,7 @@ class Reader:
         """The header as version 3 has it."""
         return current_header(self.header.raw) if self.needs_rewrite else self.header.raw
 
-    def _take(self, raw: bytes, entries: list[Entry]) -> None:
+    def _take(self, raw: bytes, items: list[Entry | Chain]) -> None:
         """A line before or in the header, or one of an older dialect."""
         self._offsets.append(self._offsets[-1] + len(raw) + 1)
         if self._header is None:
@@ -178,14 +178,14 @@ class Reader:
             self._held.append(raw)
         else:
             self._held.append(raw)
-            self._look_into(raw, self.number, entries)
+            self._look_into(raw, self.number, items)
 
-    def _look_into(self, raw: bytes, line: int, entries: list[Entry]) -> None:
+    def _look_into(self, raw: bytes, line: int, items: list[Entry | Chain]) -> None:
         if len(raw) > LINE_LIMIT:
             self._report("long_line", f"{len(raw)} bytes, over the limit of {LINE_LIMIT}: not looked into", line)
         elif raw.strip():
             try:
-                entries.append(read_entry(raw, line, self))
+                items.append(read_entry(raw, line, self))
             except NotJson as error:
                 self._report("malformed_line", f"not an entry: {error}", line)
 

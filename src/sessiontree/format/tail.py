@@ -11,7 +11,7 @@ from array import array
 from collections.abc import Iterable, Iterator
 
 from sessiontree.core.context import Context, context_of
-from sessiontree.core.entries import UNREADABLE, Body, Entry, EntryId, Message, ModelChange
+from sessiontree.core.entries import UNREADABLE, Body, Chain, Entry, EntryId, Message, ModelChange, entries_of
 from sessiontree.core.heads import Heads
 from sessiontree.core.messages import model_of
 from sessiontree.core.tree import Tree
@@ -28,12 +28,12 @@ class Block:
     def __init__(self, data: bytes) -> None:
         self._data = data
         self._offsets = array("Q", [0])
-        self.entries: list[Entry] = []
-        for line, start, end in scan(data, self._offsets, self, self.entries):
+        self.items: list[Entry | Chain] = []
+        for line, start, end in scan(data, self._offsets, self, self.items):
             if start == end:
                 continue
             try:
-                self.entries.append(read_entry(data[start:end], line, self))
+                self.items.append(read_entry(data[start:end], line, self))
             except NotJson:
                 continue  # reported when the whole file is read
 
@@ -63,8 +63,8 @@ class Tail:
         if block is None:
             return False
         data, is_first = block
-        entries = Reader().feed(data) if is_first else Block(data).entries
-        for entry in reversed(entries):
+        items = Reader().feed(data) if is_first else Block(data).items
+        for entry in reversed(list(entries_of(items))):
             self._found.setdefault(entry.id, len(self.read))
             self.read.append(entry)
         return True
