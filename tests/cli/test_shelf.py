@@ -179,16 +179,16 @@ def test_delete_asks_at_a_terminal(talk: st.Session) -> None:
 
 
 def test_progress_is_shown_at_a_terminal_alone_and_only_of_what_takes_long(talk, monkeypatch, capsys) -> None:
-    from sessiontree.cli import shelf
+    from sessiontree.cli import output
 
-    assert shelf._progress("reading") is None
+    assert output.progress("reading") is None
     monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
-    quick, slow = shelf._progress("reading"), shelf._progress("reading")
+    quick, slow = output.progress("reading"), output.progress("reading")
     assert quick is not None
     assert slow is not None
     quick(1, 2)
     assert capsys.readouterr().err == ""
-    monkeypatch.setattr(shelf, "SLOW_SECONDS", -1)
+    monkeypatch.setattr(output, "SLOW_SECONDS", -1)
     slow(1, 2)
     slow(1, 2)
     slow(2, 2)

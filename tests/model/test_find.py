@@ -259,3 +259,12 @@ def test_limits_are_known_by_family() -> None:
     assert known_limits("meta-llama/Llama-3.3-70B").window == 131_072
     assert known_limits("gpt-4o-mini").output == 16_384
     assert known_limits("nobody-knows").window is None
+
+
+def test_the_page_of_models_tells_of_every_provider() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "model.md").read_text()
+
+    for provider in PROVIDERS.values():
+        keys = " or ".join(f"`{variable}`" for variable in provider.keys)
+        assert f"| `{provider.name}` | {keys} | `{provider.default}` |" in page
+        assert provider.url_variable is None or f"`{provider.url_variable}`" in page

@@ -59,6 +59,7 @@ MODULES = {
     "rename": "write",
     **dict.fromkeys(("archive", "delete"), "shelf"),
     "doctor": "read",
+    "models": "models",
     "demo": "demo",
     "completion": "app",
 }

@@ -7,9 +7,15 @@ compact line with control characters escaped.
 from __future__ import annotations
 
 import re
+import sys
+import time
+from collections.abc import Callable
 from typing import Any
 
 import click
+
+SLOW_SECONDS = 0.5
+"""Progress is shown of what takes longer."""
 
 # C0 and C1 controls, DEL, marks that turn the direction of writing, line and paragraph separators, lone surrogates.
 _UNSAFE = "\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff"
@@ -77,3 +83,20 @@ def table(rows: list[list[str]]) -> None:
     for index, row in enumerate(rows):
         line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
         click.echo(strong(line) if index == 0 else line)
+
+
+def progress(what: str) -> Callable[[int, int], None] | None:
+    """Tells how far it is, on a terminal, once it takes long."""
+    if not sys.stderr.isatty():
+        return None
+    start = time.monotonic()
+    shown = -1
+
+    def tell(done: int, total: int) -> None:
+        nonlocal shown
+        percent = done * 100 // max(total, 1)
+        if percent != shown and time.monotonic() - start > SLOW_SECONDS:
+            shown = percent
+            click.echo(f"\r\x1b[K{what}: {percent} %" if done < total else "\r\x1b[K", nl=False, err=True)
+
+    return tell

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import sys
-import time
 
 import click
 
 from sessiontree import catalog, shelf
 from sessiontree.cli.app import app, json_option, session_argument, short
-from sessiontree.cli.output import colored, dim, echo, echo_json, safe, strong
-from sessiontree.index.listing import Progress
+from sessiontree.cli.output import colored, dim, echo, echo_json, progress, safe, strong
 from sessiontree.index.reading import SessionSummary, summary_to_wire
 from sessiontree.index.texts import Hit, hit_to_wire
-
-SLOW_SECONDS = 0.5
-"""Progress is shown of what takes longer."""
 
 all_option = click.option("--all", "everywhere", is_flag=True, help="Sessions of all folders.")
 source_option = click.option(
@@ -41,7 +36,7 @@ def ls(everywhere: bool, archived: bool, trash: bool, source: str | None, folder
         listed = sorted(catalog.summaries_of(shelf.trashed()), key=lambda summary: summary.modified, reverse=True)
     else:
         listed = catalog.sessions(
-            all=everywhere, archived=archived, source=source, dir=folder, progress=_progress("reading sessions")
+            all=everywhere, archived=archived, source=source, dir=folder, progress=progress("reading sessions")
         )
     for summary in listed:
         if as_json:
@@ -99,7 +94,7 @@ def search(
     word. role:user asks who said it; since:7d (12h, 2w, 2026-01-31) how old it may be.
     """
     hits = catalog.search(
-        " ".join(query), all=everywhere, source=source, dir=folder, limit=limit, progress=_progress("taking in words")
+        " ".join(query), all=everywhere, source=source, dir=folder, limit=limit, progress=progress("taking in words")
     )
     if as_json:
         for hit in hits:
@@ -162,20 +157,3 @@ def _confirm(question: str, yes: bool) -> None:
     if not sys.stdin.isatty():
         raise click.UsageError("there is no terminal to ask at: give --yes")
     click.confirm(safe(question), abort=True, err=True)
-
-
-def _progress(what: str) -> Progress | None:
-    """Tells how far it is, on a terminal, once it takes long."""
-    if not sys.stderr.isatty():
-        return None
-    start = time.monotonic()
-    shown = -1
-
-    def tell(done: int, total: int) -> None:
-        nonlocal shown
-        percent = done * 100 // max(total, 1)
-        if percent != shown and time.monotonic() - start > SLOW_SECONDS:
-            shown = percent
-            click.echo(f"\r\x1b[K{what}: {percent} %" if done < total else "\r\x1b[K", nl=False, err=True)
-
-    return tell

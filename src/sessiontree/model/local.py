@@ -26,6 +26,7 @@ from importlib.util import find_spec
 from typing import Any, TypeAlias
 
 from sessiontree import config
+from sessiontree.home import home
 from sessiontree.model.base import Model, ModelError, ModelEvent, ModelInfo, Request
 from sessiontree.model.providers import COMPATIBLE, Target
 from sessiontree.store.files import make_private_directory
@@ -51,7 +52,7 @@ Progress: TypeAlias = Callable[[int, int], None]
 
 def weights() -> str:
     """Where the weights are, once they are fetched."""
-    return os.path.join(config.home(), "models", FILE)
+    return os.path.join(home(), "models", FILE)
 
 
 def installed() -> bool:

@@ -1,0 +1,48 @@
+"""The command over models: which can be used and why the others cannot, and getting the one that runs here."""
+
+from __future__ import annotations
+
+import click
+
+from sessiontree.cli.app import app, json_option
+from sessiontree.cli.output import dim, echo, echo_json, progress, safe, table
+from sessiontree.model import local
+from sessiontree.model.find import offers
+
+
+@app.group(
+    invoke_without_command=True,
+    epilog="\b\nExamples:\n  sessiontree models\n  sessiontree models --json\n  sessiontree models get local",
+)
+@json_option
+@click.pass_context
+def models(ctx: click.Context, as_json: bool) -> None:
+    """List the models that can be used, and why others cannot."""
+    if ctx.invoked_subcommand is not None:
+        return
+    listed = sorted(offers(), key=lambda offer: not offer.usable)
+    if as_json:
+        default = next((offer.name for offer in listed if offer.default), None)
+        told = [{"name": offer.name, "usable": offer.usable, "reason": offer.reason} for offer in listed]
+        echo_json({"default": default, "models": told})
+        return
+    rows = [["", "model", "because"]]
+    for offer in listed:
+        mark = "*" if offer.default else " " if offer.usable else "-"
+        rows.append([mark, safe(offer.name), safe(offer.reason)])
+    table(rows)
+    echo(dim("* is the default, - cannot be used; other models of a provider are named provider:model"))
+
+
+@models.command(epilog="\b\nExample:\n  sessiontree models get local")
+@click.argument("model", type=click.Choice(["local", local.NAME]))
+@json_option
+def get(model: str, as_json: bool) -> None:
+    """Fetch the model that runs here, about 100 MB, with no key and no network needed afterwards."""
+    file = local.fetch(progress("fetching"))
+    if as_json:
+        echo_json({"model": local.NAME, "file": file})
+    else:
+        echo(local.NAME, safe(file))
+    if not local.installed():
+        click.echo("sessiontree: to run it, `pip install 'sessiontree[local]'`", err=True)

