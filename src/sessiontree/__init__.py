@@ -15,6 +15,10 @@ from typing import TYPE_CHECKING, Any
 from sessiontree._version import __version__
 
 if TYPE_CHECKING:
+    from sessiontree.agent.agent import Agent
+    from sessiontree.agent.loop import Outcome
+    from sessiontree.agent.tool import Tool, ToolContext, ToolError, ToolOutput, tool
+    from sessiontree.agent.tools import builtin_tools
     from sessiontree.catalog import RepairReport, create, fork, memory, open, recent, repair, search, sessions
     from sessiontree.comparison import METRICS, BranchStats, Comparison, Diff, Difference
     from sessiontree.core.context import Context, Explained, Explanation, State, build_context, explain
@@ -58,11 +62,12 @@ if TYPE_CHECKING:
     )
     from sessiontree.format.repair import Repair
     from sessiontree.index.reading import SessionSummary
-    from sessiontree.index.texts import Hit
+    from sessiontree.index.search import Hit
     from sessiontree.session import Branch, BranchInfo, Place, Session, compare, diff
 
 __all__ = [
     "METRICS",
+    "Agent",
     "AgentAction",
     "Ambiguous",
     "Body",
@@ -96,6 +101,7 @@ __all__ = [
     "NavigatePlan",
     "NotFound",
     "Opaque",
+    "Outcome",
     "Place",
     "Problem",
     "ReadOnly",
@@ -110,11 +116,16 @@ __all__ = [
     "State",
     "StoreError",
     "ThinkingLevelChange",
+    "Tool",
+    "ToolContext",
+    "ToolError",
+    "ToolOutput",
     "Tree",
     "Usage",
     "__version__",
     "assistant",
     "build_context",
+    "builtin_tools",
     "compare",
     "create",
     "diff",
@@ -126,12 +137,17 @@ __all__ = [
     "repair",
     "search",
     "sessions",
+    "tool",
     "tool_call",
     "tool_result",
     "user",
 ]
 
 _MODULES = {
+    "sessiontree.agent.agent": ("Agent",),
+    "sessiontree.agent.loop": ("Outcome",),
+    "sessiontree.agent.tool": ("Tool", "ToolContext", "ToolError", "ToolOutput", "tool"),
+    "sessiontree.agent.tools": ("builtin_tools",),
     "sessiontree.catalog": (
         "RepairReport",
         "create",
@@ -203,7 +219,7 @@ _MODULES = {
     ),
     "sessiontree.format.repair": ("Repair",),
     "sessiontree.index.reading": ("SessionSummary",),
-    "sessiontree.index.texts": ("Hit",),
+    "sessiontree.index.search": ("Hit",),
     "sessiontree.session": (
         "Branch",
         "BranchInfo",

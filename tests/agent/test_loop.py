@@ -327,6 +327,14 @@ async def test_a_failure_of_the_model_is_written_with_what_had_arrived(agent: Ma
     assert sent(made) == ["user: Go"]
 
 
+async def test_an_answer_that_the_provider_stopped_is_a_failure(agent: MakeAgent, session: Session) -> None:
+    outcome = await agent(["Half", Stop("error")]).prompt("Go")
+
+    assert isinstance(outcome.error, ModelError)
+    assert outcome.error.kind == "rejected"
+    assert outcome.text == "Half"
+
+
 async def test_an_answer_that_ends_without_an_end_is_a_failure(session: Session) -> None:
     class Broken:
         info = INFO

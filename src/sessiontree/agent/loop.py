@@ -31,7 +31,7 @@ from sessiontree.core.entries import (
     ModelChange,
     ThinkingLevelChange,
 )
-from sessiontree.core.messages import ToolCall, role, text, tool_calls
+from sessiontree.core.messages import ToolCall, role, string, text, tool_calls
 from sessiontree.errors import SessionTreeError
 from sessiontree.hooks.bus import Hooks
 from sessiontree.hooks.events import (
@@ -198,6 +198,9 @@ class Run:
         except Exception as error:  # noqa: BLE001 - it is raised again, once what has arrived is written
             return draft.message("error", f"{type(error).__name__}: {error}"), error
         message = draft.message()
+        if message.get("stopReason") == "error":
+            reason = string(message.get("errorMessage")) or "the provider stopped the answer"
+            return message, ModelError(model.info.name, "rejected", reason)
         return message, self._room.overflow(message)
 
     async def _stream(self, model: Model, request: Request, draft: Draft) -> None:

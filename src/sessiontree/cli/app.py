@@ -49,6 +49,7 @@ class Commands(click.Group):
 
 
 MODULES = {
+    "prompt": "prompt",
     **dict.fromkeys(("new", "append"), "write"),
     **dict.fromkeys(("tree", "log", "show", "context"), "read"),
     "branches": "read",
@@ -89,7 +90,7 @@ def run(arguments: list[str]) -> int:
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
     try:
-        code = app.main(arguments, prog_name="sessiontree", standalone_mode=False)
+        code = app.main(_spelled_out(arguments), prog_name="sessiontree", standalone_mode=False)
         sys.stdout.flush()
         return code if isinstance(code, int) else 0
     except click.ClickException as error:
@@ -112,6 +113,17 @@ def run(arguments: list[str]) -> int:
         if os.environ.get("SESSIONTREE_DEBUG"):
             raise
         return _fail(f"internal error, {type(error).__name__}: {error} (SESSIONTREE_DEBUG=1 shows where)")
+
+
+def _spelled_out(arguments: list[str]) -> list[str]:
+    """`-p` among options and files, before any command, means the command `prompt`."""
+    first = next((word for word in arguments if word not in ("--color", "--no-color")), "")
+    if first.startswith(("-", "@")) and "-p" in arguments:
+        at = arguments.index(first)
+        rest = arguments[at:]
+        rest.remove("-p")
+        return [*arguments[:at], "prompt", *rest]
+    return arguments
 
 
 def _give_up_output() -> None:

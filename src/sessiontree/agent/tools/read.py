@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 from collections.abc import Iterator
 from typing import Annotated, BinaryIO
 
 from msgspec import Meta, Struct
 
 from sessiontree.agent.tool import Tool, ToolContext, ToolError, ToolOutput
-from sessiontree.agent.tools.files import SNIFF, check_regular, image_type, is_binary, resolve
+from sessiontree.agent.tools.files import SNIFF, check_regular, image_block, image_type, is_binary, resolve
 from sessiontree.agent.tools.output import BYTES, LINES, head
 
 IMAGE_BYTES = 5 << 20
@@ -49,8 +48,8 @@ def _read(arguments: Arguments, cwd: str) -> ToolOutput:
 def _image(path: str, media: str, data: bytes) -> ToolOutput:
     if len(data) > IMAGE_BYTES:
         raise ToolError(f"{path} is an image of more than {IMAGE_BYTES >> 20} MiB, which is too large to look at")
-    block = {"type": "image", "data": base64.b64encode(data).decode(), "mimeType": media}
-    return ToolOutput(content=[{"type": "text", "text": f"{path} is an image ({media})."}, block])
+    said = {"type": "text", "text": f"{path} is an image ({media})."}
+    return ToolOutput(content=[said, image_block(data, media)])
 
 
 def _text(arguments: Arguments, file: BinaryIO, size: int) -> ToolOutput:

@@ -1,0 +1,41 @@
+"""Events as JSON: the one form in which programs are told what an agent does.
+
+An object with the event's name as `type` and its fields in camel case. Entries are as their lines in the session
+say. What handlers are asked is not told: only what has happened.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from sessiontree.core.entries import Entry, JsonObject
+from sessiontree.core.messages import ToolCall
+from sessiontree.format.codec import read_object
+from sessiontree.hooks.events import NAMES, Event
+
+
+def event_to_wire(event: Event) -> JsonObject | None:
+    """An event in wire form; `None` for one that asks."""
+    if event.answer is not None:
+        return None
+    fields = {name: getattr(event, name) for name in event.__struct_fields__}
+    return {"type": NAMES[type(event)], **{_camel(name): _plain(value) for name, value in fields.items()}}
+
+
+def _camel(name: str) -> str:
+    first, *rest = name.split("_")
+    return first + "".join(map(str.capitalize, rest))
+
+
+def _plain(value: Any) -> Any:
+    match value:
+        case Entry():
+            return read_object(value.raw)
+        case ToolCall():
+            return value._asdict()
+        case tuple():
+            return [_plain(item) for item in value]  # pyright: ignore[reportUnknownVariableType]
+        case _:
+            return msgspec.to_builtins(value, enc_hook=str)

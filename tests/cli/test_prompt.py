@@ -1,0 +1,301 @@
+"""`sessiontree -p`: what it says, prints and leaves, against a model server on loopback."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import sessiontree as st
+from sessiontree.agent.wire import event_to_wire
+from sessiontree.core.messages import ToolCall
+from sessiontree.hooks.events import EVENTS, BeforeToolCall, ToolStart
+from tests.cli.conftest import Run, process
+from tests.model.server import Server, calls, fail, slow
+
+COMMAND = [sys.executable, "-c", "from sessiontree.cli import main; main()"]
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    with Server() as server:
+        monkeypatch.setenv("OPENAI_BASE_URL", server.url)
+        monkeypatch.setenv("OPENAI_API_KEY", "none")
+        config = Path(os.environ["SESSIONTREE_HOME"]) / "config.toml"
+        config.parent.mkdir(parents=True)
+        config.write_text('model = "openai:scripted"\nretry.base_delay = 0.01\n')
+        monkeypatch.setattr(sys, "stdin", io.StringIO(""))
+        yield server
+
+
+def asked(server: Server, index: int = -1) -> list[str]:
+    """What a request had in it, each message as `role: text`, the system prompt left out."""
+    return [
+        f"{message['role']}: {_text(message.get('content'))}"
+        for message in server.requests[index]["messages"]
+        if message["role"] != "system"
+    ]
+
+
+def _text(content: Any) -> str:
+    if isinstance(content, list):
+        return "".join(part.get("text", f"<{part['type']}>") for part in content)
+    return content or ""
+
+
+def test_the_answer_is_printed_and_the_conversation_is_kept(cli: Run, server: Server) -> None:
+    server.add("A folder.", "Yes.")
+
+    assert cli("-p", "What is this?") == "A folder.\n"
+    assert cli("-p", "-c", "Sure?") == "Yes.\n"
+
+    assert asked(server) == ["user: What is this?", "assistant: A folder.", "user: Sure?"]
+    (session,) = st.sessions()
+    assert session.message_count == 4
+
+
+def test_prompt_is_the_long_name_of_it(cli: Run, server: Server) -> None:
+    server.add("One.", "Two.")
+
+    assert cli("prompt", "1") == "One.\n"
+    assert cli("--no-color", "-c", "2", "-p") == "Two.\n"
+    assert len(st.sessions()) == 1
+
+
+def test_only_the_last_message_is_the_answer(cli: Run, server: Server, here: Path) -> None:
+    (here / "a.txt").write_text("content of a")
+    server.add(calls(("c1", "read", {"path": "a.txt"}), text="Let me look."), "It says so.")
+
+    assert cli("-p", "What does a.txt say?") == "It says so.\n"
+    assert asked(server)[-1] == "tool: content of a"
+
+
+def test_what_is_piped_in_follows_the_text_and_files_go_before(
+    cli: Run, server: Server, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (here / "a.txt").write_text("content")
+    (here / "dot.png").write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(8))
+    monkeypatch.setattr(sys, "stdin", io.StringIO("from the pipe\n"))
+    server.add("Yes.")
+
+    cli("-p", "Is", "this", "right?", "@a.txt", "@dot.png", "--no-session")
+
+    (message,) = asked(server)
+    assert message.startswith('user: <file path="a.txt">\ncontent\n</file>\n\nIs this right?\n\nfrom the pipe')
+    assert st.sessions() == []
+
+
+def test_there_must_be_something_to_say(fails: Run, server: Server, here: Path) -> None:
+    (here / "binary").write_bytes(b"\0")
+
+    assert "nothing to say" in fails("-p", code=2)
+    assert "neither text nor an image" in fails("-p", "x", "@binary", code=2)
+    assert "gone" in fails("-p", "x", "@gone")
+    assert server.requests == []
+    assert st.sessions() == []
+
+
+def test_sessions_branches_and_forks_are_gone_on_with(cli: Run, server: Server) -> None:
+    server.add("One.", "Two.", "Three.")
+    session = st.create(name="work")
+    session.append(st.user("Old question"))
+    session.append(st.assistant("Old answer", provider="openai", model="scripted"))
+    session.create_branch("idea")
+    session.switch("main")
+    session.append(st.user("only on main"))
+    session.close()
+    id = session.id
+
+    cli("-p", "--session", id, "--branch", "idea", "1")
+    assert asked(server) == ["user: Old question", "assistant: Old answer", "user: 1"]
+
+    cli("-p", "--fork", id, "2")
+    assert asked(server)[-2:] == ["user: only on main", "user: 2"]
+    assert len(st.sessions()) == 2
+
+    cli("-p", "--branch", "idea", "--session", id, "3")
+    assert asked(server)[-3:] == ["user: 1", "assistant: One.", "user: 3"]
+    again = st.open(id)
+    assert again.head.name == "main"
+    assert len(again.branch("idea").path()) > len(again.head.path())
+
+
+def test_options_that_exclude_each_other_are_wrong_usage(fails: Run, server: Server) -> None:
+    assert "give one of" in fails("-p", "-c", "--no-session", "x", code=2)
+    assert "give --tools or --no-tools" in fails("-p", "--tools", "read", "--no-tools", "x", code=2)
+    assert "no tool 'nonsense'" in fails("-p", "--tools", "nonsense", "x")
+    assert "no session was started in this folder" in fails("-p", "-c", "x")
+    assert "--branch needs a session" in fails("-p", "--branch", "main", "--no-session", "x", code=2)
+    assert "no provider 'nowhere'" in fails("-p", "--model", "nowhere:x", "x")
+    assert st.sessions() == []
+
+
+def test_tools_can_be_chosen_or_left_out(cli: Run, server: Server) -> None:
+    server.add("One.", "Two.", "Three.")
+
+    cli("-p", "x")
+    cli("-p", "x", "--tools", "read, ls")
+    cli("-p", "x", "--no-tools")
+
+    offered = [[tool["function"]["name"] for tool in request.get("tools", [])] for request in server.requests]
+    assert offered == [["read", "write", "edit", "bash", "grep", "find", "ls"], ["read", "ls"], []]
+
+
+def test_as_json_the_header_and_every_event_is_a_line(cli: Run, server: Server) -> None:
+    server.add(calls(("c1", "ls", {})), "Nothing.")
+
+    lines = [json.loads(line) for line in cli("-p", "--mode", "json", "Look").splitlines()]
+
+    assert lines[0]["type"] == "session"
+    assert lines[0]["id"] == st.sessions()[0].id
+    kinds = [line["type"] for line in lines[1:] if line["type"] != "message_delta"]
+    assert kinds == [
+        "run_start", "message_start", "message_end",
+        "turn_start", "message_start", "message_end", "tool_start", "message_start", "message_end", "tool_end",
+        "turn_end", "turn_start", "message_start", "message_end", "turn_end", "run_end",
+    ]  # fmt: skip
+    assert "".join(line["text"] for line in lines if line["type"] == "message_delta" and line["kind"] == "text") == (
+        "Nothing."
+    )
+    (start,) = [line for line in lines if line["type"] == "tool_start"]
+    assert start["call"] == {"id": "c1", "name": "ls", "arguments": {}}
+    ended = [line["entry"] for line in lines if line["type"] == "message_end"]
+    assert [entry["message"]["role"] for entry in ended] == ["user", "assistant", "toolResult", "assistant"]
+    assert lines[-1] == {"type": "run_end", "aborted": False, "error": None}
+
+
+def test_questions_to_handlers_are_no_news() -> None:
+    call = ToolCall("c", "read", {"path": "a"})
+
+    assert event_to_wire(BeforeToolCall(call=call)) is None
+    assert event_to_wire(ToolStart(call=call)) == {
+        "type": "tool_start",
+        "call": {"id": "c", "name": "read", "arguments": {"path": "a"}},
+    }
+    assert {name for name, kind in EVENTS.items() if kind.answer is None} >= {"run_start", "message_end", "tool_end"}
+
+
+def test_a_failing_model_has_an_exit_code_of_its_own(
+    server: Server, capsys: pytest.CaptureFixture[str], here: Path
+) -> None:
+    from sessiontree.cli.app import run
+
+    server.add(fail(401, "bad key"))
+
+    assert run(["-p", "x"]) == 3
+
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("sessiontree: openai:scripted: ")
+    (session,) = st.sessions()
+    last = st.open(session.id).head.path()[-1].body.message
+    assert last["stopReason"] == "error"
+
+
+def test_a_failure_that_may_pass_is_tried_again(cli: Run, server: Server) -> None:
+    server.add(fail(500), "There.")
+
+    assert cli("-p", "x") == "There.\n"
+    assert len(server.requests) == 2
+
+
+def test_without_a_model_it_says_how_to_get_one(
+    capsys: pytest.CaptureFixture[str], here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from sessiontree.cli.app import run
+
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    monkeypatch.setattr(sys, "stdin", io.StringIO(""))
+
+    assert run(["-p", "--model", "openai:gpt-5.5", "x"]) == 3
+    assert "OPENAI_API_KEY is not set" in capsys.readouterr().err
+
+
+def test_a_session_whose_model_is_gone_goes_on_with_the_usual_one(
+    server: Server, capsys: pytest.CaptureFixture[str], here: Path
+) -> None:
+    from sessiontree.cli.app import run
+
+    server.add("Here.")
+    with st.create(name="old") as session:
+        session.append(st.user("Hi"))
+        session.append(st.assistant("Ho", provider="vanished", model="x"))
+
+    assert run(["-p", "--session", "old", "Still there?"]) == 0
+
+    captured = capsys.readouterr()
+    assert captured.out == "Here.\n"
+    assert "going on with the usual model" in captured.err
+
+
+def interrupted(server: Server, *arguments: str, number: int = signal.SIGINT) -> subprocess.CompletedProcess[str]:
+    """Run a command, and send it a signal once it has asked the model."""
+    child = subprocess.Popen(
+        [*COMMAND, "-p", *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert server.wait_for(lambda server: bool(server.requests), 20)
+        time.sleep(0.3)
+        child.send_signal(number)
+        out, err = child.communicate(timeout=20)
+    finally:
+        child.kill()
+    return subprocess.CompletedProcess(child.args, child.returncode, out, err)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_aborts_and_what_had_arrived_is_kept(server: Server, here: Path, number: int) -> None:
+    server.add(slow())
+
+    done = interrupted(server, "Talk", number=number)
+
+    assert done.returncode == 130
+    assert done.stderr == "sessiontree: aborted\n"
+    assert done.stdout.startswith("word word")
+    (session,) = st.sessions()
+    last = st.open(session.id).head.path()[-1].body.message
+    assert last["stopReason"] == "aborted"
+    assert last["content"][0]["text"].startswith("word word")
+
+
+def test_output_that_nobody_takes_ends_the_run_and_keeps_what_had_arrived(server: Server, here: Path) -> None:
+    server.add(slow("word " * 100, 0.02))
+
+    pipe = subprocess.Popen(
+        [*COMMAND, "-p", "--mode", "json", "Talk"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True
+    )
+    assert pipe.stdout is not None
+    while "message_delta" not in pipe.stdout.readline():
+        pass
+    pipe.stdout.close()
+
+    assert pipe.wait(20) == 1
+    (session,) = st.sessions()
+    assert st.open(session.id).head.path()[-1].body.message["stopReason"] == "aborted"
+
+
+def test_it_reads_from_a_pipe_and_waits_for_nobody_else(server: Server, here: Path) -> None:
+    server.add("Yes.", "No.")
+
+    assert process("-p", "Well?", input="from the pipe").stdout == "Yes.\n"
+    assert asked(server) == ["user: Well?\n\nfrom the pipe"]
+    assert process("-p", "Well?", stdin=subprocess.DEVNULL).stdout == "No.\n"
+
+
+def test_a_model_cannot_control_the_terminal(cli: Run, server: Server) -> None:
+    server.add("\x1b]0;owned\x07plain")
+
+    assert cli("-p", "x") == "\\x1b]0;owned\\x07plain\n"
