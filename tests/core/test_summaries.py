@@ -13,6 +13,7 @@ from sessiontree.core.summaries import (
     cut,
     files_of,
     history_prompt,
+    joined_files,
     newest,
     portion,
     prefix_prompt,
@@ -178,6 +179,12 @@ def test_lists_of_earlier_summaries_are_carried_over_but_not_those_of_hooks():
 
     assert files == Files(read=("r2",), modified=("m", "r"))
     assert files.to_wire() == {"readFiles": ["r2"], "modifiedFiles": ["m", "r"]}
+
+
+def test_several_lists_are_joined_as_one():
+    lists = [Files(read=("a", "b")), Files(read=("c",), modified=("a",))]
+
+    assert joined_files(lists) == Files(read=("b", "c"), modified=("a",))
 
 
 def test_lists_stand_behind_the_summary_and_can_be_taken_off_again():

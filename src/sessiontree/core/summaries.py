@@ -205,6 +205,7 @@ NO_HISTORY = "Nothing to speak of came before."
 SPLIT = "**The turn under way, its beginning:**"
 BRANCH_PREAMBLE = "The user tried something else from here and came back. What happened there:"
 MERGE_PREAMBLE = "The results of branch {name} are merged here. What came out of it:"
+PROMOTE_PREAMBLE = "The user chose to go on with branch {name}. What came out of the others:"
 
 
 def history_prompt(conversation: str, *, previous: str | None = None, focus: str | None = None) -> str:
@@ -274,6 +275,14 @@ def untagged(summary: str) -> str:
 
 
 MODIFYING = frozenset({"write", "edit"})
+
+
+def joined_files(several: Iterable[Files]) -> Files:
+    """Several lists as one."""
+    lists = list(several)
+    modified = {path for files in lists for path in files.modified}
+    read = {path for files in lists for path in files.read} - modified
+    return Files(read=tuple(sorted(read)), modified=tuple(sorted(modified)))
 
 
 def files_of(messages: Iterable[JsonObject], earlier: Iterable[Entry] = ()) -> Files:

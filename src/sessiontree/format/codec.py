@@ -377,6 +377,11 @@ def unknown_fields(wire: JsonObject) -> JsonObject:
     return {key: value for key, value in wire.items() if key not in known and key not in HEAD_KEYS}
 
 
+def copy_fields(entry: Entry) -> JsonObject:
+    """The further fields of a copy of `entry`: those that its body does not hold, and which entry it is a copy of."""
+    return {**unknown_fields(read_object(entry.raw)), "copiedFrom": entry.id}
+
+
 def type_of(body: Body) -> str:
     """The wire type of a body."""
     return body.type if isinstance(body, e.Opaque) else _TYPES[type(body)]

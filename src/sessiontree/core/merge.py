@@ -1,0 +1,159 @@
+"""Merging: what a merge covers, and which entries a cherry-pick and a rebase copy. Pure.
+
+A merge is a summary of another branch. A cherry-pick and a rebase copy entries; what copies say of other entries (the
+first one that a compaction keeps, the target of a context edit) is turned to the copies. Originals stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from sessiontree.core.entries import (
+    Body,
+    BranchSummary,
+    Compaction,
+    ContextEdit,
+    CustomMessage,
+    Entry,
+    EntryId,
+    Message,
+)
+from sessiontree.core.messages import answered_call, is_list, is_object, role, tool_calls
+from sessiontree.core.plan import summarized
+from sessiontree.core.tree import Tree
+from sessiontree.errors import InvalidOperation
+
+
+def plan_merge(tree: Tree, source: EntryId | None, into: EntryId | None) -> tuple[Entry, ...]:
+    """What the path to `source` has that `into` has not: since they parted, or since it was merged before."""
+    merged = {id for entry in tree.up(into) for id in merged_from(entry)}
+    new = tree.abandoned(source, into)
+    for index in range(len(new) - 1, -1, -1):
+        if new[index].id in merged:
+            new = new[index + 1 :]
+            break
+    return summarized(tree, new)
+
+
+def merged_from(entry: Entry) -> list[EntryId]:
+    """The heads that a merge was made from; none where the entry is no merge."""
+    details = entry.body.details if isinstance(entry.body, BranchSummary) else None
+    if not is_object(details) or details.get("kind") != "merge":
+        return []
+    sources = details.get("sources")
+    return [id for id in sources if isinstance(id, str)] if is_list(sources) else []
+
+
+# Cherry-picking
+
+
+def plan_cherry_pick(tree: Tree, chosen: Sequence[EntryId]) -> tuple[Entry, ...]:
+    """The chosen messages in the order of the file; tool calls with their results, results with their calls."""
+    order = {entry.id: index for index, entry in enumerate(tree)}
+    groups: dict[EntryId, list[Entry]] = {}
+    for id in sorted(dict.fromkeys(chosen), key=order.__getitem__):
+        entry = tree[id]
+        if not isinstance(entry.body, Message | CustomMessage | BranchSummary):
+            raise InvalidOperation(f"{id!r} is of type {entry.type!r}, and only messages can be cherry-picked")
+        answered = _answered(entry)
+        turn = entry if answered is None else _caller(tree, entry, answered)
+        group = groups.setdefault(turn.id, [turn])
+        if answered is not None and all(_answered(other) != answered for other in group[1:]):
+            group.append(entry)
+    for group in groups.values():
+        known = {_answered(result) for result in group[1:]}
+        group += [result for call, result in _results(tree, group[0]).items() if call not in known]
+        group[1:] = sorted(group[1:], key=lambda result: order[result.id])
+    return tuple(entry for turn in sorted(groups, key=order.__getitem__) for entry in groups[turn])
+
+
+def _answered(entry: Entry) -> str | None:
+    return answered_call(entry.body.message) if isinstance(entry.body, Message) else None
+
+
+def _calls(entry: Entry) -> set[str]:
+    return {call.id for call in tool_calls(entry.body.message)} if isinstance(entry.body, Message) else set()
+
+
+def _caller(tree: Tree, result: Entry, call: str) -> Entry:
+    for entry in tree.up(tree.parent(result.id)):
+        if call in _calls(entry):
+            return entry
+    raise InvalidOperation(f"{result.id!r} is the result of a call that is not on its path")
+
+
+def _results(tree: Tree, turn: Entry) -> dict[str, Entry]:
+    """The first result of each call of a turn, in any branch below it, as far as the next turn."""
+    calls = _calls(turn)
+    found: dict[str, Entry] = {}
+    waiting = tree.children(turn.id)[::-1] if calls else []
+    while waiting and len(found) < len(calls):
+        entry = waiting.pop()
+        answered = _answered(entry)
+        if answered in calls:
+            found.setdefault(answered or "", entry)
+        if not (isinstance(entry.body, Message) and role(entry.body.message) == "assistant"):
+            waiting += tree.children(entry.id)[::-1]
+    return found
+
+
+# Rebasing
+
+NOT_COPIED = frozenset({"branch_point"})
+
+
+def plan_rebase(tree: Tree, leaf: EntryId | None, onto: EntryId | None) -> tuple[Entry, ...]:
+    """The entries to copy so that the path to `leaf` goes on from `onto`. Raises `InvalidOperation`."""
+    base = tree.common_ancestor(leaf, onto)
+    if base == onto:
+        raise InvalidOperation(f"the branch goes on from {onto or 'root'} already")
+    entries = tuple(
+        entry for entry in tree.abandoned(leaf, onto) if not entry.is_annotation and entry.type not in NOT_COPIED
+    )
+    if not entries:
+        raise InvalidOperation(f"the branch has nothing that the path to {onto} does not have")
+    rebased(tree, entries, onto, {entry.id: entry.id for entry in entries})
+    return entries
+
+
+def rebased(tree: Tree, entries: Sequence[Entry], onto: EntryId | None, copies: dict[EntryId, EntryId]) -> list[Body]:
+    """What the copies of `entries` say when they stand below `onto`; `copies` has the id of each by its original.
+
+    Raises `InvalidOperation` where one names an entry that would not be on its path.
+    """
+    above = {entry.id: entry.id for entry in tree.up(onto)}
+    bodies: list[Body] = []
+    for entry in entries:
+        body = entry.body
+        match body:
+            case Compaction():
+                kept = _anchor(tree, entry, body.first_kept, copies, above)
+                bodies.append(msgspec.structs.replace(body, first_kept=kept, state=None, system_message=None))
+            case ContextEdit(target=target):
+                if target not in copies and target not in above:
+                    raise _unreachable(entry, "edits", target)
+                bodies.append(msgspec.structs.replace(body, target=copies.get(target, target)))
+            case _:
+                bodies.append(body)
+    return bodies
+
+
+def _anchor(
+    tree: Tree, entry: Entry, anchor: EntryId | None, copies: dict[EntryId, EntryId], above: Iterable[EntryId]
+) -> EntryId | None:
+    """The first entry that the copy of a compaction keeps; `None` where it keeps none."""
+    if anchor is None or anchor == entry.id:
+        return None
+    following: EntryId | None = None
+    for up in tree.up(tree.parent(entry.id)):
+        if up.id in copies:
+            following = copies[up.id]
+        if up.id == anchor:
+            return anchor if anchor in above else following
+    raise _unreachable(entry, "keeps from", anchor)
+
+
+def _unreachable(entry: Entry, does: str, target: EntryId) -> InvalidOperation:
+    return InvalidOperation(f"{entry.id!r} {does} {target!r}, which would not be on its path")

@@ -1,0 +1,311 @@
+"""Merging: bringing back what came of other branches, as a summary or as copies of entries.
+
+`merge` writes a summary of another branch at the head of this one; `promote` makes one of several branches the way on
+and writes a summary of the others. `cherry_pick` copies chosen messages, `rebase` moves a branch to another place by
+copying its entries there. Nothing is taken away: originals stay in the tree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from msgspec import Struct
+
+from sessiontree.config import SummarySettings
+from sessiontree.core.compaction import budget
+from sessiontree.core.context import build_context
+from sessiontree.core.entries import BranchSummary, Entry, EntryId
+from sessiontree.core.merge import plan_cherry_pick, plan_merge, plan_rebase, rebased
+from sessiontree.core.messages import is_object
+from sessiontree.core.plan import Said, said
+from sessiontree.core.summaries import MERGE, MERGE_PREAMBLE, PROMOTE_PREAMBLE, Files, joined_files
+from sessiontree.errors import InvalidOperation
+from sessiontree.format.codec import copy_fields
+from sessiontree.hooks.bus import Hooks
+from sessiontree.hooks.events import BeforeCopy, BeforeMerge, Copied, MergeAnswer, Merged, Signal, Summary
+from sessiontree.model.base import Model
+from sessiontree.ops.summarize import Aborted, Summarizer, unless_aborted
+from sessiontree.session import Branch, Item, Place, Session
+
+DEFAULT = SummarySettings()
+
+
+class MergeOutcome(Struct, frozen=True, kw_only=True):
+    summary_entry: Entry | None = None
+    """The summary; `None` if it was cancelled, or if there was nothing to promote over."""
+    new_leaf: EntryId | None
+    """Where the branch is now that was merged into."""
+    cancelled: bool = False
+    """By a handler, or by the signal."""
+    aborted: bool = False
+    """By the signal."""
+
+
+class CopyOutcome(Struct, frozen=True, kw_only=True):
+    entries: tuple[Entry, ...] = ()
+    """The copies."""
+    old_leaf: EntryId | None
+    new_leaf: EntryId | None
+    cancelled: bool = False
+
+
+class _Source(Struct, frozen=True):
+    """A branch that is merged, and what it has to say."""
+
+    branch: Branch
+    leaf: EntryId | None
+    entries: tuple[Entry, ...]
+    said: Said
+
+
+# Summaries
+
+
+async def merge(
+    source: Branch,
+    into: Branch,
+    *,
+    hooks: Hooks,
+    model: Model | None = None,
+    summary: str | None = None,
+    custom_instructions: str | None = None,
+    settings: SummarySettings = DEFAULT,
+    signal: Signal | None = None,
+) -> MergeOutcome:
+    """Write a summary of `source` at the head of `into`: of what it has that `into` has not.
+
+    The summary is made by a handler or by `model`, or is the user's own text. What was merged before is not merged
+    again. Cancelled, aborted or failed, it leaves the session as it was.
+    """
+    _check_together(source, into)
+    found = _source(source, into.leaf)
+    if not found.said.messages:
+        raise InvalidOperation(f"branch {source.name!r} has nothing that {into.name!r} does not have")
+    asking = _Asking("merge", into, [found], hooks, model, summary, settings, signal or Signal())
+    try:
+        body = await asking.summary(custom_instructions, MERGE_PREAMBLE.format(name=source.name))
+    except Aborted:
+        return MergeOutcome(new_leaf=into.leaf, cancelled=True, aborted=True)
+    if body is None:
+        return MergeOutcome(new_leaf=into.leaf, cancelled=True)
+    entry = into.session.append(body, branch=into.name)
+    await asking.tell(entry)
+    return MergeOutcome(summary_entry=entry, new_leaf=entry.id)
+
+
+async def promote(
+    winner: Branch,
+    into: Branch,
+    over: Sequence[Branch] | None = None,
+    *,
+    hooks: Hooks,
+    model: Model | None = None,
+    summary: str | None = None,
+    custom_instructions: str | None = None,
+    settings: SummarySettings = DEFAULT,
+    signal: Signal | None = None,
+) -> MergeOutcome:
+    """Move `into` to the head of `winner`, with a summary of the branches that it was chosen `over`.
+
+    These are by default all that go on from the head of `into`. They and the winner are archived afterwards, and
+    `into` is current. Cancelled, aborted or failed, it leaves the session as it was.
+    """
+    session, tree = into.session, into.session.tree
+    start, end = into.leaf, winner.leaf
+    if winner.session is not session or not _goes_on(session, end, start):
+        raise InvalidOperation(
+            f"branch {winner.name!r} does not go on from the head of {into.name!r}: merge it instead"
+        )
+    others = _others(into, winner) if over is None else [branch for branch in over if branch not in (winner, into)]
+    for branch in others:
+        _check_together(branch, into)
+    sources = [found for branch in others if (found := _source(branch, end)).said.messages]
+    asking = _Asking("promote", into, sources, hooks, model, summary, settings, signal or Signal())
+    try:
+        body = await asking.summary(custom_instructions, PROMOTE_PREAMBLE.format(name=winner.name))
+    except Aborted:
+        return MergeOutcome(new_leaf=start, cancelled=True, aborted=True)
+    if body is None and asking.cancelled:
+        return MergeOutcome(new_leaf=start, cancelled=True)
+    entry: Entry | None = None
+    if body is not None or end != start:
+        written = session.move(
+            None if end is None else tree[end], [] if body is None else [body], branch=into.name, expected=start
+        )
+        entry = written[0] if written else None
+    _put_away(into, [*others, *([winner] if winner != into else [])])
+    await asking.tell(entry)
+    return MergeOutcome(summary_entry=entry, new_leaf=into.leaf)
+
+
+def _others(into: Branch, winner: Branch) -> list[Branch]:
+    """The branches that go on from the head of `into`, but for the winner and those that were put away."""
+    session, start = into.session, into.leaf
+    return [
+        session.branch(info.name)
+        for info in session.branches
+        if info.name not in (into.name, winner.name)
+        and not info.archived
+        and info.head in session.tree
+        and _goes_on(session, info.head, start)
+    ]
+
+
+def _goes_on(session: Session, leaf: EntryId | None, start: EntryId | None) -> bool:
+    return start is None or any(entry.id == start for entry in session.tree.up(leaf))
+
+
+def _put_away(into: Branch, branches: Sequence[Branch]) -> None:
+    if into.session.head in branches:
+        into.session.switch(into.name)
+    for branch in branches:
+        into.session.archive_branch(branch.name)
+
+
+def _check_together(source: Branch, into: Branch) -> None:
+    if source.session is not into.session:
+        raise InvalidOperation(f"branch {source.name!r} is of another session")
+    if source == into:
+        raise InvalidOperation(f"branch {source.name!r} cannot be merged into itself")
+
+
+def _source(branch: Branch, into: EntryId | None) -> _Source:
+    tree, leaf = branch.session.tree, branch.leaf
+    entries = plan_merge(tree, leaf, into)
+    return _Source(branch, leaf, entries, said(tree, leaf, entries))
+
+
+class _Asking:
+    """The hooks and the model, asked for the summary of some branches."""
+
+    def __init__(
+        self,
+        kind: Literal["merge", "promote"],
+        into: Branch,
+        sources: Sequence[_Source],
+        hooks: Hooks,
+        model: Model | None,
+        own: str | None,
+        settings: SummarySettings,
+        signal: Signal,
+    ) -> None:
+        if sources and own is None and model is None:
+            raise InvalidOperation("a summary needs a model, and there is none")
+        self._kind: Literal["merge", "promote"] = kind
+        self._into = into
+        self._sources = sources
+        self._hooks = hooks
+        self._model = model
+        self._own = own
+        self._settings = settings
+        self._signal = signal
+        self._from_hook = False
+        self.cancelled = False
+
+    @property
+    def _names(self) -> tuple[str, ...]:
+        return tuple(source.branch.name for source in self._sources)
+
+    async def summary(self, instructions: str | None, preamble: str) -> BranchSummary | None:
+        """The summary; `None` if a handler cancelled, or if there is nothing to summarize."""
+        event = BeforeMerge(
+            kind=self._kind,
+            branch=self._into.name,
+            sources=self._names,
+            entries=tuple(entry for source in self._sources for entry in source.entries),
+            user_wants_summary=self._own is None,
+            custom_instructions=instructions,
+            signal=self._signal,
+        )
+        asked, answer = await unless_aborted(self._signal, self._hooks.ask(event))
+        self.cancelled = answer.cancel
+        if answer.cancel or not self._sources:
+            return None
+        files = joined_files(source.said.files for source in self._sources)
+        if self._own is not None:
+            return self._body(self._own, files.to_wire())
+        supplied = answer.summary if isinstance(answer, MergeAnswer) else None
+        if isinstance(supplied, Summary) and supplied.summary.strip():
+            self._from_hook = True
+            details = supplied.details if is_object(supplied.details) else {}
+            return self._body(supplied.summary, details, supplied.usage)
+        return await self._made(files, asked.custom_instructions, preamble)
+
+    async def _made(self, files: Files, instructions: str | None, preamble: str) -> BranchSummary:
+        assert self._model is not None, "asked for at the start"
+        thinking = build_context(self._into.session.tree, self._into.leaf).thinking_level
+        shares = budget(self._model.info.context_window, self._settings.reserve_tokens)
+        summarizer = Summarizer(self._model, self._signal, shares, thinking=thinking)
+        parts = [preamble]
+        for source in self._sources:
+            words = await summarizer.branch(source.said.messages, task=MERGE, instructions=instructions)
+            parts += [words] if self._kind == "merge" else [f"# Branch {source.branch.name}", words]
+        return self._body(files.tagged("\n\n".join(parts)), files.to_wire(), summarizer.usage)
+
+    def _body(self, words: str, details: dict[str, object], usage: dict[str, object] | None = None) -> BranchSummary:
+        heads = [source.leaf for source in self._sources]
+        return BranchSummary(
+            summary=words,
+            abandoned_leaf=heads[0],
+            details={**details, "kind": "merge", "sources": heads},
+            usage=usage,
+            from_hook=self._from_hook or None,
+        )
+
+    async def tell(self, entry: Entry | None) -> None:
+        await self._hooks.tell(
+            Merged(
+                kind=self._kind,
+                branch=self._into.name,
+                sources=self._names,
+                summary_entry=entry,
+                from_hook=self._from_hook,
+            )
+        )
+
+
+# Copies
+
+
+async def cherry_pick(into: Branch, places: Sequence[Place], *, hooks: Hooks) -> CopyOutcome:
+    """Copy messages from anywhere in the session to the head of `into`, calls and their results together."""
+    session, leaf = into.session, into.leaf
+    chosen: list[EntryId] = []
+    for place in places:
+        id = session.place(place)
+        if id is None:
+            raise InvalidOperation("there is nothing to copy at root")
+        chosen.append(id)
+    entries = plan_cherry_pick(session.tree, chosen)
+    if not entries:
+        raise InvalidOperation("there is nothing to copy")
+    event = BeforeCopy(kind="cherry_pick", branch=into.name, onto=leaf, entries=entries)
+    _, answer = await hooks.ask(event)
+    if answer.cancel:
+        return CopyOutcome(old_leaf=leaf, new_leaf=leaf, cancelled=True)
+    items = [Item(entry.body, copy_fields(entry)) for entry in entries]
+    copies = tuple(session.extend(items, branch=into.name))
+    await hooks.tell(Copied(kind="cherry_pick", branch=into.name, entries=copies))
+    return CopyOutcome(entries=copies, old_leaf=leaf, new_leaf=into.leaf)
+
+
+async def rebase(branch: Branch, onto: Place, *, hooks: Hooks) -> CopyOutcome:
+    """Have the branch go on from another place: copy what it has beyond the common path there, and move its head.
+
+    Raises `InvalidOperation` where a compaction or an edit names an entry that would not be on the new path.
+    """
+    session, leaf = branch.session, branch.leaf
+    target = session.tree.real(session.place(onto))
+    entries = plan_rebase(session.tree, leaf, target)
+    event = BeforeCopy(kind="rebase", branch=branch.name, onto=target, entries=entries)
+    _, answer = await hooks.ask(event)
+    if answer.cancel:
+        return CopyOutcome(old_leaf=leaf, new_leaf=leaf, cancelled=True)
+    ids = {entry.id: session.new_id() for entry in entries}
+    bodies = rebased(session.tree, entries, target, ids)
+    items = [Item(body, copy_fields(entry), ids[entry.id]) for entry, body in zip(entries, bodies, strict=True)]
+    to = None if target is None else session.tree[target]
+    copies = tuple(session.move(to, items, branch=branch.name, expected=leaf))
+    await hooks.tell(Copied(kind="rebase", branch=branch.name, entries=copies))
+    return CopyOutcome(entries=copies, old_leaf=leaf, new_leaf=branch.leaf)

@@ -1,0 +1,96 @@
+import pytest
+
+import sessiontree as st
+from sessiontree.errors import InvalidOperation, NotFound
+from sessiontree.hooks.events import BeforeFork, Forked
+from sessiontree.ops.fork import ForkOutcome, fork
+from sessiontree.session import Session
+from tests.ops.conftest import talk
+
+
+def said(session: Session) -> list[str]:
+    return [st.core.messages.text(message["content"]) for message in session.context().messages]
+
+
+@pytest.fixture
+def ids(session: Session) -> list[str]:
+    return talk(session, "one", "two", "three", "four")
+
+
+async def test_a_fork_at_an_entry_ends_there(session, hooks, told, ids) -> None:
+    outcome = await fork(session, ids[1], hooks=hooks, name="other")
+
+    assert outcome.session is not None
+    assert said(outcome.session) == ["one", "two"]
+    assert (outcome.session.name, outcome.session.forked_from, outcome.editor_text) == ("other", ids[1], None)
+    assert told == [BeforeFork(entry=ids[1], position="at"), Forked(entry=ids[1])]
+
+
+async def test_a_fork_of_the_head_is_a_clone(session, hooks, ids) -> None:
+    outcome = await fork(session, hooks=hooks)
+
+    assert outcome.session is not None
+    assert said(outcome.session) == ["one", "two", "three", "four"]
+
+
+async def test_a_fork_before_a_message_of_the_user_gives_its_text_back(session, hooks, told, ids) -> None:
+    outcome = await fork(session, ids[2], hooks=hooks, position="before")
+
+    assert outcome.session is not None
+    assert (said(outcome.session), outcome.editor_text) == (["one", "two"], "three")
+    assert told[0] == BeforeFork(entry=ids[2], position="before")
+
+
+async def test_a_fork_before_the_first_message_is_empty_and_knows_where_it_comes_from(tmp_path, hooks, told) -> None:
+    with st.create(file=tmp_path / "s.jsonl") as session:
+        ids = talk(session, "one", "two")
+
+        outcome = await fork(session, ids[0], hooks=hooks, position="before", dir=tmp_path)
+
+    assert outcome.session is not None
+    assert (said(outcome.session), outcome.editor_text) == ([], "one")
+    assert outcome.session.header.parent_session == str(tmp_path / "s.jsonl")
+    assert isinstance(told[-1], Forked)
+    assert told[-1].previous_session_file == str(tmp_path / "s.jsonl")
+    assert told[-1].session_file == str(outcome.session.file)
+
+
+async def test_a_session_in_memory_is_forked_in_memory(session, hooks, ids) -> None:
+    outcome = await fork(session, ids[1], hooks=hooks)
+
+    assert outcome.session is not None
+    assert outcome.session.file is None
+
+
+@pytest.mark.parametrize("place", ["root", 1, 3])
+async def test_one_forks_before_messages_of_the_user_alone(session, hooks, told, ids, place) -> None:
+    with pytest.raises(InvalidOperation, match="one can fork before a message of the user"):
+        await fork(session, ids[place] if isinstance(place, int) else place, hooks=hooks, position="before")
+
+    assert told == []
+
+
+async def test_an_unknown_place_is_an_error(session, hooks, ids) -> None:
+    with pytest.raises(NotFound):
+        await fork(session, "nowhere", hooks=hooks)
+
+
+async def test_a_handler_may_cancel_and_nothing_is_made(tmp_path, hooks, told) -> None:
+    hooks.on("session_before_branch", lambda event, ctx: {"cancel": True})
+    with st.create(file=tmp_path / "s.jsonl") as session:
+        talk(session, "one", "two")
+        files = list(tmp_path.iterdir())
+
+        outcome = await fork(session, hooks=hooks, dir=tmp_path)
+
+    assert outcome == ForkOutcome(cancelled=True)
+    assert list(tmp_path.iterdir()) == files
+    assert len(told) == 1
+
+
+async def test_the_source_is_not_touched(session, hooks, ids) -> None:
+    before = session.lines()
+
+    await fork(session, ids[2], hooks=hooks, position="before")
+
+    assert session.lines() == before

@@ -1,0 +1,348 @@
+import asyncio
+
+import pytest
+
+import sessiontree as st
+from sessiontree.core.summaries import MERGE
+from sessiontree.errors import BranchMoved, InvalidOperation, NotFound
+from sessiontree.format.codec import read_object
+from sessiontree.hooks.events import BeforeCopy, BeforeMerge, Copied, Merged, Signal
+from sessiontree.model.base import ModelError
+from sessiontree.model.scripted import Delay, ScriptedModel
+from sessiontree.ops.merge import CopyOutcome, MergeOutcome, cherry_pick, merge, promote, rebase
+from sessiontree.session import Branch, Session
+from tests.ops.conftest import asked, talk
+
+
+@pytest.fixture
+def main(session: Session) -> Branch:
+    """A question on `main`, and two ways to answer it on branches of their own; `main` is current."""
+    talk(session, "question", "two ways")
+    for name in ("cache", "dict"):
+        branch = session.create_branch(name, at="main")
+        branch.append(st.user(f"try a {name}"))
+        branch.append(
+            st.assistant([{"type": "text", "text": f"{name} done"}, st.tool_call(name, "edit", {"path": name})])
+        )
+        branch.append(st.tool_result(name, "edit", "ok"))
+    session.switch("main")
+    return session.branch("main")
+
+
+def said(branch: Branch) -> list[str]:
+    return [st.core.messages.text(m.get("content")) or m.get("summary", "") for m in branch.context().messages]
+
+
+def model(*answers) -> ScriptedModel:
+    return ScriptedModel(answers or ["It works."])
+
+
+# Merging
+
+
+async def test_a_merge_is_a_summary_of_the_other_branch_at_this_head(session, main, hooks, told) -> None:
+    cache, leaf = session.branch("cache"), main.leaf
+    makes = model()
+
+    outcome = await merge(cache, main, hooks=hooks, model=makes)
+
+    entry = outcome.summary_entry
+    assert entry is not None
+    assert (entry.parent, main.leaf, outcome.new_leaf) == (leaf, entry.id, entry.id)
+    body = entry.body
+    assert isinstance(body, st.BranchSummary)
+    assert body.summary.startswith("The results of branch cache are merged here. What came out of it:\n\nIt works.")
+    assert body.details == {"kind": "merge", "sources": [cache.leaf], "readFiles": [], "modifiedFiles": ["cache"]}
+    assert body.abandoned_leaf == cache.leaf
+    assert body.usage is not None
+    prompt = asked(makes.requests[0])
+    assert "try a cache" in prompt
+    assert "question" not in prompt
+    assert MERGE in prompt
+    assert told[-1] == Merged(kind="merge", branch="main", sources=("cache",), summary_entry=entry)
+
+
+async def test_a_merge_may_be_the_users_own_text(main, session, hooks, told) -> None:
+    outcome = await merge(session.branch("cache"), main, hooks=hooks, summary="The cache is better.")
+
+    assert outcome.summary_entry is not None
+    assert outcome.summary_entry.body.summary == "The cache is better."
+    assert outcome.summary_entry.body.details["kind"] == "merge"
+    assert told[0].user_wants_summary is False
+
+
+async def test_what_was_merged_before_is_not_merged_again(main, session, hooks) -> None:
+    cache = session.branch("cache")
+    await merge(cache, main, hooks=hooks, summary="once")
+
+    with pytest.raises(InvalidOperation, match="branch 'cache' has nothing that 'main' does not have"):
+        await merge(cache, main, hooks=hooks, summary="twice")
+
+    cache.append(st.user("one more thing"))
+    makes = model()
+    await merge(cache, main, hooks=hooks, model=makes)
+    assert "one more thing" in asked(makes.requests[0])
+    assert "try a cache" not in asked(makes.requests[0])
+
+
+async def test_handlers_are_shown_what_is_merged_and_may_supply_the_summary(main, session, hooks, told) -> None:
+    hooks.on(BeforeMerge, lambda event, ctx: {"summary": {"summary": "MINE", "details": {"x": 1, "kind": "odd"}}})
+
+    outcome = await merge(session.branch("dict"), main, hooks=hooks, model=model(), custom_instructions="speed")
+
+    event = told[0]
+    assert (event.kind, event.branch, event.sources, event.custom_instructions) == ("merge", "main", ("dict",), "speed")
+    assert [entry.type for entry in event.entries] == ["branch_point", "message", "message", "message"]
+    assert outcome.summary_entry is not None
+    body = outcome.summary_entry.body
+    assert (body.summary, body.from_hook) == ("MINE", True)
+    assert body.details == {"x": 1, "kind": "merge", "sources": [session.branch("dict").leaf]}
+    assert told[-1].from_hook
+
+
+async def test_a_handler_may_change_the_instructions(main, session, hooks) -> None:
+    hooks.on(BeforeMerge, lambda event, ctx: {"custom_instructions": "memory", "summary": {"summary": " "}})
+    makes = model()
+
+    await merge(session.branch("dict"), main, hooks=hooks, model=makes, custom_instructions="speed")
+
+    assert asked(makes.requests[0]).endswith("Pay special attention to this: memory")
+
+
+async def test_a_handler_may_cancel_a_merge(main, session, hooks, told) -> None:
+    before = session.lines()
+    hooks.on(BeforeMerge, lambda event, ctx: {"cancel": True})
+
+    outcome = await merge(session.branch("dict"), main, hooks=hooks, model=model())
+
+    assert outcome == MergeOutcome(new_leaf=main.leaf, cancelled=True)
+    assert session.lines() == before
+    assert len(told) == 1
+
+
+async def test_without_a_model_or_a_text_nothing_is_merged(main, session, hooks, told) -> None:
+    with pytest.raises(InvalidOperation, match="a summary needs a model"):
+        await merge(session.branch("dict"), main, hooks=hooks)
+
+    assert told == []
+
+
+async def test_a_failed_or_aborted_merge_leaves_the_session_as_it_was(main, session, hooks) -> None:
+    before = session.lines()
+    signal = Signal()
+
+    with pytest.raises(ModelError):
+        await merge(session.branch("dict"), main, hooks=hooks, model=model(ModelError("m", "auth", "no")))
+    work = asyncio.ensure_future(
+        merge(session.branch("dict"), main, hooks=hooks, model=model([Delay(30), "s"]), signal=signal)
+    )
+    await asyncio.sleep(0.01)
+    signal.abort()
+
+    assert await asyncio.wait_for(work, 5) == MergeOutcome(new_leaf=main.leaf, cancelled=True, aborted=True)
+    assert session.lines() == before
+
+
+async def test_branches_are_merged_within_one_session_and_not_into_themselves(main, hooks) -> None:
+    with pytest.raises(InvalidOperation, match="cannot be merged into itself"):
+        await merge(main, main, hooks=hooks, summary="x")
+    with pytest.raises(InvalidOperation, match="of another session"):
+        await merge(st.memory().head, main, hooks=hooks, summary="x")
+
+
+# Promoting
+
+
+async def test_the_winner_becomes_the_way_on_with_a_summary_of_the_others(main, session, hooks, told) -> None:
+    cache, by_key = session.branch("cache"), session.branch("dict")
+    makes = model("The cache grew.")
+
+    outcome = await promote(by_key, main, hooks=hooks, model=makes)
+
+    entry = outcome.summary_entry
+    assert entry is not None
+    assert (entry.parent, main.leaf, outcome.new_leaf) == (by_key.leaf, entry.id, entry.id)
+    assert entry.body.summary.startswith("The user chose to go on with branch dict. What came out of the others:")
+    assert "# Branch cache\n\nThe cache grew." in entry.body.summary
+    assert entry.body.details["sources"] == [cache.leaf]
+    assert session.head == main
+    assert {info.name for info in session.branches if info.archived} == {"cache", "dict"}
+    assert told[-1] == Merged(kind="promote", branch="main", sources=("cache",), summary_entry=entry)
+
+
+async def test_promoting_can_be_undone(main, session, hooks) -> None:
+    leaf = main.leaf
+    await promote(session.branch("dict"), main, hooks=hooks, summary="The cache grew.")
+
+    session.undo()
+
+    assert main.leaf == leaf
+
+
+async def test_one_may_be_on_the_winner_when_it_is_promoted(main, session, hooks) -> None:
+    session.switch("dict")
+
+    await promote(session.branch("dict"), main, hooks=hooks, summary="The cache grew.")
+
+    assert session.head == main
+
+
+async def test_without_others_a_promotion_is_only_a_move(main, session, hooks, told) -> None:
+    session.archive_branch("cache")
+
+    outcome = await promote(session.branch("dict"), main, hooks=hooks)
+
+    assert outcome == MergeOutcome(new_leaf=session.branch("dict").leaf)
+    assert main.leaf == session.branch("dict").leaf
+    assert isinstance(told[-1], Merged)
+
+
+async def test_the_others_can_be_named_and_the_winner_may_be_the_branch_itself(main, session, hooks) -> None:
+    by_key = session.branch("dict")
+
+    outcome = await promote(by_key, by_key, [session.branch("cache"), by_key], hooks=hooks, summary="no cache")
+
+    assert outcome.summary_entry is not None
+    assert by_key.leaf == outcome.summary_entry.id
+    assert {info.name for info in session.branches if info.archived} == {"cache"}
+
+
+async def test_promoting_a_branch_over_nothing_to_where_it_is_changes_nothing(main, session, hooks) -> None:
+    by_key, before = session.branch("dict"), session.lines()
+
+    outcome = await promote(by_key, by_key, [], hooks=hooks)
+
+    assert outcome == MergeOutcome(new_leaf=by_key.leaf)
+    assert session.lines() == before
+
+
+async def test_a_branch_that_has_gone_on_by_itself_is_not_moved(main, session, hooks, told) -> None:
+    main.append(st.user("meanwhile"))
+
+    with pytest.raises(InvalidOperation, match="'dict' does not go on from the head of 'main': merge it instead"):
+        await promote(session.branch("dict"), main, hooks=hooks, summary="x")
+
+    assert told == []
+
+
+async def test_a_session_may_be_promoted_from_before_everything(session, hooks) -> None:
+    branch = session.create_branch("first", at=None)
+    branch.append(st.user("hello"))
+
+    outcome = await promote(branch, session.branch("main"), hooks=hooks)
+
+    assert outcome.new_leaf == session.branch("main").leaf == branch.leaf
+
+
+async def test_a_cancelled_or_aborted_promotion_leaves_the_session_as_it_was(main, session, hooks) -> None:
+    before, signal = session.lines(), Signal()
+    signal.abort()
+
+    aborted = await promote(session.branch("dict"), main, hooks=hooks, model=model(), signal=signal)
+    hooks.on("before_merge", lambda event, ctx: {"cancel": True})
+    cancelled = await promote(session.branch("dict"), main, hooks=hooks, model=model())
+
+    assert (aborted.aborted, cancelled.cancelled, cancelled.aborted) == (True, True, False)
+    assert session.lines() == before
+
+
+# Cherry-picking
+
+
+async def test_a_call_is_copied_with_its_result_to_the_head(main, session, hooks, told) -> None:
+    turn = session.branch("cache").path()[-2]
+
+    outcome = await cherry_pick(main, [turn], hooks=hooks)
+
+    assert said(main) == ["question", "two ways", "cache done", "ok"]
+    assert [read_object(copy.raw)["copiedFrom"] for copy in outcome.entries] == [turn.id, session.branch("cache").leaf]
+    assert outcome.new_leaf == main.leaf
+    assert told == [
+        BeforeCopy(kind="cherry_pick", branch="main", onto=outcome.old_leaf, entries=told[0].entries),
+        Copied(kind="cherry_pick", branch="main", entries=outcome.entries),
+    ]
+
+
+async def test_copies_keep_every_field_of_the_original(main, session, hooks) -> None:
+    odd = session.append(st.user("odd"), parent="cache", branch=None, extra={"from_the_future": [1]})
+
+    outcome = await cherry_pick(main, [odd], hooks=hooks)
+
+    assert read_object(outcome.entries[0].raw)["from_the_future"] == [1]
+    assert outcome.entries[0].body == odd.body
+
+
+async def test_what_cannot_be_picked_is_refused(main, hooks, told) -> None:
+    with pytest.raises(InvalidOperation, match="nothing to copy at root"):
+        await cherry_pick(main, ["root"], hooks=hooks)
+    with pytest.raises(InvalidOperation, match="nothing to copy"):
+        await cherry_pick(main, [], hooks=hooks)
+    with pytest.raises(NotFound):
+        await cherry_pick(main, ["nowhere"], hooks=hooks)
+    assert told == []
+
+
+async def test_a_handler_may_cancel_copies(main, session, hooks) -> None:
+    before = session.lines()
+    hooks.on(BeforeCopy, lambda event, ctx: {"cancel": True})
+
+    picked = await cherry_pick(main, ["cache"], hooks=hooks)
+    moved = await rebase(session.branch("cache"), "dict", hooks=hooks)
+
+    assert picked == CopyOutcome(old_leaf=main.leaf, new_leaf=main.leaf, cancelled=True)
+    assert moved.cancelled
+    assert session.lines() == before
+
+
+# Rebasing
+
+
+async def test_a_branch_goes_on_from_another_place_and_the_originals_stay(main, session, hooks, told) -> None:
+    cache = session.branch("cache")
+    old, before = cache.leaf, session.lines()
+
+    outcome = await rebase(cache, "dict", hooks=hooks)
+
+    assert said(cache) == ["question", "two ways", "try a dict", "dict done", "ok", "try a cache", "cache done", "ok"]
+    assert (outcome.old_leaf, outcome.new_leaf) == (old, cache.leaf)
+    assert [read_object(copy.raw)["copiedFrom"] for copy in outcome.entries][-1] == old
+    assert session.lines()[: len(before)] == before
+    assert session.head == main
+    assert told[-1] == Copied(kind="rebase", branch="cache", entries=outcome.entries)
+
+
+async def test_compactions_and_edits_are_turned_to_the_copies(main, session, hooks) -> None:
+    session.switch("cache")
+    cache = session.head
+    prompt = next(entry for entry in cache.path() if entry.type == "branch_point").id
+    first = next(entry for entry in cache.path() if entry.parent == prompt)
+    cache.append(st.ContextEdit(target=first.id, replacement={"content": "edited"}))
+    cache.append(st.Compaction(summary="SHORT", first_kept=first.id))
+    cache.append(st.user("after"))
+
+    await rebase(cache, "dict", hooks=hooks)
+
+    assert said(cache) == ["SHORT", "edited", "cache done", "ok", "after"]
+    session.undo()
+    assert said(cache) == ["SHORT", "edited", "cache done", "ok", "after"]
+
+
+async def test_a_rebase_that_makes_no_sense_is_refused_before_anybody_is_asked(main, session, hooks, told) -> None:
+    with pytest.raises(InvalidOperation, match="already"):
+        await rebase(session.branch("cache"), "main", hooks=hooks)
+
+    assert told == []
+
+
+async def test_a_branch_that_moved_while_a_handler_thought_is_left_alone(main, session, hooks) -> None:
+    cache = session.branch("cache")
+
+    async def grow(event, ctx):
+        cache.append(st.user("more"))
+
+    hooks.on(BeforeCopy, grow)
+
+    with pytest.raises(BranchMoved):
+        await rebase(cache, "dict", hooks=hooks)
+
+    assert said(cache)[-1] == "more"
