@@ -9,8 +9,8 @@ import pytest
 import sessiontree
 
 LAYERS = [  # bottom first
-    "_version", "errors", "home", "core", "format", "comparison", "config", "store", "session", "index", "catalog",
-    "shelf", "hooks", "model", "ops", "agent", "commands", "extensions", "cli",
+    "_version", "errors", "home", "core", "format", "comparison", "config", "store", "loaded", "session",
+    "index", "catalog", "shelf", "hooks", "model", "ops", "agent", "commands", "extensions", "cli",
 ]  # fmt: skip
 PURE = {"core", "format", "comparison"}
 IMPURE_MODULES = {

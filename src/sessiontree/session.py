@@ -21,11 +21,9 @@ from msgspec import UNSET, Struct, UnsetType
 from sessiontree.core.context import Context, Explanation, build_context, context_of, explain, fold_system, model_above
 from sessiontree.core.entries import (
     HEAD_RECORD,
-    UNREADABLE,
     Body,
     BranchPoint,
     BranchSummary,
-    Chain,
     Compaction,
     ContextEdit,
     Custom,
@@ -52,7 +50,8 @@ from sessiontree.errors import BranchMoved, Conflict, InvalidOperation, NotFound
 from sessiontree.format.codec import VERSION, type_of, write_entry, write_header
 from sessiontree.format.jsonl import Reader
 from sessiontree.format.tail import tail_context
-from sessiontree.store.base import Chunk, Cursor, Store
+from sessiontree.loaded import Loaded
+from sessiontree.store.base import Cursor, Store
 from sessiontree.store.jsonl import JsonlStore
 
 if TYPE_CHECKING:
@@ -60,8 +59,8 @@ if TYPE_CHECKING:
 
     from sessiontree.comparison import Comparison, Diff
 
-PEEK, READ_AHEAD = 1 << 16, 1 << 18
-"""How much is read at once, in bytes: for the header, and for the whole file."""
+PEEK = 1 << 16
+"""How much is read at once for the header, in bytes."""
 
 RECORD_EVERY = 256
 """A head record stands among every so many lines."""
@@ -97,60 +96,6 @@ class BranchInfo(Struct, frozen=True, kw_only=True):
     current: bool
 
 
-class _Loaded:
-    """All of a session: its lines' places, its tree and its heads, as far as `cursor`."""
-
-    def __init__(self, store: Store, end: Chunk) -> None:
-        self.store = store
-        self.reader = Reader(store.where, store.fetch)
-        self.tree = Tree()
-        self.heads = Heads()
-        self.cursor, self.unfinished = end.cursor, end.unfinished
-        read = None
-        while read != end.cursor:
-            chunk = store.read(read, before=end.cursor, limit=READ_AHEAD)
-            self.tree.extend(self.reader.feed(chunk.data))
-            read = chunk.cursor
-        self.heads.replay(self.tree.items, self.tree)
-        self._leave_unreadable()
-
-    def _leave_unreadable(self) -> None:
-        """A line that begins like a message and is no JSON moves nobody: peers do not know it."""
-        passed: set[EntryId | None] = set()
-        while unreadable := {head for head in self.heads.heads.values() if self._is_unreadable(head)}:
-            passed |= unreadable
-            self.heads = Heads()
-            self.heads.replay([entry for entry in self.tree.entries if entry.id not in passed], self.tree)
-
-    def _is_unreadable(self, head: EntryId | None) -> bool:
-        return head is not None and head in self.tree and self.tree[head].decoded() is UNREADABLE
-
-    def refresh(self) -> list[Entry]:
-        """Take in what was appended since."""
-        chunk = self.store.read(self.cursor)
-        self.cursor, self.unfinished = chunk.cursor, chunk.unfinished
-        return self.take(chunk.data)
-
-    def take(self, data: bytes) -> list[Entry]:
-        items = self.reader.feed(data)
-        before = len(self.tree.entries)
-        self._index(items)
-        entries = self.tree.entries[before:]
-        if any(entry.decoded() is UNREADABLE for entry in entries):
-            self._leave_unreadable()
-        return entries
-
-    def wrote(self, entries: Sequence[Entry], lines: Sequence[bytes], cursor: Cursor) -> None:
-        """Take in what was just appended here."""
-        self.cursor, self.unfinished = cursor, b""
-        self.reader.wrote(entries, lines)
-        self._index(entries)
-
-    def _index(self, items: Sequence[Entry | Chain]) -> None:
-        self.tree.extend(items)
-        self.heads.replay(items, self.tree)
-
-
 class Session:
     def __init__(
         self,
@@ -167,7 +112,7 @@ class Session:
         self._mutex = threading.RLock()
         self._wrote = False
         self._closed = False
-        self._loaded: _Loaded | None = None
+        self._loaded: Loaded | None = None
         self._unnamed: Branch | None = None
         """The current branch, while nobody has asked what it is called."""
         self._end = store.end()
@@ -210,12 +155,12 @@ class Session:
 
     # The whole file is read when something is asked that its end cannot tell.
 
-    def _load(self) -> _Loaded:
+    def _load(self) -> Loaded:
         if self._loaded is not None:
             return self._loaded
         with self._mutex:
             if self._loaded is None:
-                loaded = _Loaded(self._store, self._end)
+                loaded = Loaded(self._store, self._end)
                 self.header = loaded.reader.header
                 if self._unnamed is not None:
                     self._unnamed.is_called(loaded.heads.current)
@@ -443,7 +388,8 @@ class Session:
         """New entries, each under the one before, with head records among them so that none is far."""
         entries: list[Entry] = []
         tree, known = self.tree, self.heads
-        heads, current = dict(known.heads), known.current
+        moved: dict[str, EntryId | None] = {}
+        current = known.current
         since_record = known.lines_since_record
         rooted = tree.real_count > 0
         first = above = self._under(parent)
@@ -466,9 +412,10 @@ class Session:
                 chain.append(entry)
                 rooted = True
                 if branch is not None:
-                    heads[branch] = entry.id
+                    moved[branch] = entry.id
             if since_record >= RECORD_EVERY - 1:
-                record = known.record(heads=dict(heads))
+                heads = {**known.heads, **moved}
+                record = known.record(heads=heads)
                 beneath = heads[current] if heads[current] is not None or rooted else above
                 entries.append(self._stamp(record, self._new_id(), beneath, current, current))
                 since_record = 0

@@ -84,13 +84,27 @@ class Heads:
         sound = tree.is_sound
         for item in items:
             if not isinstance(item, Chain):
-                self.apply(item, tree)
+                if sound and item.type == "message" and self._goes_on(item):
+                    self.lines_since_record += 1
+                    self._heads[self.current] = item.id
+                else:
+                    self.apply(item, tree)
             elif sound:
                 self.apply(item.entry(0), tree)
                 self._go_on(item)
             else:
                 for entry in entries_of((item,)):
                     self.apply(entry, tree)
+
+    def _goes_on(self, entry: Entry) -> bool:
+        """Whether a message does what nearly all do: the current branch goes on from its head."""
+        branch = self.current
+        return (
+            entry.parent == self._heads[branch]
+            and branch == self._line_branch
+            and (entry.branch == branch or entry.branch is UNSET)
+            and entry.current is None
+        )
 
     def _go_on(self, chain: Chain) -> None:
         """Take in what follows the first of a chain: it moves whom that moved, further along."""

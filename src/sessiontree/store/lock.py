@@ -36,9 +36,10 @@ class Lock:
         self._fd: int | None = None
 
     def __enter__(self) -> None:
-        if self._process != os.getpid():
+        process = os.getpid()
+        if self._process != process:
             # What a forked process has of its parent's is one lock with it: it needs its own.
-            self._process, self._turn, self._fd = os.getpid(), threading.Lock(), shut(self._fd)
+            self._process, self._turn, self._fd = process, threading.Lock(), shut(self._fd)
         self._turn.acquire()
         try:
             if self._fd is not None:

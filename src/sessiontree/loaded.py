@@ -1,0 +1,72 @@
+"""All of a session in memory: where its lines are, its tree and its heads, kept in step with its store.
+
+`Session` makes one when something is asked that the end of the file cannot tell. What an entry means is not here: see
+`core`. What may be written is not here either: see `session`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sessiontree.core.entries import UNREADABLE, Chain, Entry, EntryId
+from sessiontree.core.heads import Heads
+from sessiontree.core.tree import Tree
+from sessiontree.format.jsonl import Reader
+from sessiontree.store.base import Chunk, Cursor, Store
+
+READ_AHEAD = 1 << 18
+"""How much is read at once, in bytes."""
+
+
+class Loaded:
+    """All of a session: its lines' places, its tree and its heads, as far as `cursor`."""
+
+    def __init__(self, store: Store, end: Chunk) -> None:
+        self.store = store
+        self.reader = Reader(store.where, store.fetch)
+        self.tree = Tree()
+        self.heads = Heads()
+        self.cursor, self.unfinished = end.cursor, end.unfinished
+        read = None
+        while read != end.cursor:
+            chunk = store.read(read, before=end.cursor, limit=READ_AHEAD)
+            self.tree.extend(self.reader.feed(chunk.data))
+            read = chunk.cursor
+        self.heads.replay(self.tree.items, self.tree)
+        self._leave_unreadable()
+
+    def _leave_unreadable(self) -> None:
+        """A line that begins like a message and is no JSON moves nobody: peers do not know it."""
+        passed: set[EntryId | None] = set()
+        while unreadable := {head for head in self.heads.heads.values() if self._is_unreadable(head)}:
+            passed |= unreadable
+            self.heads = Heads()
+            self.heads.replay([entry for entry in self.tree.entries if entry.id not in passed], self.tree)
+
+    def _is_unreadable(self, head: EntryId | None) -> bool:
+        return head is not None and head in self.tree and self.tree[head].decoded() is UNREADABLE
+
+    def refresh(self) -> list[Entry]:
+        """Take in what was appended since."""
+        chunk = self.store.read(self.cursor)
+        self.cursor, self.unfinished = chunk.cursor, chunk.unfinished
+        return self.take(chunk.data)
+
+    def take(self, data: bytes) -> list[Entry]:
+        items = self.reader.feed(data)
+        before = len(self.tree.entries)
+        self._index(items)
+        entries = self.tree.entries[before:]
+        if any(entry.decoded() is UNREADABLE for entry in entries):
+            self._leave_unreadable()
+        return entries
+
+    def wrote(self, entries: Sequence[Entry], lines: Sequence[bytes], cursor: Cursor) -> None:
+        """Take in what was just appended here."""
+        self.cursor, self.unfinished = cursor, b""
+        self.reader.wrote(entries, lines)
+        self._index(entries)
+
+    def _index(self, items: Sequence[Entry | Chain]) -> None:
+        self.tree.extend(items)
+        self.heads.replay(items, self.tree)
