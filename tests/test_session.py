@@ -530,6 +530,22 @@ def test_another_branch_than_the_current_one_can_be_moved(session: Session) -> N
     assert reopened(session).branch("main").leaf == ids[1]
 
 
+def test_branches_can_be_archived_with_a_move_and_the_one_that_moves_is_current_then(session: Session) -> None:
+    ids = talk(session, "one", "two")
+    session.create_branch("a").append(st.user("a"))
+    side = session.create_branch("b", at=ids[1])
+    side.append(st.user("b"))
+
+    session.move(side.path()[-1], [st.user("on")], branch="main", archive=["a", "b", "main"])
+
+    for seen in (session, reopened(session)):
+        assert {info.name for info in seen.branches if info.archived} == {"a", "b"}
+        assert seen.head.name == "main"
+        assert [m["content"] for m in seen.head.context().messages][-2:] == ["b", "on"]
+    with pytest.raises(st.NotFound):
+        session.move(ids[0], archive=["c"])
+
+
 def test_a_move_from_elsewhere_than_expected_is_refused_and_writes_nothing(session: Session) -> None:
     ids = talk(session, "one", "two", "three", "four")
     before = session.lines()

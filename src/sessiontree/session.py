@@ -651,10 +651,12 @@ class Session:
         *,
         branch: str | None = None,
         expected: EntryId | UnsetType | None = UNSET,
+        archive: Iterable[str] = (),
     ) -> list[Entry]:
         """Move a branch, the current one by default, to the place itself and write entries there, all or none.
 
-        Raises `BranchMoved` if its head is not the `expected` one any more.
+        The branches in `archive` are hidden with it; if the current one is among them, the one that moves becomes
+        current. Raises `BranchMoved` if its head is not the `expected` one any more.
         """
         items = _items(bodies)
         with self._mutex:
@@ -662,14 +664,21 @@ class Session:
             name, current = self.heads.current if branch is None else branch, self.heads.current
             was = self._head_of(name) if isinstance(expected, UnsetType) else expected
             leaf = self.tree.real(self.place(place))
+            hidden = {self.branch(other).name for other in archive} - {name}
 
             def build() -> list[Entry]:
                 self._check_unmoved(name, was)
                 self._check_current(current)
                 entries = self._chain(items, leaf, name)
-                if any(item.moves for item in items):
+                written = [entry.id for entry in entries if not entry.is_annotation]
+                if written and not hidden:
                     return entries
-                record = self.heads.record(moved=name == current, heads={**self.heads.heads, name: leaf})
+                record = self.heads.record(
+                    moved=current in hidden or (name == current and not written),
+                    current=name if current in hidden else current,
+                    heads={**self.heads.heads, name: written[-1] if written else leaf},
+                    archived=(self.heads.archived | hidden) - {name},
+                )
                 return [*entries, self._record_entry(record)]
 
             return [entry for entry in self._commit(build) if not entry.is_head_record]

@@ -185,6 +185,8 @@ async def test_one_may_be_on_the_winner_when_it_is_promoted(main, session, hooks
     await promote(session.branch("dict"), main, hooks=hooks, summary="The cache grew.")
 
     assert session.head == main
+    session.undo()
+    assert session.head.name == "dict"
 
 
 async def test_without_others_a_promotion_is_only_a_move(main, session, hooks, told) -> None:
@@ -208,12 +210,12 @@ async def test_the_others_can_be_named_and_the_winner_may_be_the_branch_itself(m
 
 
 async def test_promoting_a_branch_over_nothing_to_where_it_is_changes_nothing(main, session, hooks) -> None:
-    by_key, before = session.branch("dict"), session.lines()
+    by_key, before = session.branch("dict"), session.branches
 
     outcome = await promote(by_key, by_key, [], hooks=hooks)
 
     assert outcome == MergeOutcome(new_leaf=by_key.leaf)
-    assert session.lines() == before
+    assert session.branches == before
 
 
 async def test_a_branch_that_has_gone_on_by_itself_is_not_moved(main, session, hooks, told) -> None:

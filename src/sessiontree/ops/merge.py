@@ -108,8 +108,8 @@ async def promote(
 ) -> MergeOutcome:
     """Move `into` to the head of `winner`, with a summary of the branches that it was chosen `over`.
 
-    These are by default all that go on from the head of `into`. They and the winner are archived afterwards, and
-    `into` is current. Cancelled, aborted or failed, it leaves the session as it was.
+    These are by default all that go on from the head of `into`. They and the winner are archived with it; where one
+    of them was current, `into` is. Cancelled, aborted or failed, it leaves the session as it was.
     """
     session, tree = into.session, into.session.tree
     start, end = into.leaf, winner.leaf
@@ -128,13 +128,14 @@ async def promote(
         return MergeOutcome(new_leaf=start, cancelled=True, aborted=True)
     if body is None and asking.cancelled:
         return MergeOutcome(new_leaf=start, cancelled=True)
-    entry: Entry | None = None
-    if body is not None or end != start:
-        written = session.move(
-            None if end is None else tree[end], [] if body is None else [body], branch=into.name, expected=start
-        )
-        entry = written[0] if written else None
-    _put_away(into, [*others, *([winner] if winner != into else [])])
+    written = session.move(
+        None if end is None else tree[end],
+        [] if body is None else [body],
+        branch=into.name,
+        expected=start,
+        archive=[branch.name for branch in (*others, winner)],
+    )
+    entry = written[0] if written else None
     await asking.tell(entry)
     return MergeOutcome(summary_entry=entry, new_leaf=into.leaf)
 
@@ -154,13 +155,6 @@ def _others(into: Branch, winner: Branch) -> list[Branch]:
 
 def _goes_on(session: Session, leaf: EntryId | None, start: EntryId | None) -> bool:
     return start is None or any(entry.id == start for entry in session.tree.up(leaf))
-
-
-def _put_away(into: Branch, branches: Sequence[Branch]) -> None:
-    if into.session.head in branches:
-        into.session.switch(into.name)
-    for branch in branches:
-        into.session.archive_branch(branch.name)
 
 
 def _check_together(source: Branch, into: Branch) -> None:
