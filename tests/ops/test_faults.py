@@ -1,0 +1,172 @@
+"""Every operation with a handler that fails at every event, and with a store that fails: it is whole, or undone."""
+
+import asyncio
+import itertools
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+import sessiontree as st
+from sessiontree.errors import StoreError
+from sessiontree.hooks.bus import Hooks
+from sessiontree.hooks.events import EVENTS, Notice
+from sessiontree.model.scripted import ScriptedModel
+from sessiontree.ops.compact import compact, uncompact
+from sessiontree.ops.fork import fork
+from sessiontree.ops.merge import cherry_pick, merge, promote, rebase
+from sessiontree.ops.navigate import navigate
+from sessiontree.session import Session
+from sessiontree.store.memory import MemoryStore
+
+Operation = Callable[[Session, Hooks], Awaitable[Any]]
+
+OPERATIONS: dict[str, Operation] = {
+    "compact": lambda session, hooks: compact(session.head, ScriptedModel(["S"] * 3), hooks),
+    "uncompact": lambda session, hooks: uncompact(session.branch("short"), hooks),
+    "navigate": lambda session, hooks: navigate(session, "start", hooks=hooks, label="here"),
+    "navigate_summary": lambda session, hooks: navigate(
+        session, "start", hooks=hooks, model=ScriptedModel(["S"]), summarize=True, label="here"
+    ),
+    "fork": lambda session, hooks: fork(session, "start", hooks=hooks),
+    "merge": lambda session, hooks: merge(session.branch("a"), session.head, hooks=hooks, model=ScriptedModel(["S"])),
+    "promote": lambda session, hooks: promote(
+        session.branch("a"), session.branch("base"), hooks=hooks, model=ScriptedModel(["S"] * 3)
+    ),
+    "cherry_pick": lambda session, hooks: cherry_pick(session.head, ["a"], hooks=hooks),
+    "rebase": lambda session, hooks: rebase(session.branch("a"), "b", hooks=hooks),
+}
+
+
+class FailingStore(MemoryStore):
+    """Writes so many batches and then no more."""
+
+    left = 1_000
+
+    def append(self, *arguments: Any, **options: Any) -> Any:
+        if self.left == 0:
+            raise StoreError("memory", "no space left")
+        self.left -= 1
+        return super().append(*arguments, **options)
+
+
+def begun() -> tuple[Session, FailingStore]:
+    """The same session each time, ids and times included, with something for every operation to do."""
+    store, ids, clock = FailingStore(), itertools.count(1), itertools.count(1_700_000_000_000)
+    session = Session.create(store, id="s", now=lambda: next(clock), new_id=lambda: f"{next(ids):016x}")
+    start = session.extend([st.user("question"), st.assistant("two ways")])[-1]
+    session.label(start, "start")
+    session.create_branch("base", at="start")
+    for name in ("a", "b"):
+        session.create_branch(name, at="base").extend([st.user(f"try {name}"), st.assistant(f"{name} is done")])
+    short = session.create_branch("short", at="start")
+    short.extend([st.user("long"), st.Compaction(summary="short"), st.user("on")])
+    session.switch("main")
+    session.head.extend([st.user("go on"), st.assistant("gladly"), st.user("and on"), st.assistant("sure")])
+    return session, store
+
+
+async def raising(event: Any, ctx: Any) -> None:
+    raise ValueError("broken")
+
+
+def raising_in_a_thread(event: Any, ctx: Any) -> None:
+    raise KeyError("broken")
+
+
+async def hanging(event: Any, ctx: Any) -> None:
+    await asyncio.sleep(30)
+
+
+def junk(event: Any, ctx: Any) -> Any:
+    return {"summary": 5, "compaction": [], "cancel": "perhaps"}
+
+
+def nonsense(event: Any, ctx: Any) -> Any:
+    return object()
+
+
+FAULTS = [raising, raising_in_a_thread, hanging, junk, nonsense]
+
+
+async def whole(operation: Operation) -> tuple[list[bytes], list[bytes]]:
+    """The session before and after an operation that nothing disturbs."""
+    session, _ = begun()
+    before = session.lines()
+    await operation(session, Hooks())
+    return before, session.lines()
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
+@pytest.mark.parametrize("operation", OPERATIONS)
+async def test_a_handler_that_fails_at_any_event_is_reported_and_the_operation_is_whole(operation, fault) -> None:
+    work = OPERATIONS[operation]
+    _, after = await whole(work)
+    asked = []
+    for event in EVENTS:
+        session, _ = begun()
+        hooks = Hooks()
+        seen = []
+        hooks.listen(seen.append)
+        hooks.on(event, fault, deadline=0.01)
+
+        await work(session, hooks)
+
+        assert session.lines() == after, event
+        happened = any(type(one) is EVENTS[event] and not isinstance(one, Notice) for one in seen)
+        answers = fault in (junk, nonsense)
+        reported = [one for one in seen if isinstance(one, Notice)]
+        assert bool(reported) == (happened and (not answers or EVENTS[event].answer is not None)), event
+        asked += [event] * happened
+    assert len(asked) == 2
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+async def test_a_handler_that_cancels_undoes_what_is_about_to_happen_and_nothing_else(operation) -> None:
+    work = OPERATIONS[operation]
+    before, after = await whole(work)
+    undone = []
+    for event in EVENTS:
+        session, _ = begun()
+        hooks = Hooks()
+        hooks.on(event, lambda event, ctx: {"cancel": True})
+
+        outcome = await work(session, hooks)
+
+        assert session.lines() == (before if outcome.cancelled else after), event
+        undone += [event] * outcome.cancelled
+    assert len(undone) == 1
+    assert undone[0].startswith("before_")
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+async def test_a_listener_that_fails_disturbs_nothing(operation) -> None:
+    session, _ = begun()
+    hooks = Hooks()
+
+    def broken(event: Any) -> None:
+        raise ValueError("no screen")
+
+    hooks.listen(broken)
+    await OPERATIONS[operation](session, hooks)
+
+    assert session.lines() == (await whole(OPERATIONS[operation]))[1]
+
+
+@pytest.mark.parametrize("operation", [name for name in OPERATIONS if name != "fork"])
+async def test_every_operation_is_one_batch_so_a_store_that_fails_undoes_it(operation) -> None:
+    work = OPERATIONS[operation]
+    session, store = begun()
+    before, heads = session.lines(), (dict(session.heads.heads), session.heads.current)
+    store.left = 0
+
+    with pytest.raises(StoreError):
+        await work(session, Hooks())
+
+    assert session.lines() == before
+    assert (dict(session.heads.heads), session.heads.current) == heads
+
+    session, store = begun()
+    store.left = 1
+    await work(session, Hooks())
+    assert session.lines() == (await whole(work))[1]
