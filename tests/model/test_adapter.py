@@ -9,7 +9,9 @@ from pydantic_ai.usage import RequestUsage
 
 from sessiontree.config import ModelSettings, Prices
 from sessiontree.core.messages import ToolCall
-from sessiontree.model.adapter import ProviderModel, answer, response_parts
+from sessiontree.model.adapter import ProviderModel
+from sessiontree.model.adapter.incoming import answer
+from sessiontree.model.adapter.parts import parts_of
 from sessiontree.model.base import (
     Draft,
     Finished,
@@ -41,7 +43,7 @@ def model(server: Server, **settings) -> ProviderModel:
 def claude(server: Server, **settings) -> ProviderModel:
     target = Target(
         provider="anthropic",
-        model="claude-sonnet-4-5",
+        model="claude-sonnet-5",
         api="anthropic-messages",
         base_url=server.url.removesuffix("/v1"),
         key="secret",
@@ -115,7 +117,7 @@ async def test_the_request_carries_key_system_prompt_tools_and_limit() -> None:
     assert server.headers[0]["authorization"] == "Bearer secret"
     assert body["messages"][0] == {"role": "system", "content": "Be brief."}
     assert body["tools"][0]["function"]["name"] == "read"
-    assert 99 in (body.get("max_tokens"), body.get("max_completion_tokens"))
+    assert body["max_tokens"] == 99
 
 
 @pytest.mark.parametrize(
@@ -217,6 +219,8 @@ async def test_a_request_that_is_not_answered_yet_can_be_cancelled() -> None:
         (fail(400, "the request exceeds the available context size (4096 tokens)"), "overflow", False),
         (fail(400, "prompt is too long: 210000 tokens > 200000 maximum"), "overflow", False),
         (fail(400, "The input token count (1200000) exceeds the maximum number of tokens allowed"), "overflow", False),
+        (fail(400, "input length and `max_tokens` exceed context limit: 190000 + 20000 > 200000"), "overflow", False),
+        (fail(400, "max_tokens is too large: 9000; the maximum number of tokens is 4096"), "rejected", False),
         (fail(500, "input is larger than the max context size. skipping"), "overflow", False),
     ],
 )
@@ -320,6 +324,46 @@ async def test_thinking_goes_back_to_the_model_that_thought_it() -> None:
 
     assert same == {"role": "assistant", "reasoning_content": "Hm.", "content": "Ho"}
     assert other == {"role": "assistant", "content": "Ho"}
+
+
+async def test_thinking_that_nobody_signed_stays_here() -> None:
+    thought = {"type": "thinking", "thinking": "Hm.", "thinkingSignature": "of another protocol"}
+
+    _, answered, _ = await sent(user(text("Hi")), said(thought, text("Ho")), user(text("So?")))
+
+    assert answered == {"role": "assistant", "content": "Ho"}
+
+
+async def test_thoughts_that_led_to_nothing_are_left_out() -> None:
+    thought = {"type": "thinking", "thinking": "Hm.", "thinkingSignature": "reasoning_content"}
+
+    messages = await sent(user(text("Hi")), said(thought), user(text("So?")))
+
+    assert [message["role"] for message in messages] == ["user", "user"]
+
+
+async def test_a_tool_that_failed_is_told_in_its_own_words() -> None:
+    call = {"type": "toolCall", "id": "c1", "name": "read", "arguments": {}}
+    result = {
+        "role": "toolResult",
+        "toolCallId": "c1",
+        "toolName": "read",
+        "content": [text("No\nfile")],
+        "isError": True,
+    }
+
+    *_, told = await sent(user(text("Hi")), said(call), result)
+
+    assert told["content"] == "No\nfile"
+
+
+async def test_a_server_here_is_not_asked_through_a_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(variable, "http://127.0.0.1:9")
+    for variable in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(variable, raising=False)
+
+    assert await sent(user(text("Hi"))) == [{"role": "user", "content": "Hi"}]
 
 
 async def test_an_answer_of_which_nothing_can_be_sent_is_left_out() -> None:
@@ -463,7 +507,7 @@ async def test_anthropic_gives_and_takes_signed_thinking_and_says_what_was_cache
     first = Answer(
         text="I look.", thinking="Hm.", signature="sig-1", calls=(("toolu_1", "read", {"path": "a"}),), usage=used
     )
-    with Server([first, "Done."]) as server:
+    with Server([first, Answer(text="Done.", usage=used)]) as server:
         asked = claude(server)
         message = await complete(asked, Request(messages=HELLO.messages, thinking="low", tools=(READ,)))
         failed_result = {
@@ -514,7 +558,10 @@ async def test_anthropic_gives_and_takes_signed_thinking_and_says_what_was_cache
                 ),
             ],
         ),
-        ("anthropic-messages", [ThinkingPart("", id="redacted_thinking", signature="x", provider_name="openai")]),
+        (
+            "anthropic-messages",
+            [ThinkingPart("", id="redacted_thinking", signature="x", provider_name="openai"), TextPart("Ho")],
+        ),
         ("openai-completions", [ThinkingPart("Hm.", id="reasoning", provider_name="openai"), TextPart("Ho")]),
     ],
 )
@@ -523,9 +570,48 @@ def test_what_identifies_a_part_to_its_provider_comes_back_as_it_was(api: str, p
 
     stored = answer(ModelResponse(parts=parts, model_name="gpt-5", finish_reason="stop"), info)
 
-    assert list(response_parts(stored, info, "openai")) == parts
+    assert parts_of(stored, info, "openai") == parts
     other = ModelInfo(provider="openai", model="gpt-4o", api=api)
-    assert not any(isinstance(part, ThinkingPart) for part in response_parts(stored, other, "openai"))
+    assert not any(isinstance(part, ThinkingPart) for part in parts_of(stored, other, "openai"))
+
+
+@pytest.mark.parametrize(
+    ("name", "images"),
+    [
+        ("openrouter:anthropic/claude-sonnet-4.5", True),
+        ("openrouter:meta-llama/llama-3.3-70b", False),
+        ("groq:openai/gpt-oss-120b", False),
+        ("google:gemini-2.5-flash", True),
+        ("deepseek:deepseek-chat", False),
+    ],
+)
+def test_images_are_sent_where_it_is_known_that_they_are_taken(name: str, images: bool) -> None:
+    provider, _, named = name.partition(":")
+    api = "google-generative-ai" if provider == "google" else "openai-completions"
+
+    assert ProviderModel(Target(provider=provider, model=named, api=api, key="x")).info.images == images
+
+
+def test_what_pi_wrote_of_openai_goes_back_as_items() -> None:
+    info = ModelInfo(provider="openai", model="gpt-5", api="openai-responses")
+    stored = said(
+        {"type": "thinking", "thinking": "Hm.", "thinkingSignature": '{"id":"rs_1","encrypted_content":"e"}'},
+        {"type": "text", "text": "Ho", "textSignature": '{"v":1,"id":"msg_1"}'},
+        {"type": "toolCall", "id": "call_1|fc_1", "name": "read", "arguments": {}},
+        provider="openai",
+        model="gpt-5",
+        api="openai-responses",
+    )
+
+    thought, words, call = parts_of(stored, info, "openai")
+
+    assert (thought.id, thought.signature, words.id, call.tool_call_id, call.id) == (
+        "rs_1",
+        "e",
+        "msg_1",
+        "call_1",
+        "fc_1",
+    )
 
 
 def test_what_is_known_of_a_model_comes_from_its_provider_and_the_configuration() -> None:

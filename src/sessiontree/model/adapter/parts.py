@@ -1,0 +1,176 @@
+"""Parts of an answer, a thought, a text, a call: from what providers give to blocks in wire form, and back.
+
+What identifies a part to the provider that made it (a signature, an item, a field) is kept in the block as peers keep
+it, and given back to the same model only.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from pydantic_ai.messages import FilePart, ModelResponsePart, TextPart, ThinkingPart, ToolCallPart
+
+from sessiontree.core.entries import JsonObject
+from sessiontree.core.messages import blocks, is_object, string
+from sessiontree.model.base import ModelInfo
+from sessiontree.model.cleaning import clean_id, clean_json, clean_name, clean_text
+from sessiontree.model.providers import Api
+
+THINKING_FIELDS = frozenset({"reasoning_content", "reasoning", "reasoning_text"})
+"""Where chat completions have what a model thinks."""
+
+REDACTED = "redacted_thinking"
+
+
+# From a provider
+
+
+def blocks_of(part: ModelResponsePart, api: str) -> Iterator[JsonObject]:
+    """A part as blocks in wire form: one, or none where there is nothing to keep."""
+    match part:
+        case TextPart():
+            signature = part.id if api == Api.RESPONSES else _signature(part)
+            yield {"type": "text", "text": part.content, **({"textSignature": signature} if signature else {})}
+        case ThinkingPart():
+            signature = _thinking_signature(part, api)
+            block: JsonObject = {"type": "thinking", "thinking": part.content}
+            if signature:
+                block["thinkingSignature"] = signature
+            if part.id == REDACTED:
+                block["redacted"] = True
+            if part.content or signature:
+                yield block
+        case ToolCallPart():
+            signature = _signature(part)
+            yield {
+                "type": "toolCall",
+                "id": call_id(part),
+                "name": part.tool_name,
+                "arguments": read_arguments(part),
+                **({"thoughtSignature": signature} if signature else {}),
+            }
+        case FilePart(content=file) if file.is_image:
+            yield {"type": "image", "data": file.base64, "mimeType": file.media_type}
+        case _:
+            pass
+
+
+def call_id(part: ToolCallPart) -> str:
+    """As peers write it: with the id of its item where it has one of its own."""
+    return f"{part.tool_call_id}|{part.id}" if part.id else part.tool_call_id
+
+
+def read_arguments(part: ToolCallPart) -> Any:
+    """An object; or the text as it came, where that is no JSON object."""
+    if not part.args:
+        return {}
+    if isinstance(part.args, dict):
+        return part.args
+    try:
+        value = json.loads(part.args)
+    except (ValueError, RecursionError):
+        return part.args
+    return value if is_object(value) else part.args
+
+
+def _signature(part: TextPart | ToolCallPart) -> str:
+    return string((part.provider_details or {}).get("thought_signature"))
+
+
+def _thinking_signature(part: ThinkingPart, api: str) -> str | None:
+    match api:
+        case Api.COMPATIBLE:
+            return part.id if part.id in THINKING_FIELDS else None
+        case Api.RESPONSES if part.id:
+            item: JsonObject = {"type": "reasoning", "id": part.id, "summary": []}
+            if part.content:
+                item["summary"] = [{"type": "summary_text", "text": part.content}]
+            if part.signature:
+                item["encrypted_content"] = part.signature
+            return json.dumps(item)
+        case _:
+            return part.signature
+
+
+# Back to it
+
+
+def parts_of(message: JsonObject, info: ModelInfo, system: str) -> list[ModelResponsePart]:
+    """An assistant's message as parts for the model `info`, whose provider is known as `system`.
+
+    Thoughts that led to nothing are left out: an answer that ends in them is refused.
+    """
+    parts = list(_parts(message, info, system))
+    while parts and isinstance(parts[-1], ThinkingPart):
+        parts.pop()
+    return parts
+
+
+def _parts(message: JsonObject, info: ModelInfo, system: str) -> Iterator[ModelResponsePart]:
+    same = all(message.get(key) == getattr(info, key) for key in ("provider", "model", "api"))
+    for block in blocks(message.get("content")):
+        match block.get("type"):
+            case "text" if string(block.get("text")).strip():
+                signature = string(block.get("textSignature")) if same else ""
+                yield TextPart(clean_text(string(block["text"])), **_identity(signature, info.api, system))
+            case "thinking" if same and _is_signed(block, info.api):
+                yield _thought(block, info.api, system)
+            case "toolCall":
+                call, _, item = string(block.get("id")).partition("|")
+                signature = (item or string(block.get("thoughtSignature"))) if same else ""
+                arguments = block.get("arguments")
+                yield ToolCallPart(
+                    clean_name(string(block.get("name"))),
+                    clean_json(arguments) if is_object(arguments) else {"unreadable": clean_json(arguments)},
+                    clean_id(call),
+                    **_identity(signature, info.api, system),
+                )
+            case _:
+                pass
+
+
+def _identity(signature: str, api: str, system: str) -> Any:
+    """What a text or a call is known by to the provider that made it."""
+    if not signature:
+        return {}
+    if api == Api.GOOGLE:
+        return {"provider_name": system, "provider_details": {"thought_signature": signature}}
+    if api != Api.RESPONSES:
+        return {}
+    return {"provider_name": system, "id": string(_object(signature).get("id")) or signature}
+
+
+def _is_signed(block: JsonObject, api: str) -> bool:
+    signature = string(block.get("thinkingSignature"))
+    match api:
+        case Api.COMPATIBLE:
+            return signature in THINKING_FIELDS
+        case Api.RESPONSES:
+            return "id" in _object(signature)
+        case _:
+            return bool(signature)
+
+
+def _thought(block: JsonObject, api: str, system: str) -> ThinkingPart:
+    words, signature = clean_text(string(block.get("thinking"))), string(block.get("thinkingSignature"))
+    if block.get("redacted") is True:
+        return ThinkingPart("", id=REDACTED, signature=signature, provider_name=system)
+    match api:
+        case Api.COMPATIBLE:  # the field that it came in
+            return ThinkingPart(words, id=signature, provider_name=system)
+        case Api.RESPONSES:  # the item that it came as
+            item = _object(signature)
+            encrypted = string(item.get("encrypted_content")) or None
+            return ThinkingPart(words, id=string(item.get("id")) or None, signature=encrypted, provider_name=system)
+        case _:
+            return ThinkingPart(words, signature=signature, provider_name=system)
+
+
+def _object(raw: str) -> JsonObject:
+    try:
+        value = json.loads(raw)
+    except ValueError:
+        return {}
+    return value if is_object(value) else {}
