@@ -2,7 +2,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sessiontree.core.context import NO_RESULT, State, build_context, explain, fold_system, model_above
+from sessiontree.catalog import memory
+from sessiontree.core.context import (
+    NO_RESULT,
+    State,
+    build_context,
+    context_of,
+    explain,
+    fold_system,
+    model_above,
+    reach,
+)
 from sessiontree.core.entries import (
     AgentAction,
     BranchPoint,
@@ -647,3 +657,40 @@ def test_the_model_looked_up_from_below_is_the_one_that_holds(entries, data):
     held = build_context(tree, leaf).state
 
     assert model_above(tree.up(leaf)) == (held.provider, held.model)
+
+
+@given(st.lists(st.tuples(st.integers(0, 7), st.integers(0, 99)), max_size=30), st.booleans())
+def test_what_a_compaction_stands_for_need_not_be_read_to_know_the_context(
+    steps: list[tuple[int, int]], stated: bool
+) -> None:
+    session = memory()
+    for kind, number in steps:
+        path = session.head.path()
+        anchor = path[number % len(path)].id if path and number % 3 else None
+        spoken = [entry.id for entry in path if entry.type == "message"]
+        match kind:
+            case 0 | 1:
+                session.append(user(f"question {number}"))
+            case 2:
+                session.append(assistant(f"answer {number}", provider="p", model=f"m{number % 3}"))
+            case 3:
+                session.append(ThinkingLevelChange(["low", "high"][number % 2]))
+            case 4 | 5:
+                state = {"model": None, "thinkingLevel": "low"} if stated and number % 2 else None
+                session.append(Compaction(summary=f"summary {number}", first_kept=anchor, state=state))
+            case 6 if spoken:
+                session.append(ContextEdit(target=spoken[number % len(spoken)], replacement=None))
+            case _:
+                session.append(ResetBoundary())
+
+    tree, leaf = session.tree, session.head.leaf
+    assert build_context(tree, leaf) == context_of(tree.path(leaf))
+
+
+def test_a_long_history_before_a_compaction_is_not_read() -> None:
+    session = memory()
+    session.extend([user(str(number)) for number in range(100)])
+    kept = session.append(user("kept"))
+    session.append(Compaction(summary="s", first_kept=kept.id))
+
+    assert [entry.type for entry in reach(session.tree, session.head.leaf)] == ["message", "compaction"]

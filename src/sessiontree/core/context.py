@@ -192,11 +192,64 @@ class Explanation(Struct, frozen=True, kw_only=True):
 
 def build_context(tree: Tree, leaf: EntryId | None) -> Context:
     """What the model sees from `leaf`; `None` is the place before everything. Raises `NotFound`."""
-    return context_of(tree.path(leaf))
+    return context_of(reach(tree, leaf))
+
+
+def reach(tree: Tree, leaf: EntryId | None) -> list[Entry]:
+    """The end of the path to `leaf` that its context is made of: a long history before a compaction costs nothing."""
+    end: list[Entry] = []
+    need = Need()
+    for entry in tree.up(leaf):
+        end.append(entry)
+        need.seen(entry)
+        if need.nothing:
+            break
+    end.reverse()
+    return end
+
+
+class Need:
+    """What the context at a leaf still waits for, on the way up."""
+
+    def __init__(self) -> None:
+        self._compaction = False
+        self._anchor: EntryId | None = None
+        self._model = False
+        self._thinking = False
+
+    @property
+    def nothing(self) -> bool:
+        return self._compaction and self._anchor is None and self._model and self._thinking
+
+    def seen(self, entry: Entry) -> None:
+        if entry.id == self._anchor:
+            self._anchor = None
+        match entry.type:
+            case "compaction":
+                self._compacted(entry)
+            case "thinking_level_change":
+                self._thinking = True
+            case "model_change":
+                body = entry.body
+                if isinstance(body, ModelChange) and body.model is not None and body.role in (None, "default"):
+                    self._model = True
+            case "message" if not self._model:
+                body = entry.body
+                self._model = isinstance(body, Message) and model_of(body.message) is not None
+            case _:
+                pass
+
+    def _compacted(self, entry: Entry) -> None:
+        anchor: EntryId | None = getattr(entry.body, "first_kept", None)
+        if not self._compaction and anchor != entry.id:
+            self._anchor = anchor
+        self._compaction = True
+        if getattr(entry.body, "state", None) is not None:
+            self._model = self._thinking = True
 
 
 def context_of(path: list[Entry]) -> Context:
-    """What the model sees at the end of `path`, which begins at a root."""
+    """What the model sees at the end of `path`, which begins at a root or where `reach` begins."""
     projection = _Projection(path)
     made = [(entry.id, message) for entry in projection.selected() for message in projection.messages(entry)]
     return Context(

@@ -10,10 +10,9 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Iterator
 
-from sessiontree.core.context import Context, context_of
-from sessiontree.core.entries import UNREADABLE, Body, Chain, Entry, EntryId, Message, ModelChange, entries_of
+from sessiontree.core.context import Context, Need, context_of
+from sessiontree.core.entries import UNREADABLE, Body, Chain, Entry, EntryId, entries_of
 from sessiontree.core.heads import Heads
-from sessiontree.core.messages import model_of
 from sessiontree.core.tree import Tree
 from sessiontree.format.codec import NotJson, read_body, read_entry, read_timestamp, scan
 from sessiontree.format.jsonl import Reader
@@ -128,7 +127,7 @@ def _heads(tail: Tail) -> Heads | None:
 def _path(tail: Tail, leaf: EntryId) -> list[Entry] | None:
     """The end of the path to `leaf`, as much of it as the context needs, oldest first."""
     path: list[Entry] = []
-    need = _Need()
+    need = Need()
     id: EntryId | None = leaf
     below = -1
     while id is not None and not need.nothing:
@@ -142,43 +141,3 @@ def _path(tail: Tail, leaf: EntryId) -> list[Entry] | None:
         id, below = tail.read[at].parent, at
     path.reverse()
     return path or None
-
-
-class _Need:
-    """What the context still waits for, on the way up."""
-
-    def __init__(self) -> None:
-        self._compaction = False
-        self._anchor: EntryId | None = None
-        self._model = False
-        self._thinking = False
-
-    @property
-    def nothing(self) -> bool:
-        return self._compaction and self._anchor is None and self._model and self._thinking
-
-    def seen(self, entry: Entry) -> None:
-        if entry.id == self._anchor:
-            self._anchor = None
-        match entry.type:
-            case "compaction":
-                self._compacted(entry)
-            case "thinking_level_change":
-                self._thinking = True
-            case "model_change":
-                body = entry.body
-                if isinstance(body, ModelChange) and body.model is not None and body.role in (None, "default"):
-                    self._model = True
-            case "message" if not self._model:
-                body = entry.body
-                self._model = isinstance(body, Message) and model_of(body.message) is not None
-            case _:
-                pass
-
-    def _compacted(self, entry: Entry) -> None:
-        anchor: EntryId | None = getattr(entry.body, "first_kept", None)
-        if not self._compaction and anchor != entry.id:
-            self._anchor = anchor
-        self._compaction = True
-        if getattr(entry.body, "state", None) is not None:
-            self._model = self._thinking = True
