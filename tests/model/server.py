@@ -1,4 +1,4 @@
-"""A model server on loopback that answers from a script, in OpenAI's chat completions or Anthropic's messages.
+"""A model server on loopback that answers from a script, in the protocol that it is asked in.
 
     with Server(["Hello", calls(("c1", "read", {"path": "a.py"})), fail(429, retry_after=0.1)]) as server:
         server.url       # what a base_url is set to
@@ -16,36 +16,12 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self, TypeAlias
 
-Call: TypeAlias = tuple[str, str, Any]
-"""Id, name, and arguments: an object, or a text that is sent as it is."""
-
-
-@dataclass(frozen=True)
-class Answer:
-    text: str = ""
-    thinking: str = ""
-    calls: tuple[Call, ...] = ()
-    usage: dict[str, Any] | None = field(default_factory=lambda: {"prompt_tokens": 12, "completion_tokens": 5})
-    """As OpenAI names its fields; `None` sends none."""
-    finish: str | None = None
-    """By default `tool_calls` after calls, else `stop`; an empty one is not sent."""
-    piece: int = 4
-    """How many characters a fragment has."""
-    pause: float = 0
-    """Seconds before the first fragment and after each one."""
-    cut: bool = False
-    """Whether the connection is closed before the answer is whole."""
-    signature: str = ""
-    """Of the thinking, for Anthropic's messages."""
-    status: int = 200
-    headers: dict[str, str] = field(default_factory=dict)
-    error: dict[str, Any] = field(default_factory=dict)
-    """With another status than 200: what is wrong."""
+from tests.model.dialects import Answer as Answer
+from tests.model.dialects import Call, dialect_of
 
 
 def calls(*made: Call, text: str = "", **options: Any) -> Answer:
@@ -199,10 +175,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._pause(answer.pause)
             if answer.status != 200:
                 self._whole(answer.status, {"error": answer.error}, answer.headers)
-            elif body.get("stream"):
-                self._streamed(answer, body)
             else:
-                self._whole(200, _completion(answer, body))
+                self._streamed(answer, body)
         except (_Gone, ConnectionError):
             self.close_connection = True
             self.script.disconnected()
@@ -224,15 +198,15 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Type", "text/event-stream")
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
-        begin, end = (_anthropic_begin, _anthropic_end) if self.path.endswith("/messages") else (_begin, _end)
-        for event in begin(answer, body):
+        dialect = dialect_of(self.path.partition("?")[0])
+        for event in dialect.begin(answer, body):
             self._event(event)
             self._pause(answer.pause)
         if answer.cut:
             self.close_connection = True
             self.connection.shutdown(socket.SHUT_RDWR)
             return
-        for event in end(answer, body):
+        for event in dialect.end(answer, body):
             self._event(event)
         self.wfile.write(b"0\r\n\r\n")
 
@@ -250,110 +224,3 @@ class _Handler(BaseHTTPRequestHandler):
                 raise _Gone
             if readable:
                 time.sleep(min(left, 0.05))  # it has sent its next request already
-
-
-# OpenAI's chat completions
-
-
-def _begin(answer: Answer, body: dict[str, Any]) -> Iterator[Any]:
-    for delta in _deltas(answer):
-        yield _chunk(body, [{"index": 0, "delta": delta, "finish_reason": None}])
-
-
-def _end(answer: Answer, body: dict[str, Any]) -> Iterator[Any]:
-    if answer.finish != "":
-        yield _chunk(body, [{"index": 0, "delta": {}, "finish_reason": _finish(answer)}])
-    if answer.usage is not None:
-        yield {**_chunk(body, []), "usage": _usage(answer)}
-    yield "[DONE]"
-
-
-def _deltas(answer: Answer) -> Iterator[dict[str, Any]]:
-    yield {"role": "assistant", "content": ""}
-    for piece in _pieces(answer.thinking, answer.piece):
-        yield {"reasoning_content": piece}
-    for piece in _pieces(answer.text, answer.piece):
-        yield {"content": piece}
-    for index, (id, name, arguments) in enumerate(answer.calls):
-        start = {"index": index, "id": id, "type": "function", "function": {"name": name, "arguments": ""}}
-        yield {"tool_calls": [start]}
-        for piece in _pieces(_arguments(arguments), answer.piece):
-            yield {"tool_calls": [{"index": index, "function": {"arguments": piece}}]}
-
-
-def _pieces(text: str, size: int) -> Iterator[str]:
-    return (text[start : start + size] for start in range(0, len(text), size))
-
-
-def _arguments(arguments: Any) -> str:
-    return arguments if isinstance(arguments, str) else json.dumps(arguments)
-
-
-def _finish(answer: Answer) -> str:
-    return answer.finish or ("tool_calls" if answer.calls else "stop")
-
-
-def _usage(answer: Answer) -> dict[str, Any]:
-    usage = dict(answer.usage or {})
-    usage.setdefault("total_tokens", usage.get("prompt_tokens", 0) + usage.get("completion_tokens", 0))
-    return usage
-
-
-def _chunk(body: dict[str, Any], choices: list[Any]) -> dict[str, Any]:
-    return {
-        "id": "chatcmpl-1",
-        "object": "chat.completion.chunk",
-        "created": 1_767_346_200,
-        "model": body.get("model", "scripted"),
-        "choices": choices,
-    }
-
-
-def _completion(answer: Answer, body: dict[str, Any]) -> dict[str, Any]:
-    message: dict[str, Any] = {"role": "assistant", "content": answer.text or None}
-    if answer.thinking:
-        message["reasoning_content"] = answer.thinking
-    if answer.calls:
-        message["tool_calls"] = [
-            {"id": id, "type": "function", "function": {"name": name, "arguments": _arguments(arguments)}}
-            for id, name, arguments in answer.calls
-        ]
-    choice = {"index": 0, "message": message, "finish_reason": _finish(answer)}
-    return {**_chunk(body, [choice]), "object": "chat.completion", "usage": _usage(answer)}
-
-
-# Anthropic's messages
-
-
-def _anthropic_begin(answer: Answer, body: dict[str, Any]) -> Iterator[Any]:
-    message = {"id": "msg_1", "type": "message", "role": "assistant", "content": [], "model": body["model"]}
-    message |= {"stop_reason": None, "stop_sequence": None, "usage": {**(answer.usage or {}), "output_tokens": 1}}
-    yield {"type": "message_start", "message": message}
-    for index, (block, deltas) in enumerate(_anthropic_blocks(answer)):
-        yield {"type": "content_block_start", "index": index, "content_block": block}
-        for delta in deltas:
-            yield {"type": "content_block_delta", "index": index, "delta": delta}
-        yield {"type": "content_block_stop", "index": index}
-
-
-def _anthropic_blocks(answer: Answer) -> Iterator[tuple[dict[str, Any], list[dict[str, Any]]]]:
-    if answer.thinking:
-        thoughts = [{"type": "thinking_delta", "thinking": piece} for piece in _pieces(answer.thinking, answer.piece)]
-        signed = {"type": "signature_delta", "signature": answer.signature}
-        yield {"type": "thinking", "thinking": "", "signature": ""}, [*thoughts, signed]
-    if answer.text:
-        words = [{"type": "text_delta", "text": piece} for piece in _pieces(answer.text, answer.piece)]
-        yield {"type": "text", "text": ""}, words
-    for id, name, arguments in answer.calls:
-        pieces = _pieces(_arguments(arguments), answer.piece)
-        block = {"type": "tool_use", "id": id, "name": name, "input": {}}
-        yield block, [{"type": "input_json_delta", "partial_json": piece} for piece in pieces]
-
-
-def _anthropic_end(answer: Answer, body: dict[str, Any]) -> Iterator[Any]:
-    if answer.finish == "":
-        return
-    reason = answer.finish or ("tool_use" if answer.calls else "end_turn")
-    delta = {"stop_reason": reason, "stop_sequence": None}
-    yield {"type": "message_delta", "delta": delta, "usage": answer.usage or {"output_tokens": 1}}
-    yield {"type": "message_stop"}

@@ -536,6 +536,58 @@ async def test_anthropic_gives_and_takes_signed_thinking_and_says_what_was_cache
     assert "cache_control" in str(server.requests[1])
 
 
+async def test_openai_gives_and_takes_the_items_of_its_responses() -> None:
+    used = {"input_tokens": 50, "output_tokens": 9, "total_tokens": 59, "input_tokens_details": {"cached_tokens": 20}}
+    used["output_tokens_details"] = {"reasoning_tokens": 3}
+    first = Answer(
+        text="I look.", thinking="Hm.", signature="secret", calls=(("call_1", "read", {"path": "a"}),), usage=used
+    )
+    with Server([first, Answer(text="Done.", usage=used, finish="length")]) as server:
+        asked = ProviderModel(
+            Target(provider="openai", model="gpt-5", api="openai-responses", base_url=server.url, key="x")
+        )
+        question = Request(messages=HELLO.messages, thinking="high", tools=(READ,))
+        *events, last = [event async for event in asked.stream(question)]
+        message = last.message
+        result = {"role": "toolResult", "toolCallId": message["content"][2]["id"], "toolName": "read", "content": "x"}
+        second = await complete(asked, Request(messages=[*HELLO.messages, message, result], tools=(READ,)))
+
+    assert ThinkingDelta("Hm.") in events
+    assert ToolCallStart("call_1|fc_1", "read") in events
+    assert ToolCallEnd(ToolCall("call_1|fc_1", "read", {"path": "a"})) in events
+    assert [block["type"] for block in message["content"]] == ["thinking", "text", "toolCall"]
+    assert message["stopReason"] == "toolUse"
+    assert second["stopReason"] == "length"
+    assert (message["usage"]["input"], message["usage"]["cacheRead"], message["usage"]["output"]) == (30, 20, 9)
+    assert message["usage"]["cost"]["total"] > 0
+    assert server.requests[0]["reasoning"]["effort"] == "high"
+    _, thought, words, call, answered = server.requests[1]["input"]
+    assert (thought["id"], thought["encrypted_content"]) == ("rs_1", "secret")
+    assert (words["id"], words["content"][0]["text"]) == ("msg_1", "I look.")
+    assert (call["id"], call["call_id"], answered["call_id"]) == ("fc_1", "call_1", "call_1")
+
+
+async def test_google_gives_and_takes_signed_calls() -> None:
+    used = {"promptTokenCount": 30, "candidatesTokenCount": 4, "thoughtsTokenCount": 2, "totalTokenCount": 36}
+    first = Answer(text="I look.", thinking="Hm.", signature="c2ln", calls=(("c1", "read", {"path": "a"}),), usage=used)
+    with Server([first, Answer(text="Done.", usage=used)]) as server:
+        url = server.url.removesuffix("/v1")
+        asked = ProviderModel(
+            Target(provider="google", model="gemini-3.8-flash", api="google-generative-ai", base_url=url, key="x")
+        )
+        message = await complete(asked, Request(messages=HELLO.messages, thinking="low", tools=(READ,)))
+        result = {"role": "toolResult", "toolCallId": "c1", "toolName": "read", "content": "no file", "isError": True}
+        await complete(asked, Request(messages=[*HELLO.messages, message, result], tools=(READ,)))
+
+    assert [block["type"] for block in message["content"]] == ["thinking", "text", "toolCall"]
+    assert message["content"][2]["thoughtSignature"] == "c2ln"
+    assert message["stopReason"] == "toolUse"
+    assert (message["usage"]["input"], message["usage"]["output"]) == (30, 6)
+    _, turn, answered = server.requests[1]["contents"]
+    assert turn["parts"][-1]["thoughtSignature"] == "c2ln"
+    assert answered["parts"][0]["functionResponse"]["response"] == {"error": "no file"}
+
+
 @pytest.mark.parametrize(
     ("api", "parts"),
     [
