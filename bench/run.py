@@ -91,7 +91,13 @@ BESIDE: tuple[tuple[str, str, dict[str, str]], ...] = (
     (
         "append a message, not synced",
         "s",
-        {"sessiontree": "append", "pi": "pi append", "pp-coding-agent": "pp append", "`os.write`": "raw write"},
+        {
+            "sessiontree": "append",
+            "pi": "pi append",
+            "pp-coding-agent": "pp append",
+            "`os.write` with lock and checks": "raw safe write",
+            "`os.write`": "raw write",
+        },
     ),
     (
         "append a message, synced",
@@ -222,6 +228,7 @@ class Bench:
         return {
             "append": statistics.median(plain["ours"]),
             "raw write": statistics.median(plain["raw"]),
+            "raw safe write": statistics.median(plain["safe"]),
             "append synced": statistics.median(synced["ours"]),
             "disk": plain["disk"],
         }
