@@ -1,0 +1,402 @@
+"""The desk: the session that a person works in, its agent, and everything that commands and extensions need of both.
+
+It moves within the session and goes over to others, with hooks told and the agent following. What is typed comes in
+through `submit`. Drawing and asking are the business of the front end, behind `Ui` and `Host`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
+from typing import Literal
+
+from msgspec import Struct
+
+from sessiontree import catalog
+from sessiontree.agent.agent import Agent
+from sessiontree.agent.loop import Outcome
+from sessiontree.agent.system import SystemPart
+from sessiontree.agent.tool import Tool
+from sessiontree.commands.command import Done, Registry, typed
+from sessiontree.commands.host import Host, PlainHost
+from sessiontree.commands.models import ConfiguredModels, Models
+from sessiontree.config import Config
+from sessiontree.core.entries import JsonObject
+from sessiontree.core.plan import NavigatePlan, plan_move
+from sessiontree.errors import InvalidOperation, NotFound
+from sessiontree.hooks.bus import Hooks
+from sessiontree.hooks.events import (
+    BeforeSwitch,
+    Navigated,
+    Notice,
+    SessionShutdown,
+    SessionStart,
+    Signal,
+    Switched,
+    TreePreparation,
+)
+from sessiontree.hooks.ui import NoUi, Ui
+from sessiontree.model.base import Model
+from sessiontree.ops.fork import ForkOutcome, fork
+from sessiontree.ops.navigate import NavigateOutcome, navigate, travel
+from sessiontree.session import Branch, Place, Session
+
+Reason = Literal["new", "resume", "fork"]
+
+
+class Submitted(Struct, frozen=True, kw_only=True):
+    """What came of a line that was typed."""
+
+    text: str = ""
+    """What a command or the shell has to say."""
+    outcome: Outcome | None = None
+    """How the model's run ended, if there was one."""
+
+
+class Desk:
+    def __init__(
+        self,
+        session: Session,
+        *,
+        commands: Registry | None = None,
+        model: Model | None = None,
+        models: Models | None = None,
+        tools: Iterable[Tool] = (),
+        hooks: Hooks | None = None,
+        ui: Ui | None = None,
+        host: Host | None = None,
+        settings: Config | None = None,
+        branch: Branch | None = None,
+        system: str | Sequence[SystemPart] | None = None,
+        thinking: str | None = None,
+    ) -> None:
+        """A desk with `session` on it. Without a model it does everything but answer."""
+        if commands is None:
+            from sessiontree.commands.builtin import builtin_commands
+
+            commands = Registry(builtin_commands())
+        self.session = session
+        self.commands = commands
+        self.hooks = Hooks() if hooks is None else hooks
+        self.settings = Config() if settings is None else settings
+        self.models: Models = ConfiguredModels(self.settings, self.hooks) if models is None else models
+        self.ui: Ui = NoUi() if ui is None else ui
+        self.host: Host = PlainHost() if host is None else host
+        self.reload: Callable[[], Awaitable[list[str]]] | None = None
+        """Loads extensions and prompt files anew, and says what there is; set by whoever loads them."""
+        self._tools = {tool.name: tool for tool in tools}
+        self._added: dict[str, Tool] = {}
+        self._system = system
+        self._signal: Signal | None = None
+        self._branch = branch
+        """The branch that is worked on, where that is not the current one."""
+        self._agent: Agent | None = None
+        self.hooks.context.models, self.hooks.context.ui = self.models, self.ui
+        self._sit_down(model, thinking)
+
+    # What is on it
+
+    @property
+    def branch(self) -> Branch:
+        return self._branch or self.session.head
+
+    @property
+    def model(self) -> Model | None:
+        return None if self._agent is None else self._agent.model
+
+    @property
+    def has_agent(self) -> bool:
+        return self._agent is not None
+
+    @property
+    def agent(self) -> Agent:
+        """The agent. Raises `InvalidOperation` where there is no model."""
+        if self._agent is None:
+            raise InvalidOperation("there is no model: /model chooses one, and `sessiontree models` lists them")
+        return self._agent
+
+    @property
+    def running(self) -> bool:
+        return self._agent is not None and self._agent.running
+
+    def at_rest(self) -> None:
+        """Raises `InvalidOperation` while the agent runs: its place cannot be changed under it."""
+        if self.running:
+            raise InvalidOperation("the agent is running: abort it, or wait until it is done")
+
+    def _may_move(self) -> None:
+        self.at_rest()
+        if self.branch != self.session.head:
+            raise InvalidOperation(f"branch {self.branch.name!r} is not the current one: /switch makes it so")
+
+    def abort(self) -> None:
+        """Give up what is under way: the agent's run, or the summary of a move."""
+        if self._signal is not None:
+            self._signal.abort()
+        if self._agent is not None:
+            self._agent.abort()
+
+    @contextlib.contextmanager
+    def abortable(self) -> Generator[Signal]:
+        """A signal that `abort` gives."""
+        before, self._signal = self._signal, Signal()
+        try:
+            yield self._signal
+        finally:
+            self._signal = before
+
+    # Beginning and ending
+
+    async def start(self) -> None:
+        await self.hooks.tell(SessionStart(reason="startup"))
+
+    async def close(self) -> None:
+        """Give up what runs, tell the handlers, and let go of the session."""
+        if self._agent is not None:
+            self._agent.abort()
+            await self._agent.idle()
+        await self.hooks.tell(SessionShutdown(reason="quit"))
+        self._stand_up()
+
+    def _sit_down(self, model: Model | None, thinking: str | None = None) -> None:
+        """Have an agent for the session that is here now."""
+        context = self.hooks.context
+        context.session, context.branch, context.agent = self.session, self.branch, None
+        if model is not None:
+            self._agent = Agent(
+                self.branch,
+                model,
+                self.tools,
+                self.hooks,
+                system=self._system,
+                settings=self.settings,
+                thinking=thinking,
+            )
+            context.agent = self._agent
+
+    def _stand_up(self) -> None:
+        if self._agent is not None:
+            self._agent.close()
+            self._agent = None
+        self.session.close()
+
+    # Tools
+
+    @property
+    def tools(self) -> list[Tool]:
+        return list({**self._tools, **self._added}.values())
+
+    def add_tool(self, tool: Tool) -> Callable[[], None]:
+        """Let the model use one more tool; a built-in one of that name gives way. Returns what takes it off again."""
+        if tool.name in self._added:
+            raise InvalidOperation(f"there is a tool {tool.name!r} already, from another extension")
+        self._added[tool.name] = tool
+        self._hand_over_tools()
+
+        def off() -> None:
+            if self._added.get(tool.name) is tool:
+                del self._added[tool.name]
+                self._hand_over_tools()
+
+        return off
+
+    def _hand_over_tools(self) -> None:
+        if self._agent is not None:
+            self._agent.tools = {tool.name: tool for tool in self.tools}
+
+    # What is typed
+
+    async def submit(self, line: str, images: Sequence[JsonObject] = ()) -> Submitted:
+        """Do what a line says: a command, `!` or `!!` and something for the shell, or words for the model."""
+        if typed(line) is not None:
+            done = await self.commands.run(self, line)
+            return Submitted(text=done.text, outcome=await self._follow(done))
+        if line.startswith("!"):
+            command = line.lstrip("!").strip()
+            ran = await self.agent.bash(command, in_context=not line.startswith("!!"))
+            return Submitted(text="\n".join(filter(None, [ran.output.rstrip("\n"), ran.note])))
+        return Submitted(outcome=await self.agent.prompt(line, images))
+
+    async def _follow(self, done: Done) -> Outcome | None:
+        if done.prompt is not None:
+            return await self.agent.prompt(done.prompt)
+        return await self.agent.continue_() if done.answer else None
+
+    # Moving within the session
+
+    async def navigate(
+        self,
+        place: Place,
+        *,
+        summarize: bool = False,
+        custom_instructions: str | None = None,
+        replace_instructions: bool = False,
+        label: str | None = None,
+        summary: str | None = None,
+    ) -> NavigateOutcome:
+        """Go to a place by the rules of selection. Text to be said anew is put in the editor."""
+        self._may_move()
+        with self.abortable() as signal:
+            outcome = await navigate(
+                self.session,
+                place,
+                hooks=self.hooks,
+                model=self.model,
+                summarize=summarize,
+                custom_instructions=custom_instructions,
+                replace_instructions=replace_instructions,
+                label=label,
+                summary=summary,
+                settings=self.settings.summary,
+                signal=signal,
+            )
+        self.arrived(outcome.editor_text)
+        return outcome
+
+    async def go(self, place: Place) -> NavigateOutcome:
+        """Go to the place itself, without the rules of selection."""
+        self._may_move()
+        plan = plan_move(self.session.tree, self.branch.leaf, self.session.place(place))
+        if not plan.moves:
+            return NavigateOutcome(old_leaf=plan.old_leaf, new_leaf=plan.new_leaf)
+        preparation = TreePreparation(
+            target=plan.target,
+            old_leaf=plan.old_leaf,
+            common_ancestor=plan.common_ancestor,
+            entries_to_summarize=plan.abandoned,
+            user_wants_summary=False,
+        )
+        outcome = await travel(self.session.head, plan, preparation, self.hooks)
+        self.arrived()
+        return outcome
+
+    async def switch(self, place: Place) -> NavigateOutcome:
+        """Make another branch current, or have the current one go to a place."""
+        if not isinstance(place, str) or place not in self.session.heads.heads:
+            return await self.go(place)
+        self.at_rest()
+        old = self.session.heads.leaf
+        self.session.switch(place)
+        return await self._elsewhere(old)
+
+    async def undo(self) -> NavigatePlan:
+        """Take back the last move or switch."""
+        self._may_move()
+        plan = self.session.undo()
+        await self._elsewhere(plan.old_leaf)
+        return plan
+
+    async def branch_here(self, name: str | None = None, place: Place | None = None) -> Branch:
+        """A new branch of this session, which is current from now on; from here, or from a chosen place.
+
+        A user's message that was chosen is put in the editor, and the branch begins before it.
+        """
+        self._may_move()
+        old = self.session.heads.leaf
+        at, words = self.session.head.leaf, None
+        if place is not None:
+            plan = self.session.plan_navigate(place)
+            at, words = plan.new_leaf, plan.editor_text
+        entry = None if at is None else self.session.tree[at]
+        branch = self.session.create_branch(name or self._free_name(), at=entry)
+        await self._elsewhere(old, words)
+        return branch
+
+    def _free_name(self) -> str:
+        taken, number = self.session.heads.heads, 2
+        while f"branch-{number}" in taken:
+            number += 1
+        return f"branch-{number}"
+
+    async def _elsewhere(self, old: str | None, words: str | None = None) -> NavigateOutcome:
+        """Tell that another place is current, which nobody was asked about since nothing was left or moved."""
+        self.arrived(words)
+        new = self.session.heads.leaf
+        await self.hooks.tell(Navigated(new_leaf=new, old_leaf=old))
+        return NavigateOutcome(old_leaf=old, new_leaf=new, editor_text=words)
+
+    def arrived(self, words: str | None = None) -> None:
+        """Have agent, handlers and front end follow to where the session is now."""
+        self._branch = None
+        self.hooks.context.branch = self.branch
+        if self._agent is not None and not self._agent.running:
+            self._agent.branch = self.branch
+        self.host.changed()
+        if words is not None:
+            self.host.put_in_editor(words)
+
+    # Going over to another session
+
+    async def new(self, name: str | None = None) -> bool:
+        """Begin a new session. Says whether no handler objected."""
+        return await self._go_over(lambda: self._empty(name), "new", None)
+
+    def _empty(self, name: str | None) -> Session:
+        before = self.session
+        if before.file is None:
+            return catalog.memory(name, cwd=before.cwd)
+        return catalog.create(name, cwd=before.cwd or ".")
+
+    async def open(self, session: str) -> bool:
+        """Go over to another session, by any of its names. Says whether no handler objected."""
+        file = catalog.find(session)
+        return await self._go_over(lambda: catalog.open(file), "resume", file)
+
+    async def fork(self, place: Place = "HEAD", *, position: Literal["before", "at"] = "at") -> ForkOutcome:
+        """Go over to a new session with the path to a place; before a user's message, that is put in the editor."""
+        self.at_rest()
+        outcome = await fork(self.session, place, hooks=self.hooks, position=position)
+        if outcome.session is not None:
+            await self._take_over(outcome.session, "fork")
+            if outcome.editor_text is not None:
+                self.host.put_in_editor(outcome.editor_text)
+        return outcome
+
+    async def _go_over(self, make: Callable[[], Session], reason: Literal["new", "resume"], file: str | None) -> bool:
+        self.at_rest()
+        _, answer = await self.hooks.ask(BeforeSwitch(reason=reason, target_session_file=file))
+        if answer.cancel:
+            return False
+        previous = _file(self.session)
+        await self._take_over(make(), reason)
+        await self.hooks.tell(Switched(reason=reason, previous_session_file=previous))
+        return True
+
+    async def _take_over(self, session: Session, reason: Reason) -> None:
+        previous = _file(self.session)
+        model = self._model_of(session) if reason == "resume" else self.model
+        thinking = None if reason == "resume" or self._agent is None else self._agent.thinking
+        await self.hooks.tell(SessionShutdown(reason=reason, target_session_file=_file(session)))
+        self._stand_up()
+        self.session, self._branch = session, None
+        self._sit_down(model, thinking)
+        self.host.changed()
+        await self.hooks.tell(SessionStart(reason=reason, previous_session_file=previous))
+
+    def _model_of(self, session: Session) -> Model | None:
+        """The model that a session was held with, or the one that there is."""
+        from sessiontree.model.find import NoModel
+
+        model, state = self.model, session.head.context().state
+        name = f"{state.provider}:{state.model}" if state.provider and state.model else None
+        if name is None or (model is not None and model.info.name == name):
+            return model
+        try:
+            return self.models.find(name)
+        except (NoModel, NotFound) as error:
+            instead = "there is none" if model is None else f"going on with {model.info.name}"
+            self.hooks.show(Notice(level="warning", text=f"{error}; {instead}"))
+            return model
+
+    async def set_model(self, name: str) -> Model:
+        """Another model from here on."""
+        model = self.models.find(name)
+        if self._agent is None:
+            self._sit_down(model)
+        else:
+            await self._agent.set_model(model)
+        return model
+
+
+def _file(session: Session) -> str | None:
+    return None if session.file is None else str(session.file)

@@ -1,0 +1,51 @@
+"""The host: what a front end does for commands beside asking and telling, which is its `Ui`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from sessiontree.core.entries import EntryId
+
+if TYPE_CHECKING:
+    from sessiontree.commands.desk import Desk
+
+
+class Host(Protocol):
+    async def choose_entry(self, desk: Desk) -> EntryId | None:
+        """Show the tree and have the person choose an entry; `None` when none was chosen."""
+        ...
+
+    def changed(self) -> None:
+        """The conversation is another one now, or at another place: draw it anew."""
+        ...
+
+    def put_in_editor(self, text: str) -> None: ...
+
+    def copy(self, text: str) -> bool:
+        """Put a text on the clipboard; says whether there is one."""
+        ...
+
+    def quit(self) -> None: ...
+
+
+class PlainHost:
+    """No front end: nothing is drawn and nothing chosen, and what would be in the editor is kept."""
+
+    def __init__(self) -> None:
+        self.editor = ""
+        self.ended = False
+
+    async def choose_entry(self, desk: Desk) -> EntryId | None:
+        return None
+
+    def changed(self) -> None:
+        pass
+
+    def put_in_editor(self, text: str) -> None:
+        self.editor = text
+
+    def copy(self, text: str) -> bool:
+        return False
+
+    def quit(self) -> None:
+        self.ended = True

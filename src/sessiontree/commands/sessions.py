@@ -1,0 +1,211 @@
+"""Commands about whole sessions: making, finding, forking, naming and exporting them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from sessiontree import catalog
+from sessiontree.commands.arguments import FILE, PLACE, PROMPT, sessions
+from sessiontree.commands.command import Argument, Command, Done
+from sessiontree.commands.desk import Desk
+from sessiontree.commands.moving import CANCELLED
+from sessiontree.commands.text import excerpt, short, table
+from sessiontree.comparison import stats_of
+from sessiontree.core.entries import EntryId, Message
+from sessiontree.core.messages import role
+from sessiontree.core.outline import plain_text, short_count
+from sessiontree.errors import InvalidOperation, StoreError
+from sessiontree.ops.fork import ForkOutcome
+from sessiontree.session import Session
+
+HITS = 20
+"""How many hits a search shows."""
+
+
+async def _fork(desk: Desk, args: Sequence[str]) -> Done:
+    desk.at_rest()
+    place = args[0] if args else await _chosen_prompt(desk)
+    return Done() if place is None else _forked(desk, await desk.fork(place, position="before"))
+
+
+async def _chosen_prompt(desk: Desk) -> EntryId | None:
+    """One of the user's messages on the path."""
+    shown = {
+        f"{short(entry.id)}  {excerpt(plain_text(entry))}": entry.id
+        for entry in desk.branch.path()
+        if isinstance(entry.body, Message) and role(entry.body.message) == "user"
+    }
+    if not shown:
+        raise InvalidOperation("there is no message of yours to fork before")
+    if not desk.ui.has_person:
+        raise InvalidOperation(f"say before which message of yours to fork: {', '.join(map(short, shown.values()))}")
+    chosen = await desk.ui.select("Fork before which message?", list(shown))
+    return None if chosen is None else shown[chosen]
+
+
+async def _clone(desk: Desk, args: Sequence[str]) -> Done:
+    leaf = desk.branch.leaf
+    return _forked(desk, await desk.fork(None if leaf is None else desk.session.tree[leaf]))
+
+
+def _forked(desk: Desk, outcome: ForkOutcome) -> Done:
+    return CANCELLED if outcome.cancelled else Done(text=f"in the new session {_named(desk.session)}")
+
+
+def _named(session: Session) -> str:
+    return " ".join(filter(None, [session.id, session.name and f"({session.name})"]))
+
+
+async def _new(desk: Desk, args: Sequence[str]) -> Done:
+    begun = await desk.new(args[0] if args else None)
+    return Done(text=f"in the new session {_named(desk.session)}") if begun else CANCELLED
+
+
+async def _resume(desk: Desk, args: Sequence[str]) -> Done:
+    desk.at_rest()
+    wanted = args[0] if args else await _chosen_session(desk)
+    if wanted is None:
+        return Done()
+    return Done(text=f"in session {_named(desk.session)}") if await desk.open(wanted) else CANCELLED
+
+
+async def _chosen_session(desk: Desk) -> str | None:
+    own = None if desk.session.file is None else str(desk.session.file)
+    known = [summary for summary in catalog.sessions(desk.session.cwd or None) if summary.file != own]
+    if not known:
+        raise InvalidOperation("there is no other session of this folder")
+    shown = {
+        f"{summary.id[-8:]}  {summary.modified[:16].replace('T', ' ')}  "
+        f"{excerpt(summary.name or summary.first_message or '(empty)', 48)}": summary.file
+        for summary in known
+    }
+    if not desk.ui.has_person:
+        return _refuse(f"say which session: {', '.join(summary.id for summary in known[:5])}")
+    chosen = await desk.ui.select("Which session?", list(shown))
+    return None if chosen is None else shown[chosen]
+
+
+def _refuse(reason: str) -> str:
+    raise InvalidOperation(reason)
+
+
+async def _session(desk: Desk, args: Sequence[str]) -> Done:
+    session, tree = desk.session, desk.session.tree
+    stats = stats_of("", session.heads.leaf, list(tree))
+    shown = sum(not info.archived for info in session.branches)
+    rows = [
+        ["session", session.id],
+        ["name", session.name or "(none)"],
+        ["file", "(in memory)" if session.file is None else str(session.file)],
+        ["folder", session.cwd],
+        ["parent", session.header.parent_session or ""],
+        ["branch", f"{desk.branch.name}, one of {shown}, at {short(desk.branch.leaf)}"],
+        ["entries", f"{len(tree)}, {stats.messages} messages, {stats.tool_calls} tool calls"],
+        ["took", f"{short_count(stats.tokens)} tokens, ${stats.cost:.4f}, all branches together"],
+        ["model", "(none)" if desk.model is None else f"{desk.model.info.name}, thinking {desk.agent.thinking}"],
+        ["problems", "; ".join(item.message for item in session.problems if item.severity == "fault")],
+    ]
+    return Done(text=table([row for row in rows if row[1]]))
+
+
+async def _name(desk: Desk, args: Sequence[str]) -> Done:
+    if args:
+        desk.session.rename(None if args[0] == "--clear" else args[0])
+        desk.host.changed()
+    return Done(text=desk.session.name or "this session has no name: /name TEXT gives it one")
+
+
+async def _search(desk: Desk, args: Sequence[str]) -> Done:
+    import asyncio
+
+    hits = await asyncio.to_thread(catalog.search, args[0], cwd=desk.session.cwd or None, limit=HITS)
+    rows = [
+        [hit.session[-8:], short(hit.entry), hit.branch or "", "seen" if hit.in_context else "", excerpt(hit.snippet)]
+        for hit in hits
+    ]
+    return Done(text=table(rows) if rows else f"nothing matches {args[0]!r}")
+
+
+async def _export(desk: Desk, args: Sequence[str]) -> Done:
+    path = _target(desk, args[0])
+    if desk.session.file is None:
+        data = b"".join(line + b"\n" for line in desk.session.lines())
+    else:
+        data = desk.session.file.read_bytes()
+    try:
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
+            file.write(data)
+    except OSError as error:
+        raise StoreError(path, error.strerror or str(error)) from error
+    return Done(text=f"{path} is a copy of this session")
+
+
+async def _export_branch(desk: Desk, args: Sequence[str]) -> Done:
+    path = _target(desk, args[1])
+    with catalog.fork(desk.session, at=args[0], file=path) as made:
+        count = len(made.tree)
+    return Done(text=f"{path} is a session with the path to {args[0]}, {count} entries")
+
+
+def _target(desk: Desk, file: str) -> str:
+    if not file.endswith(catalog.SUFFIX):
+        raise InvalidOperation(f"{file!r} does not end in {catalog.SUFFIX}, and there is no other form yet")
+    return os.path.abspath(os.path.join(desk.session.cwd or ".", os.path.expanduser(file)))
+
+
+async def _quit(desk: Desk, args: Sequence[str]) -> Done:
+    desk.host.quit()
+    return Done()
+
+
+COMMANDS = (
+    Command(
+        name="fork",
+        help="Go on in a new session, from before a message of yours, which you can edit",
+        run=_fork,
+        arguments=(PROMPT,),
+    ),
+    Command(name="branch", help="The same as /fork; /branch-here stays in here", run=_fork, arguments=(PROMPT,)),
+    Command(name="clone", help="Go on in a new session that is a copy of this path", run=_clone),
+    Command(
+        name="new",
+        help="Begin a new session; this one stays",
+        run=_new,
+        arguments=(Argument(name="NAME", rest=True),),
+    ),
+    Command(
+        name="resume",
+        help="Go on in another session: a path, an id or its beginning, or a name",
+        run=_resume,
+        arguments=(Argument(name="SESSION", complete=sessions, rest=True),),
+    ),
+    Command(name="session", help="Tell about this session: where it is, what is in it, what it took", run=_session),
+    Command(
+        name="name",
+        help="Show the name of this session, or give it one; --clear takes it away",
+        run=_name,
+        arguments=(Argument(name="TEXT|--clear", rest=True),),
+    ),
+    Command(
+        name="search",
+        help="Look through all branches of the sessions of this folder",
+        run=_search,
+        arguments=(Argument(name="QUERY", required=True, rest=True),),
+    ),
+    Command(
+        name="export",
+        help="Copy this session to a file, byte for byte; other forms are not there yet",
+        run=_export,
+        arguments=(replace(FILE, required=True),),
+    ),
+    Command(
+        name="export-branch",
+        help="Write the path to an entry as a session of its own; other forms are not there yet",
+        run=_export_branch,
+        arguments=(replace(PLACE, required=True), replace(FILE, required=True)),
+    ),
+    Command(name="quit", help="End the program; everything is kept", run=_quit),
+)

@@ -1,0 +1,50 @@
+"""Text: how commands show things. Raw: whoever puts it on a screen makes it safe."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sessiontree.core.entries import EntryId
+from sessiontree.core.outline import calls_of_results, outline, row_text
+from sessiontree.core.places import PREFIX
+from sessiontree.session import Session
+
+WIDTH = 72
+"""How much of what an entry says goes in a line."""
+
+
+def short(id: EntryId | None) -> str:
+    """An entry id as people are shown it."""
+    return "root" if id is None else id[:PREFIX] if len(id) == 16 else id
+
+
+def table(rows: Sequence[Sequence[str]]) -> str:
+    """Rows in columns that are as wide as they have to be."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
+
+
+def excerpt(words: str, width: int = WIDTH) -> str:
+    """One line of a text, cut where it is too long."""
+    line = " ".join(words[: width * 4].split())
+    return line if len(line) <= width else f"{line[: width - 1]}…"
+
+
+def drawn(session: Session) -> str:
+    """The tree of a session."""
+    tree, calls = session.tree, calls_of_results(session.tree)
+    heads: dict[EntryId | None, list[str]] = {}
+    for name, head in session.heads.heads.items():
+        if name not in session.heads.archived:
+            heads.setdefault(head, []).append(f"({name})")
+    lines: list[str] = []
+    for row in outline(tree, session.heads.leaf):
+        label = tree.label(row.entry.id)
+        parts = [
+            f"[{label}]" if label else "",
+            excerpt(row_text(row.entry, calls)),
+            *heads.get(row.entry.id, ()),
+            "← active" if row.active else "",
+        ]
+        lines.append(f"{short(row.entry.id)}  {row.prefix}{' '.join(part for part in parts if part)}")
+    return "\n".join(lines) or "there is nothing in this session yet"

@@ -1,0 +1,121 @@
+"""What tests of commands share: a desk with a session on it, a model that answers from a script, and a person."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import sessiontree as st
+from sessiontree.commands.desk import Desk
+from sessiontree.commands.host import PlainHost
+from sessiontree.errors import NotFound
+from sessiontree.hooks.events import Event
+from sessiontree.hooks.ui import NoUi
+from sessiontree.model.base import Model, ModelInfo
+from sessiontree.model.scripted import ScriptedModel
+from sessiontree.session import Session
+
+MakeDesk = Callable[..., Desk]
+
+
+class Person(NoUi):
+    """Somebody who answers what was said beforehand, and chooses what contains it."""
+
+    has_person = True
+
+    def __init__(self, *answers: str | None) -> None:
+        super().__init__()
+        self.answers = list(answers)
+        self.asked: list[tuple[str, list[str]]] = []
+
+    async def select(self, title: str, options: Sequence[str]) -> str | None:
+        self.asked.append((title, list(options)))
+        wanted = self.answers.pop(0)
+        return None if wanted is None else next(option for option in options if wanted in option)
+
+    async def confirm(self, title: str, text: str = "", *, default: bool = False) -> bool:
+        self.asked.append((title, [text]))
+        return self.answers.pop(0) == "yes"
+
+    async def editor(self, title: str, text: str = "") -> str | None:
+        return self.answers.pop(0)
+
+
+class Scripts:
+    """Models by name, each of which answers from a script."""
+
+    def __init__(self, **models: ScriptedModel) -> None:
+        self.models = {f"scripted:{name}": model for name, model in models.items()}
+
+    def find(self, name: str | None = None) -> Model:
+        if name not in self.models:
+            raise NotFound("model", name or "")
+        return self.models[name]
+
+    def names(self) -> list[str]:
+        return list(self.models)
+
+
+class Screen(PlainHost):
+    """A front end that keeps what it is given."""
+
+    def __init__(self, choice: str | None = None) -> None:
+        super().__init__()
+        self.choice = choice
+        self.copied: list[str] = []
+        self.drawn = 0
+
+    async def choose_entry(self, desk: Desk) -> str | None:
+        return self.choice
+
+    def changed(self) -> None:
+        self.drawn += 1
+
+    def copy(self, text: str) -> bool:
+        self.copied.append(text)
+        return True
+
+
+def scripted(name: str, *answers: Any) -> ScriptedModel:
+    return ScriptedModel(answers, info=ModelInfo(provider="scripted", model=name, thinking=True))
+
+
+@pytest.fixture
+def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Session:
+    folder = tmp_path / "project"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    return st.create("auth", cwd=folder)
+
+
+@pytest.fixture
+def desk(session: Session) -> MakeDesk:
+    """A desk whose model has these answers to come."""
+
+    def make(*answers: Any, **options: Any) -> Desk:
+        options.setdefault("model", scripted("usual", *answers))
+        options.setdefault("system", "Be brief.")
+        options.setdefault("models", Scripts())
+        return Desk(options.pop("session", session), **options)
+
+    return make
+
+
+def talk(session: Session, *texts: str) -> list[str]:
+    """User and assistant in turns; the ids."""
+    speakers = [st.user, st.assistant]
+    return [session.append(speakers[turn % 2](text)).id for turn, text in enumerate(texts)]
+
+
+async def run(desk: Desk, line: str) -> str:
+    """What a command has to say."""
+    return (await desk.submit(line)).text
+
+
+def listened(desk: Desk) -> list[Event]:
+    events: list[Event] = []
+    desk.hooks.listen(events.append)
+    return events

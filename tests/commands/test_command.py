@@ -1,0 +1,121 @@
+"""Commands as such: how a line is read, found, completed and refused."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from sessiontree.commands.builtin import builtin_commands
+from sessiontree.commands.command import Argument, Command, Done, Registry, typed
+from sessiontree.commands.desk import Desk
+from sessiontree.errors import InvalidOperation, NotFound
+from sessiontree.session import Session
+from tests.commands.conftest import MakeDesk, Scripts, run, scripted, talk
+
+ALL = (
+    "/tree /fork /clone /branch /branch-here /branches /switch /pop /undo /retry /clear /label /name /merge "
+    "/cherry-pick /rebase /compact /uncompact /context /diff /compare /export /export-branch /search /resume /new "
+    "/session /model /thinking /copy /reload /help /quit"
+)
+
+
+async def _echo(desk: Desk, args: Sequence[str]) -> Done:
+    return Done(text="|".join(args))
+
+
+def _command(*arguments: Argument) -> Command:
+    return Command(name="echo", help="Say it again", run=_echo, arguments=arguments)
+
+
+def test_every_command_is_there_with_a_help_of_one_sentence() -> None:
+    commands = builtin_commands()
+
+    assert sorted(f"/{command.name}" for command in commands) == sorted(ALL.split())
+    assert all(command.help and not command.help.endswith(".") for command in commands)
+
+
+def test_a_line_that_begins_with_a_path_is_no_command() -> None:
+    assert typed("/usr/bin is full") is None
+    assert typed("what does /tree do") is None
+    assert typed("/branch-here  a b ") == ("branch-here", "a b")
+
+
+def test_quotes_hold_words_together_and_an_apostrophe_is_a_letter() -> None:
+    words = _command(Argument(name="WORD", several=True))
+    text = _command(Argument(name="WORD"), Argument(name="TEXT", rest=True))
+
+    assert words.parse("""a "b c" 'd e' don't""") == ["a", "b c", "d e", "don't"]
+    assert text.parse("""a don't  "forget" it""") == ["a", """don't  "forget" it"""]
+
+
+def test_too_many_and_too_few_words_are_refused_with_the_usage() -> None:
+    command = _command(Argument(name="PLACE", required=True), Argument(name="FILE"))
+
+    with pytest.raises(InvalidOperation, match=r"more than /echo takes: /echo PLACE \[FILE\]"):
+        command.parse("a b c")
+    with pytest.raises(InvalidOperation, match="/echo needs more"):
+        command.parse(" ")
+
+
+async def test_an_unknown_command_is_refused_with_what_comes_near(desk: MakeDesk) -> None:
+    with pytest.raises(NotFound, match=r"no command '/brnch' \(near: /branch"):
+        await run(desk(), "/brnch")
+    with pytest.raises(NotFound, match="/help lists them all"):
+        await run(desk(), "/zzzzz")
+
+
+def test_a_name_that_is_taken_is_refused_and_says_by_whom() -> None:
+    registry = Registry(builtin_commands())
+
+    with pytest.raises(InvalidOperation, match="/tree already, from sessiontree"):
+        registry.add(Command(name="tree", help="", run=_echo))
+    with pytest.raises(InvalidOperation, match="cannot be the name"):
+        registry.add(Command(name="a b", help="", run=_echo))
+
+
+async def test_a_command_that_was_taken_off_is_gone(desk: MakeDesk) -> None:
+    at = desk()
+    off = at.commands.add(_command(Argument(name="WORD", several=True)))
+    assert await run(at, "/echo a b") == "a|b"
+
+    off()
+
+    with pytest.raises(NotFound):
+        await run(at, "/echo a b")
+
+
+def test_names_of_commands_and_their_arguments_are_completed(desk: MakeDesk, session: Session) -> None:
+    (first, *_) = talk(session, "hello", "hi")
+    session.label(first, "start")
+    session.create_branch("cache", current=False)
+    at = desk(models=Scripts(large=scripted("large")))
+
+    def choices(line: str) -> tuple[str, ...]:
+        return at.commands.complete(at, line).choices
+
+    assert choices("/bra") == ("/branch-here", "/branches", "/branch")
+    assert choices("/switch ca") == ("cache",)
+    assert choices("/tree st") == ("start",)
+    assert choices(f"/tree {first[:6]}") == (first,)
+    assert choices("/fork ") == (first,)
+    assert choices("/label start ca") == ("cache",)
+    assert choices("/cherry-pick start ca") == ("cache",)
+    assert choices("/model scripted:") == ("scripted:large",)
+    assert choices("/thinking h") == ("high",)
+    assert choices("/resume a") == ("auth",)
+    assert choices("/help tr") == ("tree",)
+    assert choices("/undo x") == ()
+    assert choices("hello /tr") == ()
+    assert at.commands.complete(at, "/switch ca").start == len("/switch ")
+
+
+def test_files_are_completed_below_the_folder_of_the_session(desk: MakeDesk, session: Session) -> None:
+    import os
+
+    os.makedirs(os.path.join(session.cwd, "old", "deep"))
+    at = desk()
+
+    assert at.commands.complete(at, "/export o").choices == ("old/",)
+    assert at.commands.complete(at, "/export old/").choices == ("old/deep/",)
+    assert at.commands.complete(at, "/export nowhere/").choices == ()

@@ -1,0 +1,119 @@
+"""Commands that show something, and those that set how the model answers."""
+
+from __future__ import annotations
+
+import pytest
+
+import sessiontree as st
+from sessiontree.errors import InvalidOperation, NotFound
+from sessiontree.session import Session
+from tests.commands.conftest import MakeDesk, Person, Screen, Scripts, run, scripted, talk
+
+
+async def test_the_context_shows_the_system_prompt_part_by_part_and_what_is_said(
+    desk: MakeDesk, session: Session
+) -> None:
+    talk(session, "one", "1")
+    at = desk(system=None)
+
+    shown = await run(at, "/context")
+
+    assert "sessiontree" in shown
+    assert "folder" in shown
+    assert "user: one" in shown
+    assert "of 128k tokens" in shown
+    full = await run(at, "/context full")
+    assert f"The working folder is {session.cwd}" in full
+    assert "--- user\none" in full
+    with pytest.raises(InvalidOperation):
+        await run(at, "/context all")
+
+
+async def test_what_a_compaction_stands_for_is_said(desk: MakeDesk, session: Session) -> None:
+    talk(session, *["word " * 400] * 12)
+    at = desk("A lot of words.")
+    await run(at, "/compact")
+
+    shown = await run(at, "/context")
+
+    assert "stood for by" in shown
+
+
+async def test_branches_are_compared_and_places_told_apart(desk: MakeDesk, session: Session) -> None:
+    talk(session, "one", "1")
+    session.create_branch("side", current=False)
+    session.append(st.assistant("aside", usage={"input": 10, "output": 5, "cost": 0.5}), branch="side")
+    talk(session, "two", "2")
+    at = desk()
+
+    difference = await run(at, "/diff side")
+    assert "- " in difference
+    assert "user: two" in difference
+    assert "assistant: aside" in difference
+    assert await run(at, "/diff HEAD side") == difference
+    comparison = await run(at, "/compare side")
+    assert [line.split()[0] for line in comparison.splitlines()[1:3]] == ["main", "side"]
+    assert "$0.5000" in comparison
+
+
+async def test_the_last_answer_is_copied_or_shown_where_there_is_no_clipboard(desk: MakeDesk, session: Session) -> None:
+    talk(session, "one", "1", "two")
+    screen = Screen()
+
+    assert await run(desk(host=screen), "/copy") == "copied"
+    assert screen.copied == ["1"]
+    assert await run(desk(), "/copy") == "1"
+
+
+async def test_another_model_goes_on_from_here(desk: MakeDesk, session: Session) -> None:
+    large = scripted("large", "From the large one.")
+    at = desk("From the usual one.", models=Scripts(large=large), ui=Person("large"))
+    await at.submit("one")
+
+    assert await run(at, "/model") == "from here on: scripted:large"
+    done = await at.submit("two")
+
+    assert done.outcome is not None
+    assert done.outcome.text == "From the large one."
+    assert session.head.context().state.model == "large"
+    with pytest.raises(NotFound):
+        await run(at, "/model scripted:none")
+
+
+async def test_a_desk_without_a_model_gets_one(desk: MakeDesk) -> None:
+    at = desk(model=None, models=Scripts(large=scripted("large", "Here.")))
+    with pytest.raises(InvalidOperation, match="there is no model"):
+        await at.submit("one")
+    assert await run(at, "/model") == "there is no model"
+
+    await run(at, "/model scripted:large")
+
+    done = await at.submit("one")
+    assert done.outcome is not None
+    assert done.outcome.text == "Here."
+
+
+async def test_the_thinking_level_is_shown_and_changed(desk: MakeDesk) -> None:
+    at = desk("Hm.")
+
+    assert await run(at, "/thinking") == "off"
+    await run(at, "/thinking high")
+    await at.submit("one")
+
+    assert at.model.requests[0].thinking == "high"
+    with pytest.raises(InvalidOperation, match="choose one of off, minimal"):
+        await run(at, "/thinking hard")
+
+
+async def test_help_lists_all_commands_and_explains_one(desk: MakeDesk) -> None:
+    at = desk()
+
+    listed = await run(at, "/help")
+
+    assert all(command.usage in listed for command in at.commands)
+    assert (await run(at, "/help /pop")).startswith("/pop [PLACE]\nGo back to your last message")
+
+
+async def test_what_was_never_loaded_cannot_be_loaded_again(desk: MakeDesk) -> None:
+    with pytest.raises(InvalidOperation, match="nothing was loaded"):
+        await run(desk(), "/reload")

@@ -1,0 +1,200 @@
+"""Commands about whole sessions, and a desk that goes over from one to another."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import sessiontree as st
+from sessiontree.errors import InvalidOperation, NotFound, StoreError
+from sessiontree.hooks.events import BeforeFork, BeforeSwitch, Forked, SessionShutdown, SessionStart, Switched
+from sessiontree.session import Session
+from tests.commands.conftest import MakeDesk, Person, Scripts, listened, run, scripted, talk
+
+
+@pytest.mark.parametrize("command", ["/fork", "/branch"])
+async def test_a_fork_before_a_chosen_message_is_a_new_session_file(
+    desk: MakeDesk, session: Session, command: str
+) -> None:
+    *_, last = talk(session, "one", "1", "two", "2")
+    at = desk("Two again.", ui=Person("two"))
+    told = listened(at)
+
+    await run(at, command)
+
+    assert at.session is not session
+    assert at.session.file != session.file
+    assert at.session.header.parent_session == str(session.file)
+    assert at.host.editor == "two"
+    assert [type(event) for event in told] == [BeforeFork, Forked, SessionShutdown, SessionStart]
+    await at.submit("two, please")
+    assert [str(message["content"]) for message in at.model.requests[0].messages][-1] == "two, please"
+    assert len(at.session.head.path()) > 2
+    assert st.open(session.file).head.leaf == last
+
+
+async def test_without_a_person_the_message_must_be_named(desk: MakeDesk, session: Session) -> None:
+    first, *_ = talk(session, "one", "1")
+    at = desk()
+    with pytest.raises(InvalidOperation, match=f"say before which message of yours to fork: {first[:8]}"):
+        await run(at, "/fork")
+
+    await run(at, f"/fork {first}")
+
+    assert at.session.head.leaf is None
+
+
+async def test_a_clone_is_a_new_session_at_the_same_place(desk: MakeDesk, session: Session) -> None:
+    talk(session, "one", "1")
+    at = desk()
+
+    await run(at, "/clone")
+
+    assert at.session.id != session.id
+    assert at.session.head.context().messages == st.open(session.file).head.context().messages
+
+
+async def test_a_new_session_takes_the_place_of_this_one(desk: MakeDesk, session: Session) -> None:
+    talk(session, "one", "1")
+    at = desk("Fresh.")
+    told = listened(at)
+
+    await run(at, "/new other work")
+
+    assert at.session.name == "other work"
+    assert at.session.cwd == session.cwd
+    assert [type(event) for event in told] == [BeforeSwitch, SessionShutdown, SessionStart, Switched]
+    assert isinstance(told[-1], Switched)
+    assert told[-1].previous_session_file == str(session.file)
+    await at.submit("two")
+    assert len(at.model.requests[0].messages) == 1
+
+
+async def test_another_session_is_resumed_with_its_model(desk: MakeDesk, session: Session) -> None:
+    other = st.create("other", cwd=session.cwd)
+    other.append(st.user("what?"))
+    other.append(st.assistant("that", provider="scripted", model="large"))
+    other.close()
+    large = scripted("large", "Still that.")
+    at = desk(models=Scripts(large=large), ui=Person("other"))
+
+    await run(at, "/resume")
+
+    assert at.session.name == "other"
+    assert at.hooks.context.session is at.session
+    done = await at.submit("sure?")
+    assert done.outcome is not None
+    assert done.outcome.text == "Still that."
+    await run(at, "/resume auth")
+    assert at.session.id == session.id
+
+
+async def test_a_session_whose_model_is_gone_goes_on_with_the_one_there_is(desk: MakeDesk, session: Session) -> None:
+    other = st.create("other", cwd=session.cwd)
+    other.append(st.assistant("that", provider="scripted", model="gone"))
+    other.close()
+    at = desk("Here I am.")
+    told = listened(at)
+
+    await run(at, "/resume other")
+    done = await at.submit("sure?")
+
+    assert done.outcome is not None
+    assert done.outcome.text == "Here I am."
+    assert any("scripted:gone" in getattr(event, "text", "") for event in told)
+
+
+async def test_an_unknown_session_leaves_everything(desk: MakeDesk, session: Session) -> None:
+    at = desk()
+    told = listened(at)
+
+    with pytest.raises(NotFound):
+        await run(at, "/resume nowhere")
+
+    assert at.session is session
+    assert not told
+
+
+async def test_a_handler_may_keep_the_person_here(desk: MakeDesk, session: Session) -> None:
+    first, *_ = talk(session, "one", "1")
+    at = desk()
+    at.hooks.on("session_before_switch", lambda event, context: {"cancel": True})
+    at.hooks.on("session_before_fork", lambda event, context: {"cancel": True})
+
+    for line in ("/new", "/clone", f"/fork {first}"):
+        assert "cancelled" in await run(at, line)
+        assert at.session is session
+
+
+async def test_a_session_in_memory_stays_there(desk: MakeDesk) -> None:
+    session = st.memory()
+    first, *_ = talk(session, "one", "1")
+    at = desk(session=session)
+
+    await run(at, f"/fork {first}")
+    assert at.session.file is None
+    await run(at, "/new")
+    assert at.session.file is None
+
+
+async def test_the_session_tells_about_itself(desk: MakeDesk, session: Session) -> None:
+    talk(session, "one", "1")
+
+    told = await run(desk(), "/session")
+
+    assert session.id in told
+    assert str(session.file) in told
+    assert "2 messages" in told
+    assert "scripted:usual, thinking off" in told
+
+
+async def test_a_name_is_given_shown_and_taken_away(desk: MakeDesk, session: Session) -> None:
+    at = desk()
+
+    assert await run(at, "/name make it fast") == "make it fast"
+    assert await run(at, "/name") == "make it fast"
+    await run(at, "/name --clear")
+    assert session.name is None
+
+
+async def test_a_search_looks_through_the_sessions_of_this_folder(desk: MakeDesk, session: Session) -> None:
+    _, answer = talk(session, "where is the needle?", "in the haystack")
+    at = desk()
+
+    assert answer[:8] in await run(at, "/search haystack")
+    assert await run(at, "/search elephant") == "nothing matches 'elephant'"
+
+
+async def test_an_export_is_a_copy_byte_for_byte_and_never_overwrites(desk: MakeDesk, session: Session) -> None:
+    talk(session, "one", "1")
+    at = desk()
+    target = Path(session.cwd) / "copy.jsonl"
+
+    await run(at, "/export copy.jsonl")
+
+    assert session.file is not None
+    assert target.read_bytes() == session.file.read_bytes()
+    assert target.stat().st_mode & 0o777 == 0o600
+    with pytest.raises(StoreError, match="exists"):
+        await run(at, "/export copy.jsonl")
+    with pytest.raises(InvalidOperation, match="no other form yet"):
+        await run(at, "/export copy.html")
+
+
+async def test_an_exported_branch_is_a_session_with_that_path(desk: MakeDesk, session: Session) -> None:
+    _, answer, *_ = talk(session, "one", "1", "two", "2")
+
+    await run(desk(), f"/export-branch {answer} part.jsonl")
+
+    part = st.open(Path(session.cwd) / "part.jsonl")
+    assert [entry.id for entry in part.head.path()] == [entry.id for entry in session.tree.path(answer)]
+    assert not part.problems
+
+
+async def test_quitting_tells_the_front_end(desk: MakeDesk) -> None:
+    at = desk()
+
+    await run(at, "/quit")
+
+    assert at.host.ended
