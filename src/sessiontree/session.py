@@ -18,29 +18,22 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
-from sessiontree.core.context import Context, Explanation, build_context, context_of, explain, fold_system, model_above
+from sessiontree.core.context import Context, Explanation, build_context, explain
 from sessiontree.core.entries import (
-    HEAD_RECORD,
     Body,
     BranchPoint,
-    BranchSummary,
-    Compaction,
-    ContextEdit,
     Custom,
-    CustomMessage,
     Entry,
     EntryId,
     Header,
     JsonObject,
     Label,
-    Message,
-    Opaque,
     Problem,
     SessionInfo,
     is_annotation,
 )
+from sessiontree.core.filling import filled
 from sessiontree.core.heads import Heads
-from sessiontree.core.messages import complete, role
 from sessiontree.core.places import check_branch_name, resolve
 from sessiontree.core.plan import NavigatePlan, plan_move, plan_navigate
 from sessiontree.core.problems import find_problems
@@ -401,8 +394,8 @@ class Session:
 
         for item in items:
             id = item.id or self._new_id()
-            filled = self._filled(item.body, id, up)
-            entry = self._stamp(filled, id, above, branch, current, item.extra)
+            body = filled(item.body, id=id, up=up, tree=tree, now=self._now())
+            entry = self._stamp(body, id, above, branch, current, item.extra)
             entries.append(entry)
             since_record += 1
             if entry.is_annotation:
@@ -447,62 +440,6 @@ class Session:
             current=current if branch is not None and branch != current else None,
             extra=extra,
         )
-
-    def _filled(self, body: Body, id: EntryId, up: Callable[[], Iterator[Entry]]) -> Body:
-        """`body` with what peers expect to find in it; `up` gives the entries above where it will stand."""
-        match body:
-            case Message(message):
-                provider, model = "unknown", "unknown"
-                if role(message) == "assistant" and ("provider" not in message or "model" not in message):
-                    above = model_above(up())
-                    provider, model = above[0] or provider, above[1] or model
-                return Message(complete(message, now=self._now(), provider=provider, model=model))
-            case Label(target=target):
-                self._entry(target, up())
-                return body
-            case ContextEdit():
-                self._check_edit(body, up())
-                return body
-            case BranchPoint() | Opaque(type="branch_point"):
-                raise InvalidOperation("branches are made by create_branch")
-            case Opaque(type="session" | "title" | ""):
-                raise InvalidOperation(
-                    f"{body.type!r} cannot be the type of an entry: readers would take it for a header"
-                )
-            case Custom(custom_type=kind) if kind == HEAD_RECORD:
-                raise InvalidOperation("head records are written by moving, switching and closing")
-            case Compaction(first_kept=anchor):
-                path = list(up())[::-1]
-                context = context_of(path)
-                if anchor is not None and all(entry.id != anchor for entry in path):
-                    raise InvalidOperation(f"a compaction cannot keep from {anchor!r}, which is not on its path")
-                system = body.system_message or fold_system(context.messages)
-                if system is not None:
-                    system = {**system, "timestamp": system.get("timestamp", self._now())}
-                state = body.state if body.state is not None else context.state.to_wire()
-                return msgspec.structs.replace(
-                    body, first_kept=body.first_kept or id, system_message=system, state=state
-                )
-            case BranchSummary(abandoned_leaf=None):
-                return msgspec.structs.replace(body, abandoned_leaf="root")
-            case _:
-                return body
-
-    def _check_edit(self, edit: ContextEdit, above: Iterator[Entry]) -> None:
-        """Peers refuse what this refuses."""
-        path = list(above)
-        target = self._entry(edit.target, path).body
-        editable = isinstance(target, CustomMessage) or (
-            isinstance(target, Message) and role(target.message) in ("user", "assistant", "toolResult")
-        )
-        if not editable or all(entry.id != edit.target for entry in path):
-            raise InvalidOperation(f"{edit.target!r} is no message on this path, so its context cannot be edited")
-        if edit.replacement is not None and not isinstance(edit.replacement.get("content"), str | list):
-            raise InvalidOperation("a context edit replaces content by a text or a list of blocks, or by nothing")
-
-    def _entry(self, id: EntryId, above: Iterable[Entry]) -> Entry:
-        """An entry of the session, or one that is written together with what names it."""
-        return self.tree[id] if id in self.tree else _found(above, id)
 
     def _commit(self, build: Callable[[], list[Entry]]) -> list[Entry]:
         """Write what `build` makes of the state of things; when others wrote first, take that in and build anew."""
@@ -823,13 +760,6 @@ class Branch:
 
 def _items(bodies: Iterable[Body | Item]) -> list[Item]:
     return [body if isinstance(body, Item) else Item(body) for body in bodies]
-
-
-def _found(entries: Iterable[Entry], id: EntryId) -> Entry:
-    for entry in entries:
-        if entry.id == id:
-            return entry
-    raise NotFound("entry", id)
 
 
 def clean_name(name: str | None) -> str | None:

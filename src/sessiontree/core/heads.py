@@ -45,8 +45,8 @@ class Move(Struct, frozen=True):
     """The current branch changed; otherwise its head moved."""
 
 
-class BranchInfo(Struct, frozen=True, kw_only=True):
-    """What is known of a branch beside its head."""
+class Begun(Struct, frozen=True, kw_only=True):
+    """How a branch began."""
 
     created: str = ""
     description: str | None = None
@@ -57,7 +57,7 @@ class Heads:
         self.current = MAIN
         self.moves: list[Move] = []
         """Every move, oldest first: `HEAD@{1}` is the last one."""
-        self.info: dict[str, BranchInfo] = {}
+        self.info: dict[str, Begun] = {}
         self.archived: set[str] = set()
         self.lines_since_record = 0
         self._heads: dict[str, EntryId | None] = {MAIN: None}
@@ -148,7 +148,7 @@ class Heads:
             self._heads[branch] = entry.parent
         if entry.type == "branch_point" and isinstance(entry.body, BranchPoint) and entry.body.name == branch:
             self._heads[branch] = entry.parent
-            self.info[branch] = BranchInfo(created=entry.timestamp, description=entry.body.description)
+            self.info[branch] = Begun(created=entry.timestamp, description=entry.body.description)
 
     def _advance(self, branch: str, entry: Entry, tree: Tree) -> None:
         head = self._heads[branch]

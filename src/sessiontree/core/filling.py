@@ -1,0 +1,94 @@
+"""Filling: what is put into a new entry before it is written, and what may not be written at all.
+
+Callers say what they mean; peers expect more: a message its model and time, a compaction what it kept and the state at
+its place. What peers refuse is refused here, in the same words for every way of writing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+import msgspec
+
+from sessiontree.core.context import context_of, fold_system, model_above
+from sessiontree.core.entries import (
+    HEAD_RECORD,
+    Body,
+    BranchPoint,
+    BranchSummary,
+    Compaction,
+    ContextEdit,
+    Custom,
+    CustomMessage,
+    Entry,
+    EntryId,
+    Label,
+    Message,
+    Opaque,
+)
+from sessiontree.core.messages import complete, role
+from sessiontree.core.tree import Tree
+from sessiontree.errors import InvalidOperation, NotFound
+
+
+def filled(body: Body, *, id: EntryId, up: Callable[[], Iterator[Entry]], tree: Tree, now: int) -> Body:
+    """`body` with what peers expect to find in it.
+
+    `up` gives the entries above where it will stand, those that are written together with it included. Raises
+    `InvalidOperation` and `NotFound`.
+    """
+    match body:
+        case Message(message):
+            provider, model = "unknown", "unknown"
+            if role(message) == "assistant" and ("provider" not in message or "model" not in message):
+                above = model_above(up())
+                provider, model = above[0] or provider, above[1] or model
+            return Message(complete(message, now=now, provider=provider, model=model))
+        case Label(target=target):
+            _entry(target, tree, up())
+            return body
+        case ContextEdit():
+            _check_edit(body, tree, up())
+            return body
+        case BranchPoint() | Opaque(type="branch_point"):
+            raise InvalidOperation("branches are made by create_branch")
+        case Opaque(type="session" | "title" | ""):
+            raise InvalidOperation(f"{body.type!r} cannot be the type of an entry: readers would take it for a header")
+        case Custom(custom_type=kind) if kind == HEAD_RECORD:
+            raise InvalidOperation("head records are written by moving, switching and closing")
+        case Compaction(first_kept=anchor):
+            path = list(up())[::-1]
+            context = context_of(path)
+            if anchor is not None and all(entry.id != anchor for entry in path):
+                raise InvalidOperation(f"a compaction cannot keep from {anchor!r}, which is not on its path")
+            system = body.system_message or fold_system(context.messages)
+            if system is not None:
+                system = {**system, "timestamp": system.get("timestamp", now)}
+            state = body.state if body.state is not None else context.state.to_wire()
+            return msgspec.structs.replace(body, first_kept=body.first_kept or id, system_message=system, state=state)
+        case BranchSummary(abandoned_leaf=None):
+            return msgspec.structs.replace(body, abandoned_leaf="root")
+        case _:
+            return body
+
+
+def _check_edit(edit: ContextEdit, tree: Tree, above: Iterator[Entry]) -> None:
+    path = list(above)
+    target = _entry(edit.target, tree, path).body
+    editable = isinstance(target, CustomMessage) or (
+        isinstance(target, Message) and role(target.message) in ("user", "assistant", "toolResult")
+    )
+    if not editable or all(entry.id != edit.target for entry in path):
+        raise InvalidOperation(f"{edit.target!r} is no message on this path, so its context cannot be edited")
+    if edit.replacement is not None and not isinstance(edit.replacement.get("content"), str | list):
+        raise InvalidOperation("a context edit replaces content by a text or a list of blocks, or by nothing")
+
+
+def _entry(id: EntryId, tree: Tree, above: Iterable[Entry]) -> Entry:
+    """An entry of the session, or one that is written together with what names it."""
+    if id in tree:
+        return tree[id]
+    for entry in above:
+        if entry.id == id:
+            return entry
+    raise NotFound("entry", id)
