@@ -8,6 +8,7 @@ from sessiontree.agent.record import Record
 from sessiontree.agent.worker import Worker
 from sessiontree.config import CompactionSettings
 from sessiontree.core.compaction import budget, context_tokens
+from sessiontree.core.context import build_context, reach
 from sessiontree.core.entries import JsonObject
 from sessiontree.core.messages import is_object, number
 from sessiontree.core.tokens import CHARACTERS_PER_TOKEN
@@ -41,7 +42,7 @@ class Room:
         settings, window = self._settings, self._agent.model.info.context_window
         if self._failed or not settings.enabled or self._agent.stop.signal.aborted:
             return
-        path = self._record.branch.session.tree.path(self._record.follow())
+        path = reach(self._record.branch.session.tree, self._record.follow())
         limit = budget(window, settings.reserve_tokens, settings.keep_recent_tokens).limit
         if self._record.moved is None and context_tokens(path, self._unseen()) > limit:
             await self._try("threshold")
@@ -92,4 +93,14 @@ async def compact(
     )
     if outcome.entry is not None:
         record.at = outcome.entry.id
+        _let_go(record)
     return outcome
+
+
+def _let_go(record: Record) -> None:
+    """Forget the decoded bodies of what has left the context, so that a long conversation takes no more memory."""
+    tree = record.branch.session.tree
+    sent = set(build_context(tree, record.at).sources)
+    for entry in tree.up(record.at):
+        if entry.id not in sent:
+            entry.kept = None

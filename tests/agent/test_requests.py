@@ -1,0 +1,324 @@
+"""What a provider is really sent: after branches, summaries, compactions, edits, aborts and the death of a process.
+
+The whole way, from the agent through the adapter to a server on loopback.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import sessiontree as st
+from sessiontree.agent.agent import Agent
+from sessiontree.agent.tool import tool
+from sessiontree.config import Config, ModelSettings
+from sessiontree.core.context import NO_RESULT
+from sessiontree.core.entries import ContextEdit
+from sessiontree.core.messages import BRANCH_LEAD, COMPACTION_LEAD
+from sessiontree.hooks.events import MessageDelta
+from sessiontree.model.adapter import ProviderModel
+from sessiontree.model.base import ModelError
+from sessiontree.model.providers import Target
+from sessiontree.ops.navigate import navigate
+from sessiontree.session import Session
+from tests.agent.conftest import last, recorded, said
+from tests.model.server import Server, calls, cut, fail, overflow, slow
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with Server() as server:
+        yield server
+
+
+@pytest.fixture
+def session() -> Session:
+    return st.memory()
+
+
+@tool(concurrent=True)
+def look(what: str) -> str:
+    """Look."""
+    return f"seen {what}"
+
+
+def agent_on(session: Session, server: Server, window: int = 100_000) -> Agent:
+    target = Target(provider="vllm", model="qwen", api="openai-completions", base_url=server.url, key="secret")
+    model = ProviderModel(target, ModelSettings(context_window=window))
+    return Agent(session.head, model, [look], system="Be brief.", settings=Config())
+
+
+def wire(server: Server, index: int = -1) -> list[dict[str, Any]]:
+    """The messages of a request, text as plain strings."""
+    return [{**message, "content": _plain(message.get("content"))} for message in server.requests[index]["messages"]]
+
+
+def _plain(content: Any) -> Any:
+    if isinstance(content, list) and all(part["type"] == "text" for part in content):
+        return "\n".join(part["text"] for part in content)
+    return content
+
+
+SYSTEM = {"role": "system", "content": "Be brief."}
+
+
+def user(text: str) -> dict[str, Any]:
+    return {"role": "user", "content": text}
+
+
+def model(text: str) -> dict[str, Any]:
+    return {"role": "assistant", "content": text}
+
+
+def called(id: str, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    function = {"name": name, "arguments": json.dumps(arguments)}
+    return {"role": "assistant", "content": None, "tool_calls": [{"id": id, "type": "function", "function": function}]}
+
+
+def result(id: str, text: str) -> dict[str, Any]:
+    return {"role": "tool", "tool_call_id": id, "content": text}
+
+
+async def test_a_turn_with_tools_sends_calls_and_results_in_order(server: Server, session: Session) -> None:
+    server.add(calls(("c1", "look", {"what": "a"}), ("c2", "look", {"what": "b"})), "Both.")
+    agent = agent_on(session, server)
+
+    outcome = await agent.prompt("Look twice")
+
+    assert outcome.text == "Both."
+    request = server.requests[-1]
+    sent = wire(server)
+    assert sent[:2] == [SYSTEM, user("Look twice")]
+    assert [call["id"] for call in sent[2]["tool_calls"]] == ["c1", "c2"]
+    assert sent[3:] == [result("c1", "seen a"), result("c2", "seen b")]
+    assert request["tools"][0]["function"]["name"] == "look"
+    assert last(session.head)["usage"]["totalTokens"] == 17
+    assert last(session.head)["provider"] == "vllm"
+
+
+async def test_a_branch_sends_its_own_path_alone(server: Server, session: Session) -> None:
+    server.add("One.", "On main.", "On idea.")
+    agent = agent_on(session, server)
+    await agent.prompt("1")
+    session.create_branch("idea", current=False)
+    await agent.prompt("main only")
+
+    other = agent_on(session, server)
+    other.branch = session.branch("idea")
+    await other.prompt("idea only")
+
+    assert wire(server) == [SYSTEM, user("1"), model("One."), user("idea only")]
+
+
+async def test_a_branch_that_is_left_with_a_summary_sends_the_summary(server: Server, session: Session) -> None:
+    server.add("One.", "Two.", "It went nowhere.", "Three.")
+    agent = agent_on(session, server)
+    await agent.prompt("1")
+    start = session.head.leaf
+    await agent.prompt("2")
+
+    await navigate(session, start, hooks=agent.hooks, model=agent.model, summarize=True)
+    await agent.prompt("3")
+
+    sent = wire(server)
+    assert sent[:3] == [SYSTEM, user("1"), model("One.")]
+    assert sent[3]["content"].startswith(BRANCH_LEAD)
+    assert "It went nowhere." in sent[3]["content"]
+    assert sent[4:] == [user("3")]
+
+
+async def test_after_a_compaction_the_summary_stands_for_what_came_before(server: Server, session: Session) -> None:
+    server.add("One.", "Two.", "All that was said.", "Three.")
+    agent = agent_on(session, server)
+    await agent.prompt("1")
+    await agent.prompt("2")
+
+    await agent.compact()
+    await agent.prompt("3")
+
+    sent = wire(server)
+    assert sent[0] == SYSTEM
+    assert sent[1]["content"].startswith(COMPACTION_LEAD)
+    assert "All that was said." in sent[1]["content"]
+    assert "1" not in [message["content"] for message in sent]
+    assert sent[-1] == user("3")
+
+
+async def test_a_context_edit_changes_what_is_sent_and_nothing_else(server: Server, session: Session) -> None:
+    server.add("One.", "Two.")
+    agent = agent_on(session, server)
+    await agent.prompt("1")
+    answer = session.head.path()[-1]
+
+    session.append(ContextEdit(target=answer.id, replacement={"content": "Edited."}))
+    await agent.prompt("2")
+
+    assert wire(server) == [SYSTEM, user("1"), model("Edited."), user("2")]
+
+
+async def test_what_was_aborted_is_not_sent_again(server: Server, session: Session) -> None:
+    server.add(slow(), "Fine.")
+    agent = agent_on(session, server)
+    events = recorded(agent.hooks)
+    asking = asyncio.create_task(agent.prompt("1"))
+    while not any(isinstance(event, MessageDelta) for event in events):
+        await asyncio.sleep(0.01)
+
+    agent.abort()
+    outcome = await asyncio.wait_for(asking, 5)
+    assert server.wait_for(lambda server: server.disconnects == 1)
+    await agent.prompt("2")
+
+    assert outcome.aborted
+    assert outcome.text.startswith("word")
+    assert wire(server) == [SYSTEM, user("1"), user("2")]
+
+
+async def test_an_aborted_tool_is_told_as_such(server: Server, session: Session) -> None:
+    server.add(calls(("c1", "wait", {})), "I see.")
+
+    @tool
+    async def wait() -> str:
+        """Wait."""
+        await asyncio.sleep(30)
+        return ""
+
+    agent = agent_on(session, server)
+    agent.tools = {"wait": wait}
+    events = recorded(agent.hooks)
+    asking = asyncio.create_task(agent.prompt("1"))
+    while "ToolStart" not in {type(event).__name__ for event in events}:
+        await asyncio.sleep(0.01)
+    agent.abort()
+    await asking
+    await agent.prompt("2")
+
+    assert wire(server) == [
+        SYSTEM,
+        user("1"),
+        called("c1", "wait", {}),
+        result("c1", "The call was aborted."),
+        user("2"),
+    ]
+
+
+async def test_a_broken_connection_keeps_what_had_arrived_and_can_be_continued(
+    server: Server, session: Session
+) -> None:
+    server.add(cut("This is not"), "Whole.")
+    agent = agent_on(session, server)
+
+    outcome = await agent.prompt("1")
+
+    assert isinstance(outcome.error, ModelError)
+    assert outcome.error.kind == "network"
+    assert said(session.head) == ["user: 1", "assistant: This is not"]
+    assert (await agent.continue_()).text == "Whole."
+    assert wire(server) == [SYSTEM, user("1")]
+
+
+async def test_a_refusal_as_too_long_is_compacted_and_sent_again(server: Server, session: Session) -> None:
+    server.add("One.", overflow(), "All that was said.", "Two.")
+    agent = agent_on(session, server)
+    await agent.prompt("1")
+
+    outcome = await agent.prompt("2")
+
+    assert outcome.text == "Two."
+    sent = wire(server)
+    assert sent[1]["content"].startswith(COMPACTION_LEAD)
+    assert sent[2:] == [user("2")]
+
+
+async def test_a_wrong_key_is_a_failure_that_is_written(server: Server, session: Session) -> None:
+    server.add(fail(401, "no such key"))
+
+    outcome = await agent_on(session, server).prompt("1")
+
+    assert isinstance(outcome.error, ModelError)
+    assert outcome.error.kind == "auth"
+    assert last(session.head)["stopReason"] == "error"
+
+
+# The death of a process
+
+CHILD = """
+import asyncio, sys
+import sessiontree as st
+from sessiontree.agent.agent import Agent
+from sessiontree.agent.tools import builtin_tools
+from sessiontree.model.scripted import Delay, ScriptedModel
+from sessiontree.core.messages import ToolCall
+
+WHERE = {
+    "before the answer": [[Delay(60)]],
+    "in the answer": [["Half of it ", Delay(60)]],
+    "in a tool": [[ToolCall("c1", "ls", {}), ToolCall("c2", "bash", {"command": "sleep 60.5"})]],
+    "after a tool": [[ToolCall("c1", "ls", {})], [Delay(60)]],
+}
+model = ScriptedModel(WHERE[sys.argv[2]])
+agent = Agent(st.open(sys.argv[1]).head, model, builtin_tools(), system="")
+agent.hooks.listen(lambda event: print(type(event).__name__, flush=True))
+asyncio.run(agent.prompt("Go"))
+"""
+
+
+@pytest.mark.parametrize(
+    ("moment", "sign", "kept"),
+    [
+        ("before the answer", "BeforeRequest", ["user: Go"]),
+        ("in the answer", "MessageDelta", ["user: Go"]),
+        ("in a tool", "ToolStart ToolEnd ToolStart", ["user: Go", "assistant: ", "toolResult: . is empty."]),
+        ("after a tool", "TurnEnd TurnStart", ["user: Go", "assistant: ", "toolResult: . is empty."]),
+    ],
+)
+async def test_a_process_that_is_killed_leaves_a_session_that_opens_and_goes_on(
+    tmp_path: Path, server: Server, moment: str, sign: str, kept: list[str]
+) -> None:
+    folder = tmp_path / "project"
+    folder.mkdir()
+    file = tmp_path / "s.jsonl"
+    st.create(file=file, cwd=folder).close()
+    child = subprocess.Popen(
+        [sys.executable, "-c", CHILD, str(file), moment], stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    assert child.stdout is not None
+    for name in sign.split():
+        while child.stdout.readline().strip() != name:
+            assert child.poll() is None
+    time.sleep(0.1)
+    child.send_signal(signal.SIGKILL)
+    child.wait(10)
+    child.stdout.close()
+
+    session = st.open(file)
+    assert said(session.head) == kept
+
+    server.add("Again.")
+    outcome = await agent_on(session, server).continue_()
+
+    assert outcome.text == "Again."
+    contents = [message["content"] for message in wire(server)]
+    assert (NO_RESULT in contents) == (moment == "in a tool")
+    _end_orphans("60.5")
+
+
+def _end_orphans(mark: str) -> None:
+    """The command of a tool whose agent was killed goes on, as it would in a shell: it is ended here."""
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if mark.encode() in words:
+            os.kill(int(pid), signal.SIGKILL)
