@@ -24,6 +24,7 @@ CHOICES = {"thinking": get_args(ThinkingLevel), "double_escape": get_args(Double
 
 Count: TypeAlias = Annotated[int, Meta(ge=1, le=1 << 40)]
 Price: TypeAlias = Annotated[float, Meta(ge=0, le=1e9)]
+Url: TypeAlias = Annotated[str, Meta(pattern="^https?://")]
 Seconds: TypeAlias = Annotated[float, Meta(ge=0, le=3600)]
 
 
@@ -83,7 +84,7 @@ class RetrySettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 class ModelSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What is said of one model; it wins over what is known of it."""
 
-    base_url: str | None = None
+    base_url: Url | None = None
     """An OpenAI-compatible server, or another address of the provider's own."""
     key_variable: str | None = None
     """The environment variable with its key."""

@@ -2,11 +2,14 @@
 
 import asyncio
 import base64
+import re
+from pathlib import Path
 
 import pytest
 from pydantic_ai.messages import ModelResponse, TextPart, ThinkingPart, ToolCallPart
 from pydantic_ai.usage import RequestUsage
 
+import sessiontree
 from sessiontree.config import ModelSettings, Prices
 from sessiontree.core.messages import ToolCall
 from sessiontree.model.adapter import ProviderModel
@@ -674,3 +677,14 @@ def test_what_is_known_of_a_model_comes_from_its_provider_and_the_configuration(
 
     assert (known.context_window, known.images) == (128_000, True)
     assert (said.context_window, said.images, said.output_limit) == (4096, False, 512)
+
+
+def test_nothing_else_imports_pydantic_ai() -> None:
+    package = Path(sessiontree.__file__).parent
+    importing = {
+        str(path.relative_to(package).parent)
+        for path in package.rglob("*.py")
+        if re.search(r"^\s*(import|from) pydantic_ai", path.read_text(), re.MULTILINE)
+    }
+
+    assert importing == {"model/adapter"}

@@ -50,9 +50,9 @@ def ask(server: Server, url: str | None = None) -> Served | None:
 
 def _get(url: str) -> dict[str, Any]:
     """The JSON object at a URL; an empty one when there is none."""
-    parts = urlsplit(url)
-    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
     try:
+        parts = urlsplit(url)
+        kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
         connection = kind(parts.hostname or "", parts.port, timeout=PATIENCE)
         try:
             connection.request("GET", parts.path, headers={"Accept": "application/json"})
@@ -68,10 +68,13 @@ def _get(url: str) -> dict[str, Any]:
 def _ollama_address() -> str:
     said = os.environ.get("OLLAMA_HOST", "").strip().rstrip("/")
     url = said if "://" in said else f"http://{said or '127.0.0.1'}"
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+        port = parts.port or (443 if parts.scheme == "https" else 11434)
+    except ValueError:
+        return url  # nobody answers there, and the listing shows it
     host = "127.0.0.1" if parts.hostname in (None, "", "0.0.0.0", "::") else parts.hostname
-    named = f"[{host}]" if ":" in host else host
-    return f"{parts.scheme}://{named}:{parts.port or (443 if parts.scheme == 'https' else 11434)}"
+    return f"{parts.scheme}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 def _ollama_window(base: str) -> int | None:

@@ -1,0 +1,83 @@
+"""The protocol of models: what an answer that is cut short leaves, and what an answer without an end is."""
+
+from collections.abc import AsyncGenerator
+
+import pytest
+
+from sessiontree.core.messages import ToolCall
+from sessiontree.model.base import (
+    Draft,
+    Finished,
+    ModelError,
+    ModelEvent,
+    ModelInfo,
+    Request,
+    TextDelta,
+    ThinkingDelta,
+    ToolCallDelta,
+    ToolCallEnd,
+    ToolCallStart,
+    complete,
+)
+from tests.model.asking import HELLO
+
+INFO = ModelInfo(provider="acme", model="one", api="openai-completions")
+
+
+def test_a_draft_has_what_arrived_in_the_order_in_which_it_did() -> None:
+    draft = Draft(INFO)
+
+    for event in (
+        ThinkingDelta("H"),
+        ThinkingDelta("m"),
+        TextDelta("A"),
+        ToolCallStart("c1", "read"),
+        ToolCallDelta("c1", "{}"),
+        ToolCallEnd(ToolCall("c1", "read", {})),
+        TextDelta("B"),
+    ):
+        draft.take(event)
+
+    message = draft.message("aborted", "stopped by the user")
+    assert message["content"] == [
+        {"type": "thinking", "thinking": "Hm"},
+        {"type": "text", "text": "A"},
+        {"type": "toolCall", "id": "c1", "name": "read", "arguments": {}},
+        {"type": "text", "text": "B"},
+    ]
+    assert (message["provider"], message["stopReason"], message["errorMessage"]) == (
+        "acme",
+        "aborted",
+        "stopped by the user",
+    )
+
+
+def test_half_a_call_is_not_kept() -> None:
+    draft = Draft(INFO)
+
+    draft.take(ToolCallStart("c1", "read"))
+    draft.take(ToolCallDelta("c1", '{"pa'))
+
+    assert draft.message("aborted")["content"] == []
+
+
+def test_a_finished_message_is_the_draft() -> None:
+    draft = Draft(INFO)
+    whole = {"role": "assistant", "content": [{"type": "text", "text": "Yes"}], "stopReason": "stop"}
+
+    draft.take(TextDelta("Ye"))
+    draft.take(Finished(whole))
+
+    assert draft.message("aborted") == whole
+    assert draft.content == whole["content"]
+
+
+async def test_an_answer_without_a_finish_is_an_error() -> None:
+    class Silent:
+        info = INFO
+
+        async def stream(self, request: Request) -> AsyncGenerator[ModelEvent]:
+            yield TextDelta("Ye")
+
+    with pytest.raises(ModelError, match="the answer ended before it was whole"):
+        await complete(Silent(), HELLO)

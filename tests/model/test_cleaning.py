@@ -1,0 +1,49 @@
+"""Cleaning at the provider's edge: whatever is stored, what is sent can be sent."""
+
+import json
+import re
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sessiontree.model.cleaning import IMAGES_LIMIT, Image, Images, clean_id, clean_json, clean_name, clean_text
+
+ANY_TEXT = st.text(alphabet=st.characters(codec=None, categories=None))  # lone surrogates too
+ANY_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | ANY_TEXT,
+    lambda inner: st.lists(inner) | st.dictionaries(ANY_TEXT, inner),
+)
+
+
+@given(ANY_JSON)
+def test_any_value_can_be_sent_once_it_is_clean(value: object) -> None:
+    sent = json.dumps(clean_json(value), ensure_ascii=False, allow_nan=False).encode()
+
+    assert b"\\u0000" not in sent
+
+
+@given(st.text(alphabet=st.characters(exclude_characters="\0", exclude_categories=["Cs"])))
+def test_text_that_can_be_sent_is_left_alone(text: str) -> None:
+    assert clean_text(text) == text
+
+
+@given(ANY_TEXT, ANY_TEXT)
+def test_ids_of_calls_are_taken_everywhere_and_stay_apart(one: str, other: str) -> None:
+    assert re.fullmatch(r"[A-Za-z0-9_-]{1,64}", clean_id(one))
+    assert re.fullmatch(r"[A-Za-z0-9_-]{1,64}", clean_name(one))
+    assert (clean_id(one) == clean_id(other)) == (one == other)
+
+
+def test_of_too_many_images_the_newest_are_sent() -> None:
+    large = "A" * (IMAGES_LIMIT // 5)
+    messages = [
+        {"role": "user", "content": [{"type": "image", "data": large, "mimeType": "image/png"}]} for _ in range(7)
+    ]
+
+    images = Images(messages, taken=True)
+    sent = [images.sent(message["content"][0]) for message in messages]
+
+    assert [isinstance(image, Image) for image in sent] == [False, False, True, True, True, True, True]
+    assert sent[0] == (
+        "[An image was here that cannot be shown: the images of this request are larger than 20 MB together.]"
+    )
