@@ -1,0 +1,45 @@
+"""Safe text: what session files say, unable to control a terminal. They are untrusted input to it.
+
+Control characters, marks that turn the direction of writing, and lone surrogates are shown as escapes.
+"""
+
+from __future__ import annotations
+
+import re
+
+# C0 and C1 controls, DEL, marks that turn the direction of writing, line and paragraph separators, lone surrogates.
+_UNSAFE = "\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff"
+_UNSAFE_IN_LINES = _UNSAFE.replace("\x00-\x1f", "\x00-\x08\x0b-\x1f")
+_UNSAFE_IN_JSON = _UNSAFE.replace("\x00-\x1f", "")
+
+
+def safe(text: str) -> str:
+    """`text` on one line, unable to control a terminal."""
+    return _escape(text, _UNSAFE)
+
+
+def safe_lines(text: str) -> str:
+    """`text` with its lines and tabs, unable to control a terminal."""
+    return _escape(text, _UNSAFE_IN_LINES)
+
+
+def safe_json(text: str) -> str:
+    """The text of a JSON value, which is the same value still."""
+    return _escape(text, _UNSAFE_IN_JSON, json=True)
+
+
+def safe_raw(text: str) -> str:
+    """A line of a session as it is, but for what a terminal would obey."""
+    return _escape(text, _UNSAFE_IN_LINES, json=True)
+
+
+def _escape(text: str, unsafe: str, *, json: bool = False) -> str:
+    """`text` with the characters of a class as escapes; nearly all text has none."""
+    if text.isprintable():
+        return text
+
+    def escaped(match: re.Match[str]) -> str:
+        code = ord(match[0])
+        return f"\\u{code:04x}" if json or code > 0xFF else f"\\x{code:02x}"
+
+    return re.sub(f"[{unsafe}]", escaped, text)

@@ -1,0 +1,43 @@
+"""Text of session files cannot control a terminal."""
+
+from __future__ import annotations
+
+import json
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sessiontree.core.safe import safe, safe_json, safe_lines, safe_raw
+
+HOSTILE = "\x1b]0;title\x07 \x1b[2J \x9b31m \x7f \u202e \u2066 \ufeff \ud800 \u2028"
+
+
+def test_one_line_of_text_has_no_line_ends_and_no_tabs() -> None:
+    assert safe("a\tb\nc\r") == "a\\x09b\\x0ac\\x0d"
+
+
+def test_lines_keep_their_ends_and_tabs() -> None:
+    assert safe_lines("a\tb\nc\r\x1b[0m") == "a\tb\nc\\x0d\\x1b[0m"
+
+
+def test_what_people_write_stays_as_it_is() -> None:
+    assert safe("café 漢字 🌳 <b> \\x1b") == "café 漢字 🌳 <b> \\x1b"
+
+
+def test_escapes_in_json_are_json() -> None:
+    written = safe_json(json.dumps("a\u202eb\x7f", ensure_ascii=False))
+
+    assert written == '"a\\u202eb\\u007f"'
+    assert json.loads(written) == "a\u202eb\x7f"
+
+
+def test_a_raw_line_keeps_its_tabs() -> None:
+    assert safe_raw('{"a":\t1}\x1b') == '{"a":\t1}\\u001b'
+
+
+@given(st.text(max_size=40) | st.just(HOSTILE))
+def test_nothing_that_a_terminal_obeys_comes_through(text: str) -> None:
+    for shown in (safe(text), safe_lines(text).replace("\n", "").replace("\t", "")):
+        assert not any(ord(letter) < 0x20 or 0x7F <= ord(letter) <= 0x9F for letter in shown)
+        assert not set(shown) & set("\u202a\u202b\u202d\u202e\u2066\u2067\u2068\u2028\u2029\ufeff")
+        shown.encode()
