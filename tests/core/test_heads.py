@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 
 from sessiontree.core.entries import HEAD_RECORD, BranchPoint, Custom, Label
-from sessiontree.core.heads import BranchInfo, Heads, Move
+from sessiontree.core.heads import Begun, Heads, Move
 from sessiontree.core.tree import Tree
 from tests.builders import TIME, entry, replayed
 from tests.strategies import damaged_entry_lists, entry_lists
@@ -89,7 +89,7 @@ def test_a_branch_point_starts_a_branch_and_leaves_the_old_one_alone():
     heads = replayed(*START, entry("c", "a", BranchPoint(name="side", description="why"), branch="side"))
 
     assert heads.heads == {"main": "b", "side": "c"}
-    assert heads.info == {"side": BranchInfo(created=TIME, description="why")}
+    assert heads.info == {"side": Begun(created=TIME, description="why")}
 
 
 # Lines of peers
@@ -201,7 +201,7 @@ def test_a_renamed_branch_keeps_what_is_known_of_it_and_its_moves():
 
     heads = replayed(*START, side, moved, renamed)
 
-    assert heads.info == {"new": BranchInfo(created=TIME, description="why")}
+    assert heads.info == {"new": Begun(created=TIME, description="why")}
     assert heads.moves == [Move("main", "b", True), Move("new", "c", False)]
     assert heads.undoable == Move("new", "c", False)
     assert heads.archived == {"main"}
