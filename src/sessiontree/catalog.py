@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from sessiontree.format.repair import Repair
     from sessiontree.index.listing import Progress
     from sessiontree.index.reading import SessionSummary
-    from sessiontree.index.texts import Hit
+    from sessiontree.index.search import Hit
 
 RECENT = "@"
 """Stands for the most recent session of this folder."""
@@ -352,8 +352,7 @@ def search(
     from sessiontree.core.query import parse_query
     from sessiontree.index.database import Database, using
     from sessiontree.index.listing import summaries
-    from sessiontree.index.texts import search as search_texts
-    from sessiontree.index.texts import take_texts
+    from sessiontree.index.search import search as search_files
 
     wanted = parse_query(query, now=time.time_ns() // 1_000_000)
     shelf = _shelf(cwd, all, source, dir)
@@ -363,9 +362,7 @@ def search(
         with without_gc():
             listed = summaries(db, found, shelf.folders, root=shelf.root, progress=progress)
             listed = [summary for summary in listed if shelf.takes(summary)]
-            if db.lasting:
-                take_texts(db, [summary.file for summary in listed], progress)
-        return search_texts(db, listed, wanted, limit=max(1, limit))
+            return search_files(db, listed, wanted, limit=max(1, limit), progress=progress)
 
     return using(home(), work) if found else []
 

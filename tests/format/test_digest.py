@@ -50,8 +50,7 @@ def test_a_digest_agrees_with_the_replay_and_vouches_for_sound_files_alone(data:
         return
     assert not faulty
     assert (tally.entries, tally.current) == (len(tree), heads.current)
-    assert tally.heads.keys() == heads.heads.keys()
-    assert all(leaf in (None, heads.heads[name]) for name, leaf in tally.heads.items())
+    assert tally.heads == heads.heads
     assert tally.branches == len(heads.heads.keys() - heads.archived)
     assert tally.messages == sum(isinstance(entry.body, Message) for entry in tree)
     assert (tally.named, tally.name) == (tree.named, tree.name)
@@ -70,7 +69,7 @@ def test_a_digest_goes_on_where_another_one_stopped(data: bytes, choice: st.Data
 
     half = begin(read(first)[0])
     half.take(b"".join(lines[:cut]))
-    rest = Digest(half.tally, *half.since(0))
+    rest = Digest(half.tally, [half.since(0)])
     before = rest.tally.entries
     rest.take(b"".join(lines[cut:]))
 
@@ -93,7 +92,39 @@ def test_ids_that_do_not_belong_to_the_tally_are_noticed() -> None:
     made = digest(file_of(header(), line("a")))
 
     with pytest.raises(ValueError, match="go together"):
-        Digest(made.tally, ["a", "b"], made.since(0)[1])
+        Digest(made.tally, [made.since(0), made.since(0)])
+
+
+def test_a_digest_tells_which_branch_leads_to_an_entry() -> None:
+    made = digest(
+        file_of(
+            header(),
+            line("a", branch="main"),
+            line("b", "a", branch="main"),
+            line("c", "a", branch="side"),
+            {"type": "label", "id": "l", "parentId": "c", "targetId": "a", "label": "x", "branch": "side"},
+            line("d", "b", branch=None),
+        )
+    )
+
+    assert made.branches_of("abcdl?") == {"a": "side", "b": "main", "c": "side", "d": None, "l": None}
+    assert made.branches_of([]) == {}
+
+
+@given(sessions())
+def test_the_branches_of_a_digest_are_those_of_the_tree(data: bytes) -> None:
+    tree, heads, _ = replay(data)
+    made = digest(data)
+
+    found = made.branches_of(entry.id for entry in tree)
+
+    paths = {name: {entry.id for entry in tree.path(leaf)} for name, leaf in heads.heads.items()}
+    for id, name in found.items():
+        leading = {name for name, path in paths.items() if id in path}
+        assert name in leading if leading else name is None
+        assert name == heads.current or heads.current not in leading
+        assert name not in heads.archived or leading <= heads.archived
+    assert len(found) == len(tree)
 
 
 def test_names_costs_and_the_first_message_are_gathered() -> None:

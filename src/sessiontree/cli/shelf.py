@@ -10,7 +10,7 @@ from sessiontree import catalog, shelf
 from sessiontree.cli.app import app, json_option, session_argument, short
 from sessiontree.cli.output import colored, dim, echo, echo_json, progress, safe, strong
 from sessiontree.index.reading import SessionSummary, summary_to_wire
-from sessiontree.index.texts import Hit, hit_to_wire
+from sessiontree.index.search import Hit, hit_to_wire
 
 all_option = click.option("--all", "everywhere", is_flag=True, help="Sessions of all folders.")
 source_option = click.option(

@@ -13,9 +13,9 @@ a test holds the two together.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import count, islice, pairwise, repeat
+from itertools import count, pairwise, repeat
 from operator import lt
-from typing import Any, cast
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType, field
@@ -99,19 +99,49 @@ class Tally(Struct, kw_only=True):
         return sum(name not in self.archived for name in self.heads)
 
 
+class Kept(NamedTuple):
+    """What a digest knows of entries, to go on from another time."""
+
+    ids: list[str]
+    parents: list[int]
+    """The number of each one's parent; what hangs from nothing hangs from -1."""
+    annotations: list[int]
+    """The numbers of those that are annotations."""
+
+
 class Digest:
-    def __init__(self, tally: Tally, ids: Iterable[str] = (), parents: Iterable[int] = ()) -> None:
+    def __init__(self, tally: Tally, entries: Iterable[Kept] = ()) -> None:
         self.tally = tally
-        self._ids: dict[str | None, int] = {None: -1}
-        """The number of each id; what hangs from nothing hangs from -1."""
-        self._ids.update(zip(ids, count(), strict=False))
-        self._parents = list(parents)
-        if not len(self._ids) - 1 == len(self._parents) == tally.entries:
+        self._ids: list[str] = []
+        self._parents: list[int] = []
+        self._annotations: set[int] = set()
+        for kept in entries:
+            self._ids += kept.ids
+            self._parents += kept.parents
+            self._annotations.update(kept.annotations)
+        self._numbers: dict[str | None, int] = {None: -1, **dict(zip(self._ids, count()))}
+        if not len(self._numbers) - 1 == len(self._parents) == tally.entries:
             raise ValueError("ids, parents and the tally do not go together")
 
-    def since(self, entry: int) -> tuple[list[str], list[int]]:
-        """The ids from number `entry` on, and the numbers of their parents, to go on from another time."""
-        return cast(list[str], list(islice(self._ids, entry + 1, None))), self._parents[entry:]
+    def since(self, entry: int) -> Kept:
+        """What is known of the entries from number `entry` on."""
+        annotations = sorted(number for number in self._annotations if number >= entry)
+        return Kept(self._ids[entry:], self._parents[entry:], annotations)
+
+    def branches_of(self, ids: Iterable[str]) -> dict[str, str | None]:
+        """A branch that leads to each of these entries, the current one if it does; unknown ones are left out."""
+        tally = self.tally
+        wanted = {self._numbers[id]: id for id in ids if id in self._numbers}
+        found: dict[str, str | None] = dict.fromkeys(wanted.values())
+        first, passed = min(wanted, default=0), set[int]()
+        for name in sorted(tally.heads, key=lambda name: (name != tally.current, name in tally.archived)):
+            number = self._numbers[tally.heads[name]]
+            while number >= first and number not in passed:  # a parent's number is less than its child's
+                passed.add(number)
+                if number in wanted:
+                    found[wanted[number]] = name
+                number = self._parents[number]
+        return found
 
     def take(self, data: bytes | memoryview) -> None:
         """Take in whole lines. Raises `Unsound`."""
@@ -127,12 +157,13 @@ class Digest:
         """Take note of ids and parents. All at once: a loop over the lines would take longer than decoding them."""
         first, numbers = len(self._parents), range(len(self._parents), len(self._parents) + len(lines))
         new, parents = [line.id for line in lines], [line.parent for line in lines]
-        self._ids.update(zip(new, numbers, strict=True))
+        self._ids += new
+        self._numbers.update(zip(new, numbers, strict=True))
         if parents[1:] == new[:-1]:  # one chain, as nearly always
-            above = [self._ids.get(parent, _NOWHERE) for parent in parents[:1]] + list(numbers[:-1])
+            above = [self._numbers.get(parent, _NOWHERE) for parent in parents[:1]] + list(numbers[:-1])
         else:
-            above = list(map(self._ids.get, parents, repeat(_NOWHERE)))
-        if len(self._ids) - 1 != first + len(lines) or not all(map(lt, above, numbers)):
+            above = list(map(self._numbers.get, parents, repeat(_NOWHERE)))
+        if len(self._numbers) - 1 != first + len(lines) or not all(map(lt, above, numbers)):
             raise Unsound  # an id was used twice, or a parent is missing or comes later
         self._parents.extend(above)
         self.tally.entries = len(self._parents)
@@ -167,7 +198,7 @@ class Digest:
         settled = -1
         for at in (*others, last):
             if at - settled > 1:
-                self._move(lines[at - 1])
+                self._move(lines[at - 1], before + at - 1)
             if at > settled:
                 self._settle(lines[at], before + at)
             settled = at
@@ -181,29 +212,30 @@ class Digest:
         elif line.type == "session_info":
             self.tally.named = True
             self.tally.name = _encodable(string(line.name).strip(BLANKS)) or None
-        self._move(line)
+        if is_annotation(line.type, line.custom_type):
+            self._annotations.add(number)
+        self._move(line, number)
 
     def check_heads(self) -> None:
         """Raises `Unsound` if a head is missing."""
-        if any(head not in self._ids for head in self.tally.heads.values()):
+        if any(head not in self._numbers for head in self.tally.heads.values()):
             raise Unsound
 
     def _check_anchor(self, anchor: str | None, number: int) -> None:
         """A compaction keeps entries from its own path."""
         if anchor is not None:
-            first = self._ids.get(anchor, len(self._parents))
+            first = self._numbers.get(anchor, len(self._parents))
             while number > first:
                 number = self._parents[number]
             if number != first:
                 raise Unsound
 
-    def _move(self, line: _Line) -> None:
+    def _move(self, line: _Line, number: int) -> None:
         tally = self.tally
-        annotation = is_annotation(line.type, line.custom_type)
         if line.type == "custom" and line.custom_type == HEAD_RECORD:
             self._record(line)
         elif isinstance(line.branch, str):
-            if not annotation:
+            if number not in self._annotations:
                 tally.heads[line.branch] = line.id
             tally.line_branch = line.branch
             current = line.branch if line.current is None else line.current
@@ -216,8 +248,9 @@ class Digest:
             if line.type == "branch_point":
                 branch = line.branch_name or ""
             assert branch is not None
-            # The head of a branch that ends in an annotation is above it, and it is there: so much is enough here.
-            tally.heads[branch] = None if annotation else line.id
+            while number in self._annotations:
+                number = self._parents[number]
+            tally.heads[branch] = None if number < 0 else self._ids[number]
             tally.current = tally.line_branch = branch
 
     def _record(self, line: _Line) -> None:

@@ -21,7 +21,7 @@ from sessiontree.store.files import make_private_directory
 from sessiontree.store.lock import Lock, lock_of
 
 FILE = "index.db"
-VERSION = 2
+VERSION = 3
 """Of the tables below. Another one in the file: it is made anew."""
 BUSY_SECONDS = 30.0
 PAGE = 1 << 14
@@ -45,10 +45,10 @@ CREATE TABLE files (
     text_to INTEGER NOT NULL DEFAULT 0      -- where the last chunk ends
 );
 CREATE INDEX files_by_folder ON files (folder);
-CREATE TABLE ids (
+CREATE TABLE entries (
     file INTEGER NOT NULL,
     first INTEGER NOT NULL,                 -- the number of the first entry
-    entries BLOB NOT NULL,                  -- their ids, and the numbers of their parents
+    entries BLOB NOT NULL,                  -- what `digest.Kept` says of them
     PRIMARY KEY (file, first)
 ) WITHOUT ROWID;
 CREATE TABLE chunks (

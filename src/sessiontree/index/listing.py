@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from sessiontree.format.digest import Digest, Tally
+from sessiontree.format.digest import Digest, Kept, Tally
 from sessiontree.index.database import Database, Misfit
 from sessiontree.index.folder import Found
 from sessiontree.index.helpers import helpers_for
@@ -26,7 +26,7 @@ Progress: TypeAlias = Callable[[int, int], None]
 
 _summaries = msgspec.msgpack.Decoder(SessionSummary)
 _tallies = msgspec.msgpack.Decoder(Tally)
-_entries = msgspec.msgpack.Decoder(tuple[list[str], list[int]])
+_kept = msgspec.msgpack.Decoder(Kept)
 _encode = msgspec.msgpack.Encoder().encode
 _PAST = "id, generation, size, mtime, inode, read_to, body, mark, tally"
 
@@ -81,7 +81,7 @@ def _forget(db: Database, paths: list[bytes]) -> None:
         for path in paths:
             row = db.execute("SELECT id FROM files WHERE path = ?", (path,)).fetchone()
             if row is not None:
-                for statement in ("files WHERE id = ?", "ids WHERE file = ?", "chunks WHERE file = ?"):
+                for statement in ("files WHERE id = ?", "entries WHERE file = ?", "chunks WHERE file = ?"):
                     db.execute(f"DELETE FROM {statement}", row)
 
 
@@ -115,6 +115,12 @@ def _read_all(db: Database, stale: list[tuple[Found, bool]], progress: Progress 
     _keep(db, batch)
 
 
+def digest_of(db: Database, path: str) -> Digest | None:
+    """What is known of how the entries of a file hang together; `None` when nothing is."""
+    past = _past(db, path)
+    return None if past is None or past.tally is None else _digest(db, past)
+
+
 def _past(db: Database, path: str) -> Past | None:
     row = db.execute(f"SELECT {_PAST} FROM files WHERE path = ?", (os.fsencode(path),)).fetchone()
     return None if row is None else Past(*row)
@@ -126,14 +132,9 @@ def _read(db: Database, file: Found) -> Reading:
 
 
 def _digest(db: Database, past: Past) -> Digest:
-    ids: list[str] = []
-    parents: list[int] = []
-    for (entries,) in db.execute("SELECT entries FROM ids WHERE file = ? ORDER BY first", (past.id,)):
-        names, above = _entries.decode(entries)
-        ids += names
-        parents += above
+    rows = db.execute("SELECT entries FROM entries WHERE file = ? ORDER BY first", (past.id,))
     try:
-        return Digest(_tallies.decode(past.tally or b""), ids, parents)
+        return Digest(_tallies.decode(past.tally or b""), (_kept.decode(entries) for (entries,) in rows))
     except ValueError as error:
         raise Misfit from error
 
@@ -185,10 +186,10 @@ def _keep_one(db: Database, reading: Reading) -> None:
         db.execute(_UPDATE, (*values, id))
         if reading.fresh:
             db.execute("UPDATE files SET text_to = 0 WHERE id = ?", (id,))
-            db.execute("DELETE FROM ids WHERE file = ?", (id,))
+            db.execute("DELETE FROM entries WHERE file = ?", (id,))
             db.execute("DELETE FROM chunks WHERE file = ?", (id,))
     if reading.entries:
-        db.execute("INSERT INTO ids VALUES (?, ?, ?)", (id, reading.first, reading.entries))
+        db.execute("INSERT INTO entries VALUES (?, ?, ?)", (id, reading.first, reading.entries))
 
 
 def _storable(summary: SessionSummary) -> SessionSummary:

@@ -125,6 +125,10 @@ def open_regular(path: str) -> int:
     return fd
 
 
+def open_session(path: str) -> Session:
+    return Session(JsonlStore(path), read_only="it is only looked at")
+
+
 def read_anew(found: Found) -> Reading:
     """What a file says, of which nothing is known."""
     return read_on(found, None, lambda: None)
@@ -246,26 +250,46 @@ def _take(fd: int, digest: Digest, start: int, stop: int) -> tuple[int, bytes]:
 
 def lines_of(fd: int, start: int, stop: int, block_size: int = BLOCK) -> Generator[tuple[bytes | None, int]]:
     """The lines between two places, without newlines, each with where it ends; `None` for one that is too long."""
-    parts: list[bytes] = []
-    held, at = 0, start
-    while at < stop and (block := os.pread(fd, min(block_size, stop - at), at)):
-        at += len(block)
-        if held > LINE_LIMIT:
-            parts = []  # it is too long already: only its end matters
-        *lines, rest = block.split(b"\n")
-        if lines:
-            first = lines[0] if not parts else b"".join([*parts, lines[0]])
-            start += held + len(lines[0]) + 1
-            yield first if held + len(lines[0]) <= LINE_LIMIT else None, start
-            for line in lines[1:]:
+    for block, end in blocks_of(fd, start, stop, block_size):
+        if block is None:
+            yield None, end
+        else:
+            lines = block.split(b"\n")
+            rest = lines.pop()
+            for line in lines:
                 start += len(line) + 1
                 yield line, start
-            parts, held = [], 0
-        if rest:
-            parts.append(rest)
-            held += len(rest)
-    if held:
-        yield b"".join(parts) if held <= LINE_LIMIT else None, start + held
+            if rest:
+                yield rest, end
+        start = end
+
+
+def blocks_of(fd: int, start: int, stop: int, block_size: int = BLOCK) -> Generator[tuple[bytes | None, int]]:
+    """The same, many lines at a time, with newlines; only the very last may lack one."""
+    size = block_size
+    while start < stop and (block := os.pread(fd, min(size, stop - start), start)):
+        cut = block.rfind(b"\n") + 1
+        if cut:
+            yield block[:cut], start + cut
+            start, size = start + cut, block_size
+        elif len(block) < size:
+            yield block, start + len(block)
+            return
+        elif size > LINE_LIMIT:
+            start, size = _next_line(fd, start + size, stop), block_size
+            yield None, start
+        else:
+            size = min(4 * size, LINE_LIMIT + 1)  # a long line: again, with more of it
+
+
+def _next_line(fd: int, start: int, stop: int) -> int:
+    """Where the line ends that goes on at `start`."""
+    while start < stop and (block := os.pread(fd, min(BLOCK, stop - start), start)):
+        cut = block.find(b"\n") + 1
+        if cut:
+            return start + cut
+        start += len(block)
+    return start
 
 
 def _is_object(raw: bytes) -> bool:
@@ -282,7 +306,7 @@ def _opened(file: _Open, body: int, dialect: bool) -> Reading:
     kind = Kind.SESSION if dialect else Kind.LINES
     end = found.size if dialect else _last_newline(fd, stop)
     try:
-        session = Session(JsonlStore(found.path), read_only="it is being listed")
+        session = open_session(found.path)
         summary = _summary(found, _tally(session), _fault(session))
     except FormatError as error:
         return Reading(found, past, True, broken(found, error.reason), Kind.NONE, 0, 0, 0)

@@ -1,0 +1,285 @@
+"""Search: the newest entries that a query matches, in all branches of some sessions.
+
+The index tells the chunks of files that may have hits (`texts`). They are read, and so is whatever the index has not
+taken in yet; what passes the `sieve` is decoded and compared, and the newest hits are kept. A stale or missing index
+changes nothing in what is found. New words are taken in afterwards, for no longer than the search itself took: so the
+first one over thousands of sessions does not wait for an index of them all.
+"""
+
+from __future__ import annotations
+
+import heapq
+import os
+import re
+import time
+from collections.abc import Callable, Generator, Sequence
+from typing import NamedTuple
+
+from msgspec import Struct
+
+from sessiontree.core.entries import Entry, EntryId, JsonObject
+from sessiontree.core.fulltext import fold, full_text, speaker
+from sessiontree.core.query import Query, Term
+from sessiontree.core.times import milliseconds
+from sessiontree.core.tree import Tree
+from sessiontree.errors import SessionTreeError
+from sessiontree.format.codec import LINE_LIMIT, NotJson, read_entry
+from sessiontree.index.database import Database
+from sessiontree.index.listing import Progress, digest_of
+from sessiontree.index.reading import Kind, SessionSummary, blocks_of, open_regular, open_session
+from sessiontree.index.sieve import Sieve, are_older
+from sessiontree.index.texts import File, candidates, files_of, take_texts
+
+LEAST_SECONDS = 0.25
+"""At least so long new words are taken in."""
+SNIPPET, LEAD = 160, 40
+EVER = 1 << 62
+NEVER = -EVER
+
+
+class Hit(Struct, frozen=True, kw_only=True):
+    """An entry that a search found."""
+
+    session: str
+    """The session's id."""
+    file: str
+    name: str | None
+    """The session's name."""
+    entry: EntryId
+    type: str
+    role: str
+    """The role of a message, else the type of the entry."""
+    timestamp: str
+    branch: str | None
+    """A branch that leads there, the current one if it does; `None` when all have left it."""
+    in_context: bool
+    """The model sees it from the current place."""
+    snippet: str
+
+
+class _Part(NamedTuple):
+    """A part of a file that may have hits."""
+
+    newest: int
+    file: File
+    start: int
+    stop: int
+
+
+class _Match(NamedTuple):
+    time: int
+    path: str
+    position: int
+    """Where in the file it stands: with the path it tells matches of one moment apart."""
+    entry: Entry
+    text: str
+
+
+def search(
+    db: Database, listed: Sequence[SessionSummary], query: Query, *, limit: int, progress: Progress | None = None
+) -> list[Hit]:
+    """The newest entries of these sessions that the query matches, newest first."""
+    began = time.monotonic()
+    files = files_of(db, [summary.file for summary in listed])
+    matches = _newest(_parts(db, files, query), query, limit, progress)
+    by_file: dict[str, list[Entry]] = {}
+    for match in matches:
+        by_file.setdefault(match.path, []).append(match.entry)
+    sights = {path: _Sight(db, path, entries) for path, entries in by_file.items()}
+    summaries = {summary.file: summary for summary in listed}
+    hits = [
+        _hit(match, summaries[match.path], sights[match.path], query)
+        for match in matches
+        if sights[match.path].shows(match.entry)
+    ]
+    if db.lasting:
+        take_texts(db, files, seconds=max(LEAST_SECONDS, time.monotonic() - began))
+    return hits
+
+
+def _parts(db: Database, files: Sequence[File], query: Query) -> list[_Part]:
+    """The parts of files that may have hits, those with the newest entries first."""
+    by_id = {file.id: file for file in files}
+    since = 0 if query.since is None else query.since
+    known = [
+        _Part(newest, by_id[file], start, stop)
+        for file, start, stop, newest in candidates(db, query.terms)
+        if file in by_id and newest >= since
+    ]
+    unknown: list[_Part] = []
+    for file in files:
+        # A last line without newline counts too, unless it is too long to look into.
+        stop = file.size if file.size - file.read_to <= LINE_LIMIT else file.read_to
+        if file.text_to < stop:
+            unknown.append(_Part(EVER, file, max(file.text_to, file.body), stop))
+    return unknown + sorted(known, key=lambda part: part.newest, reverse=True)
+
+
+def _newest(parts: Sequence[_Part], query: Query, limit: int, progress: Progress | None) -> list[_Match]:
+    """The newest matches in these parts, newest first."""
+    newest: list[_Match] = []
+    total, done = sum(part.stop - part.start for part in parts), 0
+    sieve = Sieve(query.terms)
+
+    def least() -> int:
+        """Older entries do not count any more."""
+        return newest[0].time if len(newest) == limit else query.since or NEVER
+
+    def passed(size: int) -> None:
+        nonlocal done
+        done += size
+        if progress is not None:
+            progress(done, total)
+
+    for part in parts:
+        if part.newest < least():
+            break
+        for match in _matches(part, query, sieve, least, passed):
+            if len(newest) < limit:
+                heapq.heappush(newest, match)
+            else:
+                heapq.heappushpop(newest, match)
+    if progress is not None:
+        progress(total, total)
+    return sorted(newest, reverse=True)
+
+
+def _matches(
+    part: _Part, query: Query, sieve: Sieve, least: Callable[[], int], passed: Callable[[int], None]
+) -> Generator[_Match]:
+    try:
+        for position, entry in _entries(part, sieve, least, passed):
+            time = milliseconds(entry.timestamp) or 0
+            if time < least() or (query.roles and not query.takes(speaker(entry))):
+                continue
+            said = full_text(entry)
+            if said and query.matches(fold(said)):
+                yield _Match(time, part.file.path, position, entry, said)
+    except (OSError, SessionTreeError):
+        return  # taken away since it was listed
+
+
+def _entries(
+    part: _Part, sieve: Sieve, least: Callable[[], int], passed: Callable[[int], None]
+) -> Generator[tuple[int, Entry]]:
+    """The entries of a part of a file that may match, each with where it stands.
+
+    Raises `OSError` and `SessionTreeError`.
+    """
+    if part.file.kind is Kind.SESSION:
+        yield from enumerate(open_session(part.file.path).tree)
+        return
+    fd = open_regular(part.file.path)
+    try:
+        at = part.start
+        for block, end in blocks_of(fd, part.start, part.stop):
+            if block is None or (least() > NEVER and are_older(block, least())):
+                pass
+            elif sieve.passes(block):
+                yield from _read(block, at, sieve)
+            passed(end - at)
+            at = end
+    finally:
+        os.close(fd)
+
+
+def _read(block: bytes, at: int, sieve: Sieve) -> Generator[tuple[int, Entry]]:
+    for raw in block.split(b"\n"):
+        start, at = at, at + len(raw) + 1
+        if raw and not raw.isspace() and sieve.passes(raw):
+            try:
+                entry = read_entry(raw, 0)
+            except NotJson:
+                continue
+            yield start, entry
+
+
+class _Sight:
+    """What is said of the entries of a session that a search has found."""
+
+    def __init__(self, db: Database, path: str, entries: Sequence[Entry]) -> None:
+        self._branches: dict[EntryId, str | None] = {}
+        self._context: frozenset[EntryId] = frozenset()
+        self._tree: Tree | None = Tree()
+        """`None` where every entry counts."""
+        try:
+            if not self._look_up(db, path, entries):
+                self._look_into(path)
+        except SessionTreeError:
+            return  # it was taken away meanwhile
+
+    def _look_up(self, db: Database, path: str, entries: Sequence[Entry]) -> bool:
+        """By the index, which knows of sound files how their entries hang together; whether it knows them all."""
+        ids = {entry.id for entry in entries}
+        digest = digest_of(db, path)
+        branches = {} if digest is None else digest.branches_of(ids)
+        if len(branches) < len(ids):
+            return False
+        self._context = frozenset(open_session(path).context().sources)
+        self._branches, self._tree = branches, None
+        return True
+
+    def _look_into(self, path: str) -> None:
+        session = open_session(path)
+        tree, heads = session.tree, session.heads
+        self._tree = tree
+        if heads.leaf is None or heads.leaf in tree:
+            self._context = frozenset(session.context().sources)
+        for name in sorted(heads.heads, key=lambda name: (name != heads.current, name in heads.archived)):
+            leaf = heads.heads[name]
+            for entry in tree.up(leaf if leaf in tree else None):
+                if self._branches.setdefault(entry.id, name) != name:
+                    break
+
+    def shows(self, entry: Entry) -> bool:
+        """Whether the entry counts: one that a later line with its id stands for does not."""
+        return self._tree is None or (entry.id in self._tree and self._tree[entry.id].raw == entry.raw)
+
+    def branch(self, id: EntryId) -> str | None:
+        return self._branches.get(id)
+
+    def in_context(self, id: EntryId) -> bool:
+        return id in self._context
+
+
+def _hit(match: _Match, summary: SessionSummary, sight: _Sight, query: Query) -> Hit:
+    entry = match.entry
+    return Hit(
+        session=summary.id,
+        file=match.path,
+        name=summary.name,
+        entry=entry.id,
+        type=entry.type,
+        role=speaker(entry),
+        timestamp=entry.timestamp,
+        branch=sight.branch(entry.id),
+        in_context=sight.in_context(entry.id),
+        snippet=snippet(match.text, query.terms),
+    )
+
+
+def snippet(text: str, terms: Sequence[Term]) -> str:
+    """The part of `text` round the first term, on one line."""
+    flat = " ".join(text.split())
+    start = 0
+    if terms:
+        found = re.search(re.escape(terms[0].text), flat, re.IGNORECASE)
+        start = max(0, (terms[0].position(fold(flat)) if found is None else found.start()) - LEAD)
+    cut = flat[start : start + SNIPPET]
+    return f"{'…' if start else ''}{cut}{'…' if start + SNIPPET < len(flat) else ''}"
+
+
+def hit_to_wire(hit: Hit) -> JsonObject:
+    """As commands and the REST interface give it."""
+    return {
+        "session": hit.session,
+        "name": hit.name,
+        "entry": hit.entry,
+        "type": hit.type,
+        "role": hit.role,
+        "timestamp": hit.timestamp,
+        "branch": hit.branch,
+        "inContext": hit.in_context,
+        "snippet": hit.snippet,
+        "file": hit.file,
+    }

@@ -1,0 +1,64 @@
+"""What the tests of the index share: folders of sessions, and what is listed and found in them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import sessiontree as st
+from tests.builders import file_of
+
+TIME = "2026-01-01T00:00:00.000Z"
+
+
+def say(id: str, parent: str | None, text: str, **fields: Any) -> dict[str, Any]:
+    message = {"role": "user", "content": text}
+    return {"type": "message", "id": id, "parentId": parent, "timestamp": TIME, "message": message, **fields}
+
+
+def put(folder: Path, name: str, *lines: Any) -> Path:
+    path = folder / f"{name}.jsonl"
+    path.write_bytes(file_of(*lines))
+    return path
+
+
+def only(folder: Path) -> st.SessionSummary:
+    (summary,) = st.sessions(dir=folder)
+    return summary
+
+
+def found(query: str, folder: Path) -> list[str]:
+    return [hit.entry for hit in st.search(query, dir=folder)]
+
+
+def expected(path: Path) -> tuple[Any, ...]:
+    """What a summary says of a session, from opening it."""
+    try:
+        session = st.open(path, read_only=True)
+        faults = [problem for problem in session.problems if problem.severity == "fault"]
+    except st.FormatError:
+        return (True,)
+    tree = session.tree
+    return (
+        bool(faults),
+        session.id,
+        session.name,
+        len(tree),
+        sum(isinstance(entry.body, st.Message) for entry in tree),
+        sum(not info.archived for info in session.branches),
+        session.heads.current,
+    )
+
+
+def told(summary: st.SessionSummary) -> tuple[Any, ...]:
+    if summary.branch is None:
+        return (summary.damaged,)
+    return (
+        summary.damaged,
+        summary.id,
+        summary.name,
+        summary.entry_count,
+        summary.message_count,
+        summary.branch_count,
+        summary.branch,
+    )

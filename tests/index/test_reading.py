@@ -1,0 +1,156 @@
+"""A file is read as far as it has changed, and anew when it is another one."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import sessiontree as st
+from sessiontree.index import reading
+from sessiontree.store.batch import note
+from sessiontree.store.files import identity_of
+from tests.builders import file_of, header
+from tests.index.shelves import expected, found, only, put, say, told
+
+
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Where in files reading starts from now on, beside the few bytes that tell whether a file is the same."""
+    starts: list[int] = []
+    real = reading._take
+
+    def take(fd: int, digest: Any, start: int, stop: int) -> Any:
+        starts.append(start)
+        return real(fd, digest, start, stop)
+
+    monkeypatch.setattr(reading, "_take", take)
+    return starts
+
+
+def test_a_file_as_it_was_is_not_read_again(shelf: Path, monkeypatch) -> None:
+    put(shelf, "s", header(), say("a", None, "x"))
+    before = only(shelf)
+    starts = reads(monkeypatch)
+
+    assert only(shelf) == before
+    assert starts == []
+
+
+def test_a_file_that_grew_is_read_from_where_its_last_whole_line_ended(shelf: Path, monkeypatch) -> None:
+    path = put(shelf, "s", header(), say("a", None, "x"))
+    only(shelf)
+    size = path.stat().st_size
+    starts = reads(monkeypatch)
+
+    with path.open("ab") as file:
+        file.write(file_of(say("b", "a", "y"), say("c", "b", "z"))[:-5])
+    torn = only(shelf)
+    with path.open("ab") as file:
+        file.write(file_of(say("c", "b", "z"))[-5:])
+    whole = only(shelf)
+
+    assert (torn.entry_count, torn.damaged) == (2, True)
+    assert (whole.entry_count, whole.damaged) == (3, False)
+    assert starts == [size, size + len(file_of(say("b", "a", "y")))]
+
+
+def test_a_last_line_without_newline_counts_and_may_still_grow(shelf: Path) -> None:
+    path = put(shelf, "s", header(), say("a", None, "x"), say("b", "a", "y"))
+    path.write_bytes(path.read_bytes()[:-1])
+    assert (only(shelf).entry_count, found("y", shelf)) == (2, ["b"])
+
+    with path.open("ab") as file:
+        file.write(b"\n" + file_of(say("c", "b", "w")))
+
+    assert (only(shelf).entry_count, only(shelf).damaged) == (3, False)
+    assert (found("y", shelf), found("w", shelf)) == (["b"], ["c"])
+
+
+def test_a_batch_that_is_not_all_there_does_not_count(shelf: Path) -> None:
+    path = put(shelf, "s", header(), say("a", None, "apple"))
+    start = path.stat().st_size
+    rest = file_of(say("b", "a", "berry"), say("c", "b", "cherry"))
+    with open(f"{path}.lock", "wb", buffering=0) as lock:
+        note(lock.fileno(), identity_of(path.stat()), start, rest)
+    with path.open("ab") as file:
+        file.write(rest[:-20])
+
+    cut = only(shelf)
+    assert told(cut) == expected(path)
+    assert (cut.entry_count, cut.damage) == (1, f"the last line is unfinished ({len(rest) - 20} bytes)")
+    assert (found("berry", shelf), found("apple", shelf)) == ([], ["a"])
+
+    with path.open("ab") as file:
+        file.write(rest[-20:])
+
+    assert (only(shelf).entry_count, only(shelf).damage) == (3, None)
+    assert (found("berry", shelf), found("cherry", shelf)) == (["b"], ["c"])
+
+
+def test_a_line_over_the_limit_is_damage_and_is_not_held_in_memory(shelf: Path, monkeypatch) -> None:
+    monkeypatch.setattr(reading, "LINE_LIMIT", 1 << 17)
+    monkeypatch.setattr("sessiontree.format.codec.LINE_LIMIT", 1 << 17)
+    monkeypatch.setattr("sessiontree.format.jsonl.LINE_LIMIT", 1 << 17)
+    put(
+        shelf,
+        "long",
+        header(),
+        say("a", None, "y" * (1 << 18)),
+        say("b", None, "after it"),
+        say("c", "b", "z" * 99_999),
+    )
+    put(shelf, "first", "x" * (1 << 18), header())
+
+    long, first = sorted(st.sessions(dir=shelf), key=lambda summary: summary.file, reverse=True)
+
+    assert "over the limit" in (long.damage or "")
+    assert "over the limit" in (first.damage or "")
+    assert found("after", shelf) == ["b"]
+    assert found("zzz", shelf) == ["c"]
+
+
+def change_in_place(path: Path, data: bytes) -> None:
+    with path.open("r+b") as file:
+        file.truncate(0)
+        file.write(data)
+    os.utime(path, ns=(path.stat().st_mtime_ns + 10**9,) * 2)
+
+
+@pytest.mark.parametrize("change", ["replaced", "truncated", "rewritten", "same size", "rewritten and longer"])
+def test_a_file_that_is_another_one_is_read_anew(shelf: Path, change: str) -> None:
+    path = put(shelf, "s", header(), say("a", None, "apple"), say("b", "a", "berry"))
+    assert (only(shelf).entry_count, found("berry", shelf)) == (2, ["b"])
+
+    new = {
+        "replaced": file_of(header(name="other"), say("a", None, "apple"), say("c", "a", "cherry")),
+        "truncated": file_of(header(), say("a", None, "apple")),
+        "rewritten": file_of(header(), say("c", None, "cherry")),
+        "same size": file_of(header(), say("a", None, "apple"), say("c", "a", "grape")),
+        "rewritten and longer": file_of(header(), *(say(f"c{n}", None, "cherry") for n in range(9))),
+    }[change]
+    if change == "replaced":
+        other = shelf / "other"
+        other.write_bytes(new)
+        other.rename(path)
+    else:
+        change_in_place(path, new)
+
+    assert told(only(shelf)) == expected(path)
+    assert found("berry", shelf) == []
+    assert len(found("apple", shelf)) == new.count(b"apple")
+    assert len(found("cherry", shelf)) == new.count(b"cherry")
+
+
+def test_a_name_that_another_program_wrote_over_the_old_one_is_seen(shelf: Path) -> None:
+    slot = '{"type":"title","v":1,"title":"%s","pad":"  "}'
+    path = put(shelf, "s", slot % "one", header(), say("a", None, "x"))
+    assert only(shelf).name == "one"
+
+    with path.open("r+b") as file:
+        file.write((slot % "two").encode())
+        file.seek(0, os.SEEK_END)
+        file.write(file_of(say("b", "a", "y")))
+
+    assert (only(shelf).name, only(shelf).entry_count) == ("two", 2)

@@ -1,0 +1,234 @@
+"""A search finds what comparing every entry would find, whatever the index has taken in."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+
+from hypothesis import given, settings
+from hypothesis import strategies as hs
+
+import sessiontree as st
+from sessiontree.core.fulltext import fold
+from sessiontree.core.query import parse_query
+from sessiontree.core.times import iso
+from sessiontree.format.codec import read_entry
+from sessiontree.index import reading, search, texts
+from tests.builders import file_of, header
+from tests.index.shelves import found, only, put, say
+
+
+def test_words_of_any_script_and_length_are_found(shelf: Path) -> None:
+    said = {
+        "a": "Ein Stück Käse",
+        "b": "我们用缓存吧",
+        "c": "кэш и словарь",
+        "d": "a b c",
+        "e": "x",
+        "f": "カフェで😀",
+        "g": "half \ud83d",
+        "h": "ﬁnal K",
+    }
+    put(shelf, "s", header(), *(say(id, None, text) for id, text in said.items()))
+
+    for id, query in [
+        ("a", "KÄSE"),
+        ("a", "ka\u0308se"),
+        ("a", "ü"),
+        ("a", '"ein stück"'),
+        ("b", "缓存"),
+        ("b", "吧"),
+        ("b", "用缓存"),
+        ("c", "Словарь"),
+        ("c", "и"),
+        ("d", '"b c"'),
+        ("e", "x"),
+        ("f", "😀"),
+        ("f", "カフェ"),
+        ("g", "half"),
+        ("h", "final k"),
+    ]:
+        for _ in range(2):
+            assert found(query, shelf) == [id], query
+    assert found("缓 存吧 нет", shelf) == []
+
+
+_texts = hs.text(hs.sampled_from('abB \n\u3000"/\\.ée\u0301ßsﬁ缓存'), max_size=12)
+
+
+@settings(max_examples=60)
+@given(said=hs.lists(_texts, min_size=1, max_size=4), query=hs.lists(_texts, max_size=1), data=hs.data())
+def test_a_search_finds_what_comparing_every_entry_finds(
+    said: list[str], query: list[str], data: hs.DataObject
+) -> None:
+    source = data.draw(hs.sampled_from(said))
+    start = data.draw(hs.integers(0, len(source)))
+    words = " ".join(f'"{part}"' for part in [*query, source[start : start + 4].replace('"', "")])
+    try:
+        wanted = parse_query(words, now=0)
+    except st.InvalidOperation:
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        for name, escaped in (("plain", False), ("escaped", True)):
+            lines = [json.dumps(say(f"{name}{n}", None, text), ensure_ascii=escaped) for n, text in enumerate(said)]
+            put(Path(folder), name, header(id=name), *lines)
+
+        looked_through, looked_up = ({hit.entry for hit in st.search(words, dir=folder)} for _ in range(2))
+
+    assert looked_through == looked_up
+    assert looked_up == {
+        f"{name}{number}"
+        for number, text in enumerate(said)
+        if wanted.matches(fold(text))
+        for name in ("plain", "escaped")
+    }
+
+
+def test_punctuation_is_compared_too(shelf: Path) -> None:
+    put(shelf, "s", header(), say("a", None, "x->y, a::b"), say("b", None, "x y a b"))
+
+    assert found("->", shelf) == found("a::b", shelf) == found('"y, a"', shelf) == ["a"]
+    assert sorted(found("x y", shelf)) == ["a", "b"]
+
+
+def test_letters_that_are_escaped_in_the_file_are_found(shelf: Path) -> None:
+    (shelf / "s.jsonl").write_bytes(
+        file_of(
+            header(), '{"type":"message","id":"a","message":{"role":"user","content":"\\u0063ache\\nd\\u00e9j\\u00e0"}}'
+        )
+    )
+
+    assert found("cache", shelf) == found("déjà", shelf) == found('"cache déjà"', shelf) == ["a"]
+
+
+def test_entries_of_all_branches_are_found_with_where_they_are() -> None:
+    session = st.create(name="auth", cwd="/p")
+    first = session.append(st.user("common apple"))
+    left = session.append(st.user("left apple"))
+    session.create_branch("b", at=first)
+    here = session.append(st.user("here apple"))
+    session.append(st.Compaction(summary="done", first_kept=here.id))
+    session.switch(here)
+    gone = session.append(st.user("gone apple"))
+    session.switch(here)
+
+    hits = {hit.entry: hit for hit in st.search("apple", all=True)}
+
+    assert {id: (hit.branch, hit.in_context) for id, hit in hits.items()} == {
+        first.id: ("b", True),
+        left.id: ("main", False),
+        here.id: ("b", True),
+        gone.id: (None, False),
+    }
+    assert (hits[here.id].session, hits[here.id].name, hits[here.id].role) == (session.id, "auth", "user")
+    assert hits[here.id].snippet == "here apple"
+    for hit in hits.values():
+        assert st.open(hit.session).place(hit.entry) == hit.entry
+
+
+def test_what_a_compaction_stands_for_is_not_in_context() -> None:
+    session = st.create(cwd="/p")
+    first, kept = session.extend([st.user("apple one"), st.user("apple two")])
+    session.append(st.Compaction(summary="apple three", first_kept=kept.id))
+
+    hits = {hit.snippet: hit.in_context for hit in st.search("apple", all=True)}
+
+    assert hits == {"apple one": False, "apple two": True, "apple three": True}
+    assert first.id
+
+
+def test_hits_are_limited_newest_first(shelf: Path, monkeypatch) -> None:
+    monkeypatch.setattr(texts, "CHUNK", 20)
+    for name, minutes in (("s", (1, 5, 3)), ("t", (4, 2))):
+        lines = [say(f"{name}{m}", None, "apple pie", timestamp=f"2026-01-01T00:0{m}:00.000Z") for m in minutes]
+        put(shelf, name, header(id=name), *lines)
+
+    assert found("apple", shelf) == ["s5", "t4", "s3", "t2", "s1"]
+    assert [hit.entry for hit in st.search("apple", dir=shelf, limit=2)] == ["s5", "t4"]
+    assert [hit.entry for hit in st.search("since:2026-01-01T00:04", dir=shelf)] == ["s5", "t4"]
+
+
+def test_what_is_too_old_to_be_a_hit_is_not_decoded(shelf: Path, monkeypatch) -> None:
+    monkeypatch.setattr(reading.blocks_of, "__defaults__", (1 << 10,))
+    lines = [say(f"e{n}", None, "apple pie", timestamp=iso(n * 60_000)) for n in reversed(range(3000))]
+    put(shelf, "s", header(), *lines)
+    decoded: list[bytes] = []
+
+    def read(raw: bytes, line: int) -> st.Entry:
+        decoded.append(raw)
+        return read_entry(raw, line)
+
+    monkeypatch.setattr(search, "read_entry", read)
+
+    assert [hit.entry for hit in st.search("apple", dir=shelf, limit=2)] == ["e2999", "e2998"]
+    assert len(decoded) < 20
+
+
+def test_how_far_a_search_is_can_be_followed(shelf: Path, monkeypatch) -> None:
+    monkeypatch.setattr(reading.blocks_of, "__defaults__", (1 << 10,))
+    put(shelf, "s", header(), *(say(f"e{n}", None, "apple pie") for n in range(60)))
+    only(shelf)
+    steps: list[tuple[int, int]] = []
+
+    st.search("pear", dir=shelf, progress=lambda done, total: steps.append((done, total)))
+
+    assert len(steps) > 5
+    assert steps == sorted(steps)
+    assert steps[-1][0] == steps[-1][1]
+
+
+def test_a_hit_in_a_sound_session_does_not_open_all_of_it(shelf: Path, monkeypatch) -> None:
+    put(shelf, "s", header(), say("a", None, "apple"), say("b", "a", "berry"), say("c", "a", "cherry"))
+
+    def load(session: st.Session) -> None:
+        raise AssertionError("all of it was read")
+
+    monkeypatch.setattr(st.Session, "_load", load)
+
+    hits = [hit for query in ("apple", "berry") for hit in st.search(query, dir=shelf)]
+
+    assert [(hit.entry, hit.branch, hit.in_context) for hit in hits] == [("a", "main", True), ("b", None, False)]
+
+
+def test_roles_narrow_a_search(shelf: Path) -> None:
+    put(
+        shelf,
+        "s",
+        header(),
+        say("a", None, "apple"),
+        say("b", "a", "", message={"role": "toolResult", "content": [{"type": "text", "text": "apple"}]}),
+        {"type": "label", "id": "c", "parentId": "b", "targetId": "a", "label": "apple"},
+    )
+
+    assert found("apple role:user", shelf) == ["a"]
+    assert found("apple role:tool", shelf) == ["b"]
+    assert found("role:label", shelf) == ["c"]
+
+
+def test_of_entries_with_one_id_the_last_is_found(shelf: Path) -> None:
+    put(shelf, "s", header(), say("a", None, "apple"), say("a", None, "berry"))
+
+    assert (found("apple", shelf), found("berry", shelf)) == ([], ["a"])
+
+
+def test_a_damaged_session_is_searched_all_the_same(shelf: Path) -> None:
+    head = {"type": "custom", "customType": "sessiontree.head", "id": "h", "parentId": None}
+    put(shelf, "s", header(), say("a", "gone", "apple"), "nonsense apple", {**head, "data": {"heads": {"main": "x"}}})
+
+    (hit,) = st.search("apple", dir=shelf)
+
+    assert (hit.entry, hit.branch, hit.in_context) == ("a", None, False)
+
+
+def test_a_snippet_is_one_line_round_what_was_found() -> None:
+    def cut(text: str, query: str) -> str:
+        return search.snippet(text, parse_query(query, now=0).terms)
+
+    long = "word " * 100
+
+    assert cut("a\nb  c", "b") == "a b c"
+    assert cut(f"{long}needle {long}", "needle").startswith("…")
+    assert "needle" in cut(f"{long}needle {long}", "NEEDLE")
+    assert cut(f"{long}STRASSE", "straße").endswith("STRASSE")
+    assert cut(long, "role:user").startswith("word word")
