@@ -141,6 +141,19 @@ async def test_a_supplied_compaction_may_keep_nothing(session, hooks, ids) -> No
     assert [message["role"] for message in session.context().messages] == ["compactionSummary"]
 
 
+async def test_the_summary_may_be_the_users_own_text_and_needs_no_model(session, hooks, told, ids) -> None:
+    hooks.on(BeforeCompact, lambda event, ctx: {"compaction": {"summary": "a handler's"}})
+
+    outcome = await compact(session.head, None, hooks, summary="My own words.")
+
+    assert outcome.entry is not None
+    body = outcome.entry.body
+    assert (body.summary, body.from_hook, outcome.from_hook) == ("My own words.", None, False)
+    assert told[0].model is None
+    with pytest.raises(InvalidOperation, match="a summary needs a model"):
+        await compact(session.head, None, hooks)
+
+
 @pytest.mark.parametrize(
     ("supplied", "wrong"),
     [

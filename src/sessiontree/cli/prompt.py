@@ -90,7 +90,7 @@ def prompt(
         source = opened(fork or session or catalog.RECENT, read_only=fork is not None)
     before = None if source is None else source.head if branch is None else source.branch(branch)
     try:
-        asked = _model(model, before, settings, hooks)
+        asked = chosen_model(model, before, settings, hooks)
     except NoModel as error:
         return _failed(error, MODEL_FAILED)
     if source is not None and fork is not None:
@@ -198,7 +198,7 @@ def _failed(error: SessionTreeError | str, code: int) -> int:
     return code
 
 
-def _model(name: str | None, branch: Branch | None, settings: Config, hooks: Hooks) -> Model:
+def chosen_model(name: str | None, branch: Branch | None, settings: Config, hooks: Hooks) -> Model:
     """The model that was named, or that the session had, or the usual one; it tries again what may pass."""
     from sessiontree.hooks.events import RetryScheduled
     from sessiontree.model.find import NoModel, find
@@ -208,7 +208,8 @@ def _model(name: str | None, branch: Branch | None, settings: Config, hooks: Hoo
         hooks.show(RetryScheduled(attempt=retry.attempt, delay=retry.delay, error=str(retry.error)))
 
     state = None if branch is None else branch.context().state
-    before = f"{state.provider}:{state.model}" if state and state.provider and state.model else None
+    known = state is not None and state.provider not in (None, "unknown") and state.model is not None
+    before = f"{state.provider}:{state.model}" if state is not None and known else None
     try:
         found = find(name or before, settings)
     except (NoModel, NotFound) as error:

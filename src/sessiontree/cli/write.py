@@ -1,4 +1,4 @@
-"""Commands that write: new, append, branch, switch, navigate, undo, label, fork, rename, migrate."""
+"""Commands that write: new, append, branch, switch, undo, label, fork, rename, migrate."""
 
 from __future__ import annotations
 
@@ -244,28 +244,6 @@ def switch(session: str, place: str, as_json: bool) -> None:
         echo_branches(changed, as_json=as_json)
 
 
-@app.command(epilog="\b\nExample:\n  sessiontree navigate @ HEAD~2 --dry-run")
-@session_argument
-@place_argument("place", metavar="PLACE")
-@click.option("--dry-run", is_flag=True, help="Only say what would happen.")
-@place_option("--from", "start", help="With --dry-run: as if the head were here.")
-@json_option
-def navigate(session: str, place: str, dry_run: bool, start: str | None, as_json: bool) -> None:
-    """Move the current branch to a place.
-
-    Choosing a user's message goes to its parent and gives back its text, to be said anew. Nothing
-    is lost: the old leaf stays in the tree, and `undo` goes back.
-    """
-    if start is not None and not dry_run:
-        raise click.UsageError("--from goes with --dry-run")
-    if dry_run:
-        plan = opened(session, read_only=True).plan_navigate(place, start=start or "HEAD")
-    else:
-        with opened(session) as changed:
-            plan = changed.navigate(place)
-    _tell_plan(plan, as_json=as_json)
-
-
 @app.command()
 @session_argument
 @json_option
@@ -273,20 +251,22 @@ def undo(session: str, as_json: bool) -> None:
     """Take back the last move; once more, the one before it."""
     with opened(session) as changed:
         plan = changed.undo()
-    _tell_plan(plan, as_json=as_json)
+    tell_plan(plan, as_json=as_json)
 
 
-def _tell_plan(plan: NavigatePlan, *, as_json: bool) -> None:
+def plan_to_wire(plan: NavigatePlan) -> JsonObject:
+    return {
+        "oldLeaf": plan.old_leaf,
+        "newLeaf": plan.new_leaf,
+        "commonAncestor": plan.common_ancestor,
+        "abandoned": [entry.id for entry in plan.abandoned],
+        "editorText": plan.editor_text,
+    }
+
+
+def tell_plan(plan: NavigatePlan, *, as_json: bool) -> None:
     if as_json:
-        echo_json(
-            {
-                "oldLeaf": plan.old_leaf,
-                "newLeaf": plan.new_leaf,
-                "commonAncestor": plan.common_ancestor,
-                "abandoned": [entry.id for entry in plan.abandoned],
-                "editorText": plan.editor_text,
-            }
-        )
+        echo_json(plan_to_wire(plan))
         return
     echo(f"{short(plan.old_leaf)} → {short(plan.new_leaf)}", dim(f"leaving {len(plan.abandoned)} entries behind"))
     if plan.editor_text is not None:

@@ -35,7 +35,7 @@ from sessiontree.hooks.events import (
     Signal,
     TreePreparation,
 )
-from sessiontree.model.base import Model
+from sessiontree.model.base import UNKNOWN_WINDOW, Model
 from sessiontree.ops.navigate import NavigateOutcome, travel
 from sessiontree.ops.summarize import Aborted, Summarizer, unless_aborted
 from sessiontree.session import Branch
@@ -53,28 +53,33 @@ class CompactOutcome(Struct, frozen=True, kw_only=True):
     """By the signal."""
 
 
-def shares(model: Model, settings: CompactionSettings) -> Budget:
+def shares(model: Model | None, settings: CompactionSettings) -> Budget:
     """How the window of `model` is shared: `limit` is how long a context may grow."""
-    return budget(model.info.context_window, settings.reserve_tokens, settings.keep_recent_tokens)
+    window = UNKNOWN_WINDOW if model is None else model.info.context_window
+    return budget(window, settings.reserve_tokens, settings.keep_recent_tokens)
 
 
 async def compact(
     branch: Branch,
-    model: Model,
+    model: Model | None,
     hooks: Hooks,
     *,
     settings: CompactionSettings = DEFAULT,
     instructions: str | None = None,
+    summary: str | None = None,
     reason: CompactReason = "manual",
     will_retry: bool = False,
     signal: Signal | None = None,
 ) -> CompactOutcome:
     """Put a summary in the place of the older part of the branch's context.
 
+    The summary is made by a handler or by `model`, or is the user's own text, `summary`.
     About `keep_recent` tokens are kept; asked for by a person or forced by an overflow, at most half of what is there.
     Cancelled, aborted or failed, it leaves the session as it was. Raises `ModelError` or `SummaryFailed`, and
     `BranchMoved` if the branch was moved elsewhere meanwhile; that it grew is no harm.
     """
+    if model is None and summary is None:
+        raise InvalidOperation("a summary needs a model, and there is none")
     signal = signal or Signal()
     path, space = branch.path(), shares(model, settings)
     preparation = plan_compaction(path, space.keep_recent, at_most_half=reason != "threshold")
@@ -85,7 +90,7 @@ async def compact(
         previous_compactions=previous_compactions(path),
         path=tuple(path),
         custom_instructions=instructions,
-        model=model.info.name,
+        model=None if model is None else model.info.name,
         reason=reason,
         will_retry=will_retry,
         signal=signal,
@@ -94,8 +99,9 @@ async def compact(
         _, answer = await unless_aborted(signal, hooks.ask(event))
         if answer.cancel:
             return CompactOutcome(cancelled=True)
-        body = _supplied(answer, preparation, path, hooks)
+        body = _written(preparation, summary) or _supplied(answer, preparation, path, hooks)
         if body is None:
+            assert model is not None, "asked for at the start"
             thinking = context_of(path).thinking_level
             body = await _made(preparation, Summarizer(model, signal, space, thinking=thinking), instructions)
         entry = _append(branch, body, path)
@@ -108,6 +114,18 @@ async def compact(
     from_hook = body.from_hook is True
     await hooks.tell(Compacted(compaction_entry=entry, from_hook=from_hook, reason=reason, will_retry=will_retry))
     return CompactOutcome(entry=entry, from_hook=from_hook)
+
+
+def _written(preparation: CompactionPreparation, summary: str | None) -> Compaction | None:
+    """The compaction whose summary the user has written."""
+    if summary is None:
+        return None
+    return Compaction(
+        summary=summary,
+        first_kept=preparation.first_kept,
+        tokens_before=preparation.tokens_before,
+        details=preparation.files.to_wire(),
+    )
 
 
 async def _made(preparation: CompactionPreparation, summarizer: Summarizer, instructions: str | None) -> Compaction:

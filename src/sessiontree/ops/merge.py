@@ -117,10 +117,10 @@ async def promote(
         raise InvalidOperation(
             f"branch {winner.name!r} does not go on from the head of {into.name!r}: merge it instead"
         )
-    others = _others(into, winner) if over is None else [branch for branch in over if branch not in (winner, into)]
-    for branch in others:
+    rest = others(into, winner) if over is None else [branch for branch in over if branch not in (winner, into)]
+    for branch in rest:
         _check_together(branch, into)
-    sources = [found for branch in others if (found := _source(branch, end)).said.messages]
+    sources = [found for branch in rest if (found := _source(branch, end)).said.messages]
     asking = _Asking("promote", into, sources, hooks, model, summary, settings, signal or Signal())
     try:
         body = await asking.summary(custom_instructions, PROMOTE_PREAMBLE.format(name=winner.name))
@@ -133,15 +133,15 @@ async def promote(
         [] if body is None else [body],
         branch=into.name,
         expected=start,
-        archive=[branch.name for branch in (*others, winner)],
+        archive=[branch.name for branch in (*rest, winner)],
     )
     entry = written[0] if written else None
     await asking.tell(entry)
     return MergeOutcome(summary_entry=entry, new_leaf=into.leaf)
 
 
-def _others(into: Branch, winner: Branch) -> list[Branch]:
-    """The branches that go on from the head of `into`, but for the winner and those that were put away."""
+def others(into: Branch, winner: Branch) -> list[Branch]:
+    """What a winner is promoted over by default: all that go on from the head of `into` and were not put away."""
     session, start = into.session, into.leaf
     return [
         session.branch(info.name)
