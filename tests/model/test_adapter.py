@@ -337,12 +337,12 @@ async def test_thinking_that_nobody_signed_stays_here() -> None:
     assert answered == {"role": "assistant", "content": "Ho"}
 
 
-async def test_thoughts_that_led_to_nothing_are_left_out() -> None:
+def test_thoughts_that_led_to_nothing_are_left_out() -> None:
     thought = {"type": "thinking", "thinking": "Hm.", "thinkingSignature": "reasoning_content"}
+    info = ModelInfo(provider="vllm", model="qwen", api="openai-completions")
 
-    messages = await sent(user(text("Hi")), said(thought), user(text("So?")))
-
-    assert [message["role"] for message in messages] == ["user", "user"]
+    assert parts_of(said(thought), info, "vllm") == []
+    assert parts_of(said(text("Ho"), thought), info, "vllm") == [TextPart("Ho")]
 
 
 async def test_a_tool_that_failed_is_told_in_its_own_words() -> None:
