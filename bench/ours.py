@@ -169,6 +169,61 @@ def sessions(agent: str, scratch: str) -> dict[str, Any]:
     return {"cold": cold, "warm": warm, "sessions": found}
 
 
+def agent_turns(count: int, scratch: str) -> dict[str, Any]:
+    """Turns of an agent with one tool call each, and the same model asked and the same entries appended without one.
+
+    All synced, by turns. The model answers from a script, so what is left is the agent and its events.
+    """
+    import asyncio
+
+    return asyncio.run(_agent_turns(count, scratch))
+
+
+async def _agent_turns(count: int, scratch: str) -> dict[str, Any]:
+    from sessiontree.core.messages import ToolCall
+    from sessiontree.model.base import complete
+    from sessiontree.model.scripted import ScriptedModel
+
+    @st.tool
+    async def look() -> str:
+        """Look."""
+        return "seen " * 100
+
+    answers = [["I will look at it. ", ToolCall("c1", "look", {})], "This is what I have found there. " * 5]
+    with tempfile.TemporaryDirectory(dir=scratch) as folder:
+        session, bare_session = (st.create(file=os.path.join(folder, name)) for name in ("agent.jsonl", "bare.jsonl"))
+        model, bare_model = ScriptedModel(), ScriptedModel()
+        agent = st.Agent(session.head, model, [look], system="Be brief.")
+        events = 0
+
+        def listen(event: Any) -> None:
+            nonlocal events
+            events += 1
+
+        agent.hooks.listen(listen)
+        ours, bare = [], []
+        for _ in range(count):
+            model.add(*answers)
+            bare_model.add(*answers)
+            start = perf_counter()
+            outcome = await agent.prompt("What is there?")
+            ours.append(perf_counter() - start)
+            assert outcome.ok
+            bodies = [entry.body for entry in session.head.path()[-4:]]
+            first, second = model.requests[-2:]
+            start = perf_counter()
+            bare_session.append(bodies[0])
+            await complete(bare_model, first)
+            bare_session.append(bodies[1])
+            bare_session.append(bodies[2])
+            await complete(bare_model, second)
+            bare_session.append(bodies[3])
+            bare.append(perf_counter() - start)
+        session.close()
+        bare_session.close()
+    return {"ours": ours, "bare": bare, "events": events}
+
+
 def messages(file: str, count: int) -> list[st.Message]:
     """The first messages of a session of the corpus."""
     found: list[st.Message] = []
@@ -189,7 +244,7 @@ def memory(key: str) -> float:
 
 
 TASKS: dict[str, Callable[..., dict[str, Any]]] = {
-    task.__name__: task for task in (context, open_tree, append, append_far, fork, sessions)
+    task.__name__: task for task in (context, open_tree, append, append_far, agent_turns, fork, sessions)
 }
 
 if __name__ == "__main__":

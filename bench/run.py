@@ -73,6 +73,15 @@ ROWS = (
     Row("fork", "fork a path of {middle}", "fork", "pi fork", 3, 5),
     Row("flat", "append at {large} against 1,000", "append far", "append near", 1.2, 1, more=False),
     Row("disk", "disk used against payload", "disk", None, 1.1, 1, more=False, unit="x"),
+    Row(
+        "agent",
+        "a turn of an agent, synced, against its model and bare appends",
+        "agent",
+        "bare turn",
+        1.5,
+        1.1,
+        more=False,
+    ),
     Row("version", "`sessiontree --version` against `python -c pass`", "version", "python", 8, 8, more=False),
     Row("tree", "`sessiontree tree` of 30 entries against `python -c pass`", "tree", "python", 8, 8, more=False),
 )
@@ -205,6 +214,7 @@ class Bench:
             self.listed,
             lambda: {"pi list": self.real_pi("sessions")["seconds"]},
             lambda: self.appended_far(large, small),
+            self.worked,
             self.started,
             lambda: {"pi context small": self.real_pi("context", file=small)["seconds"]},
             lambda: {"pp context small": self.peer("pp", "context", file=small)["seconds"]},
@@ -260,6 +270,10 @@ class Bench:
         if "skipped" in found:
             raise Skip(found["skipped"])
         return {"list cold": found["cold"], "list warm": statistics.median(found["warm"])}
+
+    def worked(self) -> Values:
+        found = self.ours("agent_turns", count=40, scratch=self.scratch)
+        return {"agent": statistics.median(found["ours"]), "bare turn": statistics.median(found["bare"])}
 
     def started(self) -> Values:
         with tempfile.TemporaryDirectory(dir=self.scratch) as folder:

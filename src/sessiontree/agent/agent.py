@@ -149,10 +149,11 @@ class Agent:
         return await self._run([*self.queues.take("next_turn"), _user(event.text, images)])
 
     async def _run(self, opening: Sequence[Said]) -> Outcome:
-        system = joined(await asyncio.to_thread(self.system_parts))
+        # Files are read elsewhere, since they may be slow; a text that was given is there.
+        parts = await asyncio.to_thread(self.system_parts) if self.system is None else self.system_parts()
         async with self._noting:
             record = self._record = Record(self.branch)
-        run = Run(self, record, system)
+        run = Run(self, record, joined(parts))
         outcome = await run.through(opening)
         await run.write_annexes()
         return outcome

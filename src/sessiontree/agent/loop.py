@@ -20,7 +20,7 @@ from sessiontree.agent.record import Record
 from sessiontree.agent.room import Room
 from sessiontree.agent.tool import ToolOutput
 from sessiontree.agent.worker import Worker
-from sessiontree.core.context import build_context
+from sessiontree.core.context import build_context, reach, state_of
 from sessiontree.core.entries import (
     Body,
     ContextEdit,
@@ -280,7 +280,7 @@ class Run:
 
     def _settings(self) -> list[Body]:
         """The model and the thinking level, where the path says otherwise."""
-        state = build_context(self.record.branch.session.tree, self.record.follow()).state
+        state = state_of(reach(self.record.branch.session.tree, self.record.follow()))
         info = self.agent.model.info
         changes: list[Body] = []
         if (state.provider, state.model) != (info.provider, info.model):

@@ -9,9 +9,10 @@ from sessiontree.agent.worker import Worker
 from sessiontree.config import CompactionSettings
 from sessiontree.core.compaction import budget, context_tokens
 from sessiontree.core.context import build_context, reach
-from sessiontree.core.entries import JsonObject
-from sessiontree.core.messages import is_object, number
-from sessiontree.core.tokens import CHARACTERS_PER_TOKEN
+from sessiontree.core.entries import EntryId, JsonObject, Message
+from sessiontree.core.messages import is_object, number, spent, stopped_abnormally
+from sessiontree.core.tokens import CHARACTERS_PER_TOKEN, estimate
+from sessiontree.core.tree import Tree
 from sessiontree.errors import SessionTreeError
 from sessiontree.hooks.events import CompactReason
 from sessiontree.model.base import ModelError
@@ -21,6 +22,12 @@ if TYPE_CHECKING:
 
 FULL = 0.99
 """An answer of nothing to a request that took this share of the window: there was no room for one."""
+
+NEAR = 0.9
+"""The share of the limit from which on the context is measured with care."""
+
+SETTINGS = frozenset({"model_change", "thinking_level_change", "custom", "branch_point"})
+"""Entries that say nothing to a model."""
 
 
 class Room:
@@ -42,9 +49,11 @@ class Room:
         settings, window = self._settings, self._agent.model.info.context_window
         if self._failed or not settings.enabled or self._agent.stop.signal.aborted:
             return
-        path = reach(self._record.branch.session.tree, self._record.follow())
         limit = budget(window, settings.reserve_tokens, settings.keep_recent_tokens).limit
-        if self._record.moved is None and context_tokens(path, self._unseen()) > limit:
+        tree, leaf = self._record.branch.session.tree, self._record.follow()
+        if self._record.moved is not None or _surely_below(tree, leaf, int(limit * NEAR)):
+            return
+        if context_tokens(reach(tree, leaf), self._unseen()) > limit:
             await self._try("threshold")
 
     async def make_after_overflow(self) -> bool:
@@ -73,6 +82,23 @@ class Room:
         if asked < FULL * info.context_window:
             return None
         return ModelError(info.name, "overflow", "the conversation leaves no room for an answer")
+
+
+def _surely_below(tree: Tree, leaf: EntryId | None, limit: int) -> bool:
+    """Whether the last answer that was counted, and what came after it, make less than `limit` tokens.
+
+    A look at the end of the path, where nearly always it is enough: the whole context need not be built for it.
+    """
+    later = 0
+    for entry in tree.up(leaf):
+        message = entry.body.message if isinstance(entry.body, Message) else None
+        if message is None and entry.type not in SETTINGS:
+            return False
+        usage = spent(message.get("usage")) if message is not None and not stopped_abnormally(message) else None
+        if usage is not None and usage.tokens:
+            return usage.tokens + later < limit
+        later += 0 if message is None else estimate(message)
+    return False
 
 
 async def compact(
