@@ -1,0 +1,149 @@
+"""Any sequence of operations: nothing is lost, the file tells the same as the live session, every call is answered."""
+
+import asyncio
+import itertools
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as some
+
+import sessiontree as st
+from sessiontree.core.messages import ToolCall, answered_call, tool_calls
+from sessiontree.errors import InvalidOperation
+from sessiontree.hooks.bus import Hooks
+from sessiontree.model.scripted import ScriptedModel
+from sessiontree.ops.compact import compact, uncompact
+from sessiontree.ops.merge import cherry_pick, merge, promote, rebase
+from sessiontree.ops.navigate import navigate
+from sessiontree.session import Branch, Session
+from sessiontree.store.memory import MemoryStore
+
+
+class History:
+    """One session, and operations on it that are chosen by two numbers each."""
+
+    def __init__(self) -> None:
+        self.store = MemoryStore()
+        ids, clock = itertools.count(1), itertools.count(1_700_000_000_000)
+        self.session = Session.create(self.store, id="s", now=lambda: next(clock), new_id=lambda: f"{next(ids):016x}")
+        self.calls = itertools.count()
+        self.names = (f"b{number}" for number in itertools.count(1))
+        self.hooks = Hooks()
+        self.model = ScriptedModel([lambda request: "S"] * 1_000)
+
+    def branch(self, number: int) -> Branch:
+        names = list(self.session.heads.heads)
+        return self.session.branch(names[number % len(names)])
+
+    def place(self, number: int) -> st.Entry | None:
+        entries = [None, *self.session.tree]
+        return entries[number % len(entries)]
+
+    async def step(self, action: int, a: int, b: int) -> None:
+        actions = [self.talk, self.talk, self.call, self.call, self.late, self.begin, self.navigate, self.navigate]
+        actions += [self.compact, self.compact, self.uncompact, self.merge, self.cherry_pick, self.rebase, self.promote]
+        actions += [self.undo, self.edit]
+        await actions[action % len(actions)](a, b)
+
+    async def talk(self, a: int, b: int) -> None:
+        self.branch(a).extend([st.user("question " * (b + 1)), st.assistant("answer " * (a + 1))])
+
+    async def call(self, a: int, b: int) -> None:
+        branch = self.branch(a)
+        made = [st.tool_call(f"c{next(self.calls)}", "read", {"path": f"{b}.py"}) for _ in range(1 + b % 3)]
+        stop = "aborted" if b % 7 == 0 else None
+        branch.append(st.assistant(made, stop_reason=stop))
+        branch.extend([st.tool_result(call["id"], "read", "text " * (a + 1)) for call in made[: 1 + a % 3]])
+
+    async def late(self, a: int, b: int) -> None:
+        self.session.append(st.tool_result(f"c{a}", "read", "late"), parent=self.place(b), branch=None)
+
+    async def begin(self, a: int, b: int) -> None:
+        self.session.create_branch(next(self.names), at=self.place(a), current=b % 2 == 0)
+
+    async def navigate(self, a: int, b: int) -> None:
+        options: Any = {} if b % 2 else {"summarize": True, "model": self.model}
+        label = "x" if b % 3 == 0 and self.place(a) is not None else None
+        await navigate(self.session, self.place(a), hooks=self.hooks, label=label, **options)
+
+    async def compact(self, a: int, b: int) -> None:
+        await compact(self.branch(a), self.model, self.hooks, reason="manual" if b % 2 else "threshold")
+
+    async def uncompact(self, a: int, b: int) -> None:
+        await uncompact(self.branch(a), self.hooks)
+
+    async def merge(self, a: int, b: int) -> None:
+        await merge(self.branch(a), self.branch(b), hooks=self.hooks, model=self.model)
+
+    async def cherry_pick(self, a: int, b: int) -> None:
+        await cherry_pick(self.branch(a), [self.place(b), self.place(a * 7 + b)], hooks=self.hooks)
+
+    async def rebase(self, a: int, b: int) -> None:
+        await rebase(self.branch(a), self.place(b), hooks=self.hooks)
+
+    async def promote(self, a: int, b: int) -> None:
+        await promote(self.branch(a), self.branch(b), hooks=self.hooks, model=self.model)
+
+    async def undo(self, a: int, b: int) -> None:
+        self.session.undo()
+
+    async def edit(self, a: int, b: int) -> None:
+        branch = self.branch(a)
+        path = [entry for entry in branch.path() if entry.type == "message"]
+        if path:
+            replacement = {"content": "edited"} if b % 2 else None
+            branch.append(st.ContextEdit(target=path[b % len(path)].id, replacement=replacement))
+
+
+def state(session: Session) -> Any:
+    heads = session.heads
+    return dict(heads.heads), heads.current, set(heads.archived), heads.undoable, dict(session.tree.labels)
+
+
+def paired(messages: list[dict[str, Any]]) -> bool:
+    """Whether every call is answered right behind its turn, and every result is called for."""
+    waiting: list[str] = []
+    for message in messages:
+        call = answered_call(message)
+        if call is None:
+            if waiting:
+                return False
+            waiting = [made.id for made in tool_calls(message)]
+        elif call in waiting:
+            waiting.remove(call)
+        else:
+            return False
+    return not waiting
+
+
+steps = some.lists(some.tuples(*[some.integers(0, 99)] * 3), max_size=30)
+
+
+@given(steps)
+def test_any_sequence_of_operations_leaves_a_sound_session_that_tells_the_same_when_it_is_read_again(history) -> None:
+    async def play() -> None:
+        played = History()
+        session = played.session
+        for step in history:
+            before, lines = state(session), session.lines()
+            try:
+                await played.step(*step)
+            except InvalidOperation:
+                assert (state(session), session.lines()) == (before, lines)
+            assert session.lines()[: len(lines)] == lines
+            assert state(Session(played.store)) == state(session)
+            assert not [problem for problem in session.problems if problem.severity == "fault"]
+            for name in session.heads.heads:
+                assert paired(session.branch(name).context().to_llm())
+
+    asyncio.run(play())
+
+
+def test_the_check_of_pairs_would_notice_a_result_without_its_call() -> None:
+    call = st.assistant([st.tool_call("c", "read", {})]).message
+
+    assert paired([call, st.tool_result("c", "read", "x").message])
+    assert not paired([call])
+    assert not paired([call, st.user("hi").message])
+    assert not paired([st.tool_result("c", "read", "x").message])
+    assert list(tool_calls(call)) == [ToolCall("c", "read", {})]
