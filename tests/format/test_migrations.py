@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from sessiontree.core.context import build_context
 from sessiontree.core.entries import BranchSummary, Compaction
-from sessiontree.core.heads import BranchInfo, Heads
+from sessiontree.core.heads import Begun, Heads
 from sessiontree.core.messages import text
 from sessiontree.core.problems import find_problems
 from sessiontree.core.tree import Tree
@@ -359,7 +359,7 @@ def test_dashs_branches_are_known_by_the_nearest_branch_point_above():
     heads = replayed(*opened(dash(*lines))[0])
 
     assert heads.heads == {"main": "f", "one": "d", "two": "e"}
-    assert heads.info["one"] == BranchInfo(created=TIME, description="d")
+    assert heads.info["one"] == Begun(created=TIME, description="d")
 
 
 def test_dashs_lines_that_are_todays_already_are_only_given_a_branch():
