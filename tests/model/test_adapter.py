@@ -5,7 +5,9 @@ import base64
 import re
 from pathlib import Path
 
+import httpx2
 import pytest
+from pydantic_ai.exceptions import ModelHTTPError, UnexpectedModelBehavior, UserError
 from pydantic_ai.messages import ModelResponse, TextPart, ThinkingPart, ToolCallPart
 from pydantic_ai.usage import RequestUsage
 
@@ -13,6 +15,7 @@ import sessiontree
 from sessiontree.config import ModelSettings, Prices
 from sessiontree.core.messages import ToolCall
 from sessiontree.model.adapter import ProviderModel
+from sessiontree.model.adapter.failures import failure
 from sessiontree.model.adapter.incoming import answer
 from sessiontree.model.adapter.parts import parts_of
 from sessiontree.model.base import (
@@ -212,6 +215,8 @@ async def test_a_request_that_is_not_answered_yet_can_be_cancelled() -> None:
         (fail(500, "oops"), "server", True),
         (fail(503, "busy"), "server", True),
         (fail(529, "overloaded"), "server", True),
+        (fail(504, "too slow"), "timeout", True),
+        (fail(402, "no money"), "rejected", False),
         (fail(401, "bad key"), "auth", False),
         (fail(403, "not yours"), "auth", False),
         (fail(404, "no such model"), "rejected", False),
@@ -235,6 +240,30 @@ async def test_a_refusal_is_told_by_its_kind(refusal: Answer, kind: str, passing
     assert (error.kind, error.passing, error.status) == (kind, passing, refusal.status)
     assert str(error) == f"vllm:qwen: {refusal.error['message'].rstrip('.')} ({refusal.status})"
     assert len(server.requests) == 1, "it is not tried again here"
+
+
+@pytest.mark.parametrize(
+    ("raised", "kind", "reason"),
+    [
+        (httpx2.ReadError("the peer went away"), "network", "the peer went away"),
+        (ConnectionResetError("reset"), "network", "reset"),
+        (TimeoutError(), "timeout", "TimeoutError"),
+        (UserError("this cannot be asked."), "rejected", "this cannot be asked"),
+        (UnexpectedModelBehavior("half an event"), "server", "half an event"),
+        (KeyError("what"), "rejected", "'what'"),
+        (
+            ModelHTTPError(400, "m", {"error": {"error": {"message": "deep\n down"}}}),
+            "rejected",
+            "deep down (400)",
+        ),
+        (ModelHTTPError(400, "m", "in words"), "rejected", "in words (400)"),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else None,
+)
+def test_whatever_is_raised_below_is_a_failure_of_a_kind(raised: Exception, kind: str, reason: str) -> None:
+    told = failure("acme:one", raised)
+
+    assert (told.kind, told.reason) == (kind, reason)
 
 
 async def test_how_long_to_wait_is_told() -> None:

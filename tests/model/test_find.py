@@ -193,6 +193,27 @@ def test_the_local_model_without_weights_says_how_to_get_them() -> None:
         find("local")
 
 
+@pytest.mark.parametrize("name", ["openai:gpt-5", "ollama:llama3", "acme:one"])
+def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "x")
+    monkeypatch.setattr("sessiontree.model.find.find_spec", lambda name: None)
+    settings = Config(models={"acme:one": ModelSettings(base_url="http://127.0.0.1:9/v1")})
+
+    with pytest.raises(NoModel, match=r"it needs `pip install 'sessiontree\[agent\]'`"):
+        find(name, settings)
+    with pytest.raises(NoModel, match=r"install what it takes with `pip install 'sessiontree\[agent\]'`"):
+        find(None, settings)
+
+
+def test_a_server_without_models_is_none() -> None:
+    with Server(models=[]) as server:
+        described = Config(models={"ollama:x": ModelSettings(base_url=server.url)})
+
+        assert offer("ollama:x", described).reason == f"no server with this model answers at {server.url}"
+    with pytest.raises(NoModel, match="no server with a model answers at"):
+        find("ollama")
+
+
 # Offers
 
 
@@ -240,6 +261,25 @@ def test_configured_models_are_told_of_with_what_they_miss() -> None:
         name="acme:two", usable=False, reason="ACME_KEY is not set", default=True
     )
     assert offer("ollama:x", settings).reason.startswith("no server with this model answers at")
+
+
+def test_the_local_model_can_be_the_configured_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert offer("local:smollm2-135m", Config(model="local")).default
+
+    fetched(monkeypatch)
+    assert offer("local:smollm2-135m", Config(model="local")) == Offer(
+        name="local:smollm2-135m", usable=True, reason="runs here, without a network", default=True
+    )
+
+
+def test_a_server_that_serves_a_configured_model_is_told_of_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Server(models=["a"]) as server:
+        monkeypatch.setenv("OLLAMA_HOST", f"127.0.0.1:{server.port}")
+
+        assert offer("ollama:a", Config(models={"ollama:a": ModelSettings(context_window=100)})).usable
+        assert (
+            find("ollama:a", Config(models={"ollama:a": ModelSettings(context_window=100)})).info.context_window == 100
+        )
 
 
 def test_a_described_model_is_used_when_there_is_nothing_else() -> None:

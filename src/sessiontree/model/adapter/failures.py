@@ -35,44 +35,37 @@ KINDS: tuple[tuple[type[Exception], Failure], ...] = (
     (OSError, "network"),
 )
 
+BY_STATUS: dict[int | None, Failure] = {408: "timeout", 413: "overflow", 504: "timeout"}
+"""Where the status says more than what is raised for it."""
+
 TRANSPORTS = frozenset({"httpx", "httpx2", "httpcore", "httpcore2", "h11", "anyio"})
 """Libraries whose errors come through as they are."""
 
 
 def failure(model: str, error: Exception) -> ModelError:
     """What went wrong, told as a `ModelError`."""
-    if isinstance(error, ModelError):
-        return error
-    status = getattr(error, "status_code", None)
+    status: int | None = getattr(error, "status_code", None)
     reason = _reason(error)
-    known: list[Failure] = [kind for raised, kind in KINDS if isinstance(error, raised)]
-    kind = known[0] if known else _by_status(status, error)
+    kind = _kind(error, status)
     if kind in ("rejected", "server") and status != 429 and _is_overflow(reason):
         kind = "overflow"
     said = reason if status is None else f"{reason} ({status})"
     return ModelError(model, kind, said, status=status, retry_after=getattr(error, "retry_after", None))
 
 
+def _kind(error: Exception, status: int | None) -> Failure:
+    if status in BY_STATUS:
+        return BY_STATUS[status]
+    for raised, kind in KINDS:
+        if isinstance(error, raised):
+            return kind
+    return "network" if type(error).__module__.partition(".")[0] in TRANSPORTS else "rejected"
+
+
 def _is_overflow(reason: str) -> bool:
     # A limit that is set too high for the model is no conversation that is too long for it.
     of_answer = re.search(r"max_(completion_|output_)?tokens", reason) and "context" not in reason
     return not of_answer and OVERFLOW.search(reason) is not None
-
-
-def _by_status(status: int | None, error: Exception) -> Failure:
-    match status:
-        case None:
-            return "network" if type(error).__module__.partition(".")[0] in TRANSPORTS else "rejected"
-        case 401 | 403:
-            return "auth"
-        case 408 | 504:
-            return "timeout"
-        case 413:
-            return "overflow"
-        case 429:
-            return "rate"
-        case int():
-            return "server" if status >= 500 else "rejected"
 
 
 def _reason(error: Exception) -> str:
