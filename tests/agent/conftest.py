@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -68,3 +70,16 @@ def recorded(hooks: Hooks) -> list[Event]:
 def names(events: list[Event]) -> list[str]:
     """Names of events in their order, deltas left out."""
     return [name for event in events if (name := NAMES[type(event)]) != "message_delta"]
+
+
+def alive(mark: str) -> list[str]:
+    """Processes, zombies aside, that have `mark` among their arguments."""
+    found: list[str] = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            command = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
+        except OSError:
+            continue
+        if mark in command and int(pid) != os.getpid():
+            found.append(command)
+    return found

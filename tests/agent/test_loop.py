@@ -12,6 +12,7 @@ import pytest
 import sessiontree as st
 from sessiontree.agent.agent import Agent
 from sessiontree.agent.tool import Tool, ToolContext, ToolOutput, tool
+from sessiontree.agent.tools import builtin_tools
 from sessiontree.core.entries import Custom, ModelChange, ThinkingLevelChange
 from sessiontree.core.messages import ToolCall
 from sessiontree.errors import BranchMoved, InvalidOperation, StoreError
@@ -20,7 +21,7 @@ from sessiontree.hooks.events import MessageDelta, MessageEnd, Notice, RunEnd, T
 from sessiontree.model.base import ModelError, TextDelta
 from sessiontree.model.scripted import INFO, Delay, ScriptedModel, Stop, Thinking
 from sessiontree.session import Session
-from tests.agent.conftest import MakeAgent, last, messages, names, recorded, said, scripted, sent
+from tests.agent.conftest import MakeAgent, alive, last, messages, names, recorded, said, scripted, sent
 
 
 @tool(concurrent=True)
@@ -481,6 +482,53 @@ async def test_aborting_an_idle_agent_does_nothing(agent: MakeAgent) -> None:
     made.abort()
 
     assert (await made.prompt("Go")).ok
+
+
+async def test_aborting_ends_every_process_of_a_command(agent: MakeAgent, session: Session) -> None:
+    mark = "62.4321"
+    command = f"echo begun; (sleep {mark} & sleep {mark}) & sleep {mark}"
+    made = agent([call("c1", "bash", command=command)], tools=builtin_tools("bash"))
+    events = recorded(made.hooks)
+    asking = asyncio.create_task(made.prompt("Go"))
+    await wait_until(lambda: any(isinstance(event, ToolUpdate) for event in events))
+
+    made.abort()
+    assert (await asyncio.wait_for(asking, 10)).aborted
+
+    assert said(session.head)[-1] == "toolResult: begun\n\nThe command was aborted."
+    assert not alive(mark)
+
+
+# Several agents
+
+
+async def test_agents_on_branches_of_one_session_do_not_disturb_each_other(tmp_path: Path) -> None:
+    file = tmp_path / "s.jsonl"
+    session = st.create(file=file, durability="flush")
+    session.append(st.user("Begin"))
+    turns = 6
+
+    async def work(name: str) -> None:
+        answers = [answer for turn in range(turns) for answer in ([call(f"c{turn}", text=name)], f"{name} {turn}")]
+        branch = session.create_branch(name, at="main", current=False)
+        made = Agent(branch, ScriptedModel(answers), [echo], system="")
+        for turn in range(turns):
+            assert (await made.prompt(f"{turn}?")).ok
+
+    await asyncio.gather(*map(work, ("a", "b", "c", "d")))
+    session.close()
+
+    again = st.open(file)
+    for name in ("a", "b", "c", "d"):
+        assert said(again.branch(name)) == [
+            "user: Begin",
+            *(
+                line
+                for turn in range(turns)
+                for line in (f"user: {turn}?", "assistant: ", f"toolResult: {name}", f"assistant: {name} {turn}")
+            ),
+        ]
+    assert (again.head.name, said(again.head)) == ("main", ["user: Begin"])
 
 
 # Somebody else moves the branch

@@ -29,7 +29,8 @@ PLACE is HEAD, root, HEAD@{n}, a branch, a label, or an entry id or its first 8 
 each may be followed by ~n.
 
 \b
-Example:
+Examples:
+  sessiontree -p "What is in this folder?"
   sessiontree new --name auth
   sessiontree append @ --role user "How do I optimise this?"
   sessiontree tree @

@@ -8,23 +8,14 @@ import stat
 import time
 from pathlib import Path
 
+import pytest
+
 from sessiontree.agent.tools import bash
 from sessiontree.agent.tools import output as limits
 from sessiontree.agent.tools.output import BYTES, LINES, Tail, clean
+from sessiontree.agent.tools.process import CommandError
+from tests.agent.conftest import alive
 from tests.agent.tools.conftest import Call, text
-
-
-def alive(mark: str) -> list[str]:
-    """Processes, zombies aside, that have `mark` among their arguments."""
-    found: list[str] = []
-    for pid in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            command = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
-        except OSError:
-            continue
-        if mark in command and int(pid) != os.getpid():
-            found.append(command)
-    return found
 
 
 async def test_a_command_runs_in_the_folder_and_both_its_outputs_are_shown(call: Call, folder: Path) -> None:
@@ -107,10 +98,6 @@ async def test_something_left_in_the_background_does_not_hold_up_the_command(cal
 
 
 async def test_a_command_in_a_folder_that_is_gone_is_a_clear_error(call: Call, folder: Path) -> None:
-    import pytest
-
-    from sessiontree.agent.tools.process import CommandError
-
     folder.rmdir()
     with pytest.raises(CommandError, match="could not be started"):
         await call(bash, command="true")
