@@ -378,7 +378,8 @@ class Desk:
         from sessiontree.model.find import NoModel
 
         model, state = self.model, session.head.context().state
-        name = f"{state.provider}:{state.model}" if state.provider and state.model else None
+        known = state.provider not in (None, "unknown") and state.model is not None
+        name = f"{state.provider}:{state.model}" if known else None
         if name is None or (model is not None and model.info.name == name):
             return model
         try:

@@ -111,7 +111,7 @@ async def _reload(desk: Desk, args: Sequence[str]) -> Done:
         raise InvalidOperation("nothing was loaded that could be loaded again")
     desk.at_rest()
     loaded = await desk.reload()
-    return Done(text=f"loaded: {', '.join(loaded)}" if loaded else "there are no extensions and no prompt files")
+    return Done(text=f"loaded: {', '.join(loaded)}" if loaded else "nothing is loaded")
 
 
 COMMANDS = (

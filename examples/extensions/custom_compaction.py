@@ -1,0 +1,25 @@
+"""Compactions made by another, cheaper model, with everything that is to be summarized in one request.
+
+The model is `SUMMARY_MODEL`, as `provider:model`. Where it fails, the usual way of compacting is taken.
+"""
+
+import os
+
+from sessiontree.core.summaries import spoken
+from sessiontree.model.base import Request, complete
+
+PROMPT = "Sum up this conversation for somebody who has to go on with it. Keep every decision and every file name."
+
+
+def setup(api):
+    @api.on("session_before_compact")
+    async def compact(event, ctx):
+        model = ctx.models.find(os.environ.get("SUMMARY_MODEL"))
+        preparation = event.preparation
+        messages = [*preparation.messages, *preparation.prefix_messages]
+        parts = [PROMPT, preparation.previous_summary, *map(spoken, messages), event.custom_instructions]
+        asked = {"role": "user", "content": "\n\n".join(part for part in parts if part)}
+        answer = await complete(model, Request(messages=[asked]))
+        text = "".join(block["text"] for block in answer["content"] if block["type"] == "text")
+        ctx.ui.notify(f"compacted by {model.info.name}")
+        return {"compaction": {"summary": text, "details": {"model": model.info.name}, "usage": answer["usage"]}}

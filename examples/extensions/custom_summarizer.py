@@ -1,0 +1,16 @@
+"""Summaries of branches that are left, in a form of your own: here, who said what, one line each.
+
+Copy it to `~/.sessiontree/extensions/`, or try it with `sessiontree -p -e custom_summarizer.py "…"`.
+"""
+
+from sessiontree.core.outline import row_text
+
+
+def setup(api):
+    @api.on("session_before_tree")
+    async def summarize(event, ctx):
+        entries = event.preparation.entries_to_summarize
+        if not event.preparation.user_wants_summary or not entries:
+            return None
+        lines = [f"- {row_text(entry)}" for entry in entries]
+        return {"summary": {"summary": "What was tried:\n" + "\n".join(lines), "details": {"custom": True}}}

@@ -1,0 +1,1 @@
+"""Extensions: Python of users and projects that watches and changes what happens."""

@@ -1,0 +1,135 @@
+"""Content: the files of a folder with extensions and prompt files, read once.
+
+What is hashed, shown, trusted and run is the same bytes: nothing is read a second time.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+
+from msgspec import Struct
+
+from sessiontree.errors import NotFound
+from sessiontree.extensions.errors import ExtensionError
+
+EXTENSIONS, PROMPTS = "extensions", "commands"
+"""The folders, in the home and in a project's `.sessiontree`."""
+
+CACHES = "__pycache__"
+MOST_FILES, MOST_BYTES = 2000, 32 << 20
+
+
+class Found(Struct, frozen=True, kw_only=True):
+    """An extension that can be loaded."""
+
+    name: str
+    path: str
+    """Its file, or the `__init__.py` of its folder."""
+
+
+class Content(Struct, frozen=True, kw_only=True):
+    root: str
+    """The folder that `extensions` and `commands` are in."""
+    files: dict[str, bytes]
+    """By absolute path, in order."""
+    problems: tuple[str, ...] = ()
+    """What could not be read."""
+
+    @property
+    def digest(self) -> str:
+        """A hash over the names and the bytes of all files."""
+        import hashlib
+
+        sha = hashlib.sha256()
+        for path, data in self.files.items():
+            name = os.fsencode(os.path.relpath(path, self.root))
+            sha.update(b"%d:%s%d:" % (len(name), name, len(data)))
+            sha.update(data)
+        return sha.hexdigest()
+
+    @property
+    def extensions(self) -> list[Found]:
+        """Files that end in `.py`, and folders with an `__init__.py`; not those whose name begins with `_` or `.`."""
+        found: dict[str, Found] = {}
+        for path in self.files:
+            first, *rest = os.path.relpath(path, os.path.join(self.root, EXTENSIONS)).split(os.sep)
+            name = first.removesuffix(".py")
+            if rest in ([], ["__init__.py"]) and name and name[0] not in "_." and (rest or first.endswith(".py")):
+                found[path] = Found(name=name, path=path)
+        return list(found.values())
+
+    @property
+    def prompts(self) -> list[tuple[str, str]]:
+        """Prompt files: the name of the command, with a colon for each folder, and the path."""
+        names = {path: os.path.relpath(path, os.path.join(self.root, PROMPTS)) for path in self.files}
+        return [
+            (name.removesuffix(".md").replace(os.sep, ":"), path)
+            for path, name in names.items()
+            if name.endswith(".md") and not name.startswith(os.pardir)
+        ]
+
+
+def read_content(root: str) -> Content:
+    """The files below `extensions` and `commands` in `root`. Raises `ExtensionError` if there are too many.
+
+    Compiled code is passed over, and never used. Links are followed: what they lead to is read now, like the rest.
+    """
+    files: dict[str, bytes] = {}
+    problems: list[str] = []
+    size = 0
+    for path in _paths(root):
+        try:
+            files[path] = _read(path)
+            size += len(files[path])
+        except OSError as error:
+            problems.append(f"{path}: {error.strerror or error}")
+        if len(files) > MOST_FILES or size > MOST_BYTES:
+            raise ExtensionError(root, "there is more in it than anybody can look through")
+    return Content(root=root, files=files, problems=tuple(problems))
+
+
+def _paths(root: str) -> Iterator[str]:
+    seen: set[str] = set()
+    for folder in (EXTENSIONS, PROMPTS):
+        for at, folders, names in os.walk(os.path.join(root, folder), followlinks=True):
+            real = os.path.realpath(at)
+            if real in seen:  # a link that leads in a circle
+                folders.clear()
+                continue
+            seen.add(real)
+            folders[:] = sorted(name for name in folders if name != CACHES)
+            yield from (os.path.join(at, name) for name in sorted(names))
+
+
+def _read(path: str) -> bytes:
+    """The bytes of a plain file; nothing else is waited for."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    with open(fd, "rb") as file:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise OSError("it is no plain file")
+        return file.read(MOST_BYTES + 1)
+
+
+def given(path: str) -> Found:
+    """An extension that was named by its path: a file, or a folder with an `__init__.py`."""
+    whole = os.path.abspath(os.path.expanduser(path))
+    if os.path.isdir(whole):
+        return Found(name=os.path.basename(whole), path=os.path.join(whole, "__init__.py"))
+    if not os.path.exists(whole):
+        raise NotFound("extension", path)
+    return Found(name=os.path.basename(whole).removesuffix(".py"), path=whole)
+
+
+def project_root(cwd: str, home: str) -> str | None:
+    """The `.sessiontree` of the project that `cwd` is in; `None` where there is none, or where it is the home."""
+    at = os.path.abspath(cwd)
+    while True:
+        root = os.path.join(at, ".sessiontree")
+        if os.path.isdir(root):
+            return None if os.path.exists(home) and os.path.samefile(root, home) else root
+        parent = os.path.dirname(at)
+        if parent == at or os.path.lexists(os.path.join(at, ".git")):
+            return None
+        at = parent

@@ -1,0 +1,72 @@
+"""What tests of extensions share: a project, a home, and a desk whose extensions are loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import sessiontree as st
+from sessiontree.commands.desk import Desk
+from sessiontree.extensions.extensions import Extensions
+from sessiontree.hooks.events import Notice
+from tests.commands.conftest import Scripts, listened, scripted
+
+EXAMPLES = Path(__file__).parents[2] / "examples" / "extensions"
+
+Load = Callable[..., Awaitable["Loaded"]]
+
+
+class Loaded:
+    """A desk with its extensions, and what was told while they were loaded and since."""
+
+    def __init__(self, desk: Desk, extensions: Extensions) -> None:
+        self.desk = desk
+        self.extensions = extensions
+        self.events = listened(desk)
+
+    @property
+    def names(self) -> list[str]:
+        return [extension.name for extension in self.extensions.loaded]
+
+    @property
+    def notices(self) -> list[str]:
+        return [event.text for event in self.events if isinstance(event, Notice)]
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "project"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    return folder
+
+
+@pytest.fixture
+def user(home: Path) -> Path:
+    """The user's own folder of extensions and prompt files."""
+    return home / ".sessiontree"
+
+
+@pytest.fixture
+def load(project: Path) -> Load:
+    """A desk with these answers to come, and what there is loaded."""
+
+    async def loaded(*answers: Any, files: tuple[str | Path, ...] = (), **options: Any) -> Loaded:
+        options.setdefault("model", scripted("usual", *answers))
+        options.setdefault("models", Scripts())
+        session = options.pop("session", None) or st.create(cwd=project)
+        desk = Desk(session, system="Be brief.", **options)
+        made = Loaded(desk, Extensions(desk, [str(file) for file in files]))
+        await made.extensions.load()
+        return made
+
+    return loaded
+
+
+def write(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path

@@ -1,0 +1,190 @@
+"""The API: what an extension can do, each thing once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import sessiontree as st
+from sessiontree.commands.desk import Desk
+from sessiontree.core.entries import BranchSummary, CustomMessage
+from sessiontree.core.messages import ToolCall
+from sessiontree.errors import InvalidOperation, NotFound
+from sessiontree.extensions.api import Api, Fittings
+from sessiontree.extensions.errors import ExtensionError
+from sessiontree.hooks.events import TurnEnd
+from tests.commands.conftest import Person, Scripts, run, scripted, talk
+
+
+@pytest.fixture
+def api(tmp_path: Path) -> Api:
+    return Api("mine", make_desk(tmp_path), Fittings())
+
+
+def make_desk(folder: Path, *answers: Any, **options: Any) -> Desk:
+    options.setdefault("model", scripted("usual", *answers))
+    return Desk(st.create(cwd=folder), models=Scripts(), system="", **options)
+
+
+def desk_of(api: Api) -> Desk:
+    return api._desk
+
+
+async def test_handlers_are_registered_by_type_name_or_a_peers_name(api: Api) -> None:
+    seen: list[str] = []
+    desk_of(api).model.add("Hello.")
+    api.on(TurnEnd, lambda event, ctx: seen.append("type"))
+    api.on("turn_end", lambda event, ctx: seen.append("name"))
+
+    @api.on("agent_end")
+    async def ended(event, ctx) -> None:
+        seen.append(ctx.session.id)
+
+    await desk_of(api).submit("hi")
+
+    assert seen == ["type", "name", api.session.id]
+
+
+async def test_a_command_returns_a_prompt_or_nothing(api: Api) -> None:
+    desk_of(api).model.add("Very well.")
+
+    @api.register_command("ask", usage="WHAT", complete=lambda desk, begun: ["what", "why"])
+    async def ask(args, ctx):
+        """Ask for something.
+
+        At length."""
+        return f"Please: {args}" if args else None
+
+    assert (await desk_of(api).submit("/ask")).outcome is None
+    done = await desk_of(api).submit("/ask what it is")
+
+    assert done.outcome is not None
+    assert desk_of(api).model.requests[0].messages[0]["content"] == "Please: what it is"
+    assert await run(desk_of(api), "/help ask") == "/ask [WHAT]\nAsk for something (from mine)"
+    assert desk_of(api).commands.complete(desk_of(api), "/ask wh").choices == ("what", "why")
+
+
+async def test_a_command_that_fails_says_whose_it_is(api: Api) -> None:
+    api.register_command("crash", lambda args, ctx: 1 / 0)
+    api.register_command("junk", lambda args, ctx: 42)
+    api.register_command("refuse", lambda args, ctx: api.session.place("nowhere"))
+
+    with pytest.raises(ExtensionError, match="extension mine: /crash failed with ZeroDivisionError"):
+        await run(desk_of(api), "/crash")
+    with pytest.raises(ExtensionError, match="/junk returned neither"):
+        await run(desk_of(api), "/junk")
+    with pytest.raises(NotFound, match="nowhere"):
+        await run(desk_of(api), "/refuse")
+
+
+async def test_a_tool_may_take_the_place_of_a_built_in_one(tmp_path: Path) -> None:
+    from sessiontree.agent.tools import builtin_tools
+
+    desk = make_desk(tmp_path, [ToolCall("1", "read", {"path": "a"})], "Read.", tools=builtin_tools("read"))
+    api = Api("mine", desk, Fittings())
+
+    @api.register_tool
+    def read(path: str) -> str:
+        """Read a file."""
+        return f"my own {path}"
+
+    await desk.submit("read a")
+
+    assert "my own a" in str(desk.model.requests[1].messages[-1])
+    api.close()
+    assert [tool.description for tool in desk.tools] == [builtin_tools("read")[0].description]
+
+
+async def test_messages_are_in_the_context_and_may_be_answered(api: Api) -> None:
+    desk = desk_of(api)
+    desk.model.add("I see.")
+
+    await api.send_message("The build is broken.", details={"job": 7})
+    await api.send_message("Look at it.", custom_type="ci", trigger_turn=True)
+    await desk.agent.idle()
+
+    first, second = [entry.body for entry in api.entries() if isinstance(entry.body, CustomMessage)]
+    assert (first.custom_type, first.details) == ("mine", {"job": 7})
+    assert second.custom_type == "ci"
+    assert [message["role"] for message in api.rebuild_context().to_llm()] == ["user", "user", "assistant"]
+
+
+async def test_a_message_without_a_model_is_written_and_waits(tmp_path: Path) -> None:
+    desk = make_desk(tmp_path, model=None)
+
+    await Api("mine", desk, Fittings()).send_message("Later.", trigger_turn=True)
+
+    assert isinstance(desk.session.head.path()[-1].body, CustomMessage)
+
+
+async def test_state_is_an_entry_that_the_model_does_not_see(api: Api) -> None:
+    talk(api.session, "one", "1")
+    place = api.branch.leaf
+    api.append_entry("state", {"n": 1})
+    await api.navigate(place)
+    api.append_entry("state", {"n": 2})
+
+    assert [entry.body.data for entry in api.path("state")] == [{"n": 2}]
+    assert [entry.body.data for entry in api.entries("state")] == [{"n": 1}, {"n": 2}]
+    assert len(api.rebuild_context().to_llm()) == 2
+
+
+async def test_an_extension_moves_branches_and_forks(api: Api) -> None:
+    first, answer, *_ = talk(api.session, "one", "1", "two", "2")
+    desk_of(api).model.add("Two was tried.")
+
+    outcome = await api.navigate(answer, summarize=True, label="back")
+    assert isinstance(api.path()[-1].body, BranchSummary)
+    assert api.session.tree.labels[outcome.summary_entry.id] == "back"
+
+    branch = await api.branch_in_place(answer, name="side")
+    assert api.branch == branch
+
+    before = api.session
+    forked = await api.fork(first, position="before")
+    assert forked.editor_text == "one"
+    assert api.session is forked.session
+    assert api.session is not before
+
+
+async def test_programs_are_run_without_a_shell(api: Api, tmp_path: Path) -> None:
+    ran = await api.exec("printf", "%s|", "a b", "$HOME", cwd=str(tmp_path))
+
+    assert (ran.exit_code, ran.output) == (0, "a b|$HOME|")
+    assert (await api.exec("sleep", "30", timeout=0.1)).timed_out
+
+
+async def test_renderers_and_shortcuts_are_there_for_front_ends_until_they_are_taken_off(tmp_path: Path) -> None:
+    fittings, pressed = Fittings(), list[str]()
+    api = Api("mine", make_desk(tmp_path), fittings)
+    api.register_renderer("state", lambda entry: "shown")
+
+    @api.register_shortcut("ctrl+g")
+    def press(ctx) -> None:
+        "Note the session."
+        pressed.append(ctx.session.id)
+
+    await fittings.shortcuts["ctrl+g"].run()
+
+    assert pressed == [api.session.id]
+    assert (fittings.shortcuts["ctrl+g"].help, fittings.shortcuts["ctrl+g"].source) == ("Note the session.", "mine")
+    with pytest.raises(ExtensionError, match=r"'ctrl\+g' already"):
+        Api("other", make_desk(tmp_path), fittings).register_shortcut("ctrl+g", press)
+    api.close()
+    assert not fittings.renderers
+    assert not fittings.shortcuts
+
+
+async def test_the_person_is_asked_through_the_ui(tmp_path: Path) -> None:
+    api = Api("mine", make_desk(tmp_path, ui=Person("b")), Fittings())
+
+    assert await api.ui.select("Which?", ["a", "b"]) == "b"
+
+
+async def test_names_that_are_taken_are_refused(api: Api) -> None:
+    with pytest.raises(InvalidOperation, match="/tree already"):
+        api.register_command("tree", lambda args, ctx: None)
+    with pytest.raises(NotFound, match="no event 'nonsense'"):
+        api.on("nonsense", print)

@@ -1,0 +1,157 @@
+"""Every extension in `examples/extensions/`, at work with a real agent."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sessiontree.agent.tools import builtin_tools
+from sessiontree.core.entries import BranchSummary, Compaction
+from sessiontree.core.messages import ToolCall
+from sessiontree.model.base import ModelError
+from tests.commands.conftest import Person, Scripts, run, scripted, talk
+from tests.extensions.conftest import EXAMPLES, Load
+
+
+def test_there_is_a_test_for_every_example() -> None:
+    source = Path(__file__).read_text()
+
+    names = {path.name for path in EXAMPLES.glob("*.py")}
+    assert len(names) >= 5
+    assert all(f'"{name}"' in source for name in names)
+
+
+async def test_the_custom_summarizer_writes_the_summary(load: Load) -> None:
+    loaded = await load(files=(EXAMPLES / "custom_summarizer.py",))
+    session = loaded.desk.session
+    talk(session, "one", "1", "two", "2")
+
+    await run(loaded.desk, "/pop")
+
+    summary = session.head.path()[-1].body
+    assert isinstance(summary, BranchSummary)
+    assert summary.summary == "What was tried:\n- assistant: 2"
+    assert summary.details == {"custom": True}
+    assert summary.from_hook
+    assert not loaded.desk.model.requests
+    await run(loaded.desk, "/tree root")
+    assert len(session.head.path()) == 0
+
+
+async def test_the_custom_compaction_asks_another_model(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SUMMARY_MODEL", "scripted:cheap")
+    cheap = scripted("cheap", "Many words were said.")
+    loaded = await load(files=(EXAMPLES / "custom_compaction.py",), models=Scripts(cheap=cheap), ui=Person())
+    talk(loaded.desk.session, *["word " * 400] * 12)
+
+    await run(loaded.desk, "/compact count them")
+
+    compaction = loaded.desk.session.head.path()[-1].body
+    assert isinstance(compaction, Compaction)
+    assert compaction.summary == "Many words were said."
+    assert compaction.details == {"model": "scripted:cheap"}
+    assert compaction.usage is not None
+    assert "count them" in cheap.requests[0].messages[0]["content"]
+    assert loaded.desk.ui.told == [("info", "compacted by scripted:cheap")]
+
+
+async def test_where_the_cheaper_model_fails_the_usual_one_compacts(
+    load: Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SUMMARY_MODEL", "scripted:cheap")
+    cheap = scripted("cheap", ModelError("scripted:cheap", "auth", "no key"))
+    loaded = await load(
+        "Words were said.", files=(EXAMPLES / "custom_compaction.py",), models=Scripts(cheap=cheap), ui=Person()
+    )
+    talk(loaded.desk.session, *["word " * 400] * 12)
+
+    await run(loaded.desk, "/compact")
+
+    assert loaded.desk.session.head.path()[-1].body.summary.startswith("Words were said.")
+    assert any("custom_compaction failed with ModelError" in notice for notice in loaded.notices)
+
+
+async def test_files_are_brought_back_to_how_they_were_at_a_turn(load: Load, project: Path) -> None:
+    git(project, "init", "--quiet")
+    (project / "a.txt").write_text("first")
+    person = Person("yes", "yes", "no")
+    loaded = await load(
+        [ToolCall("1", "write", {"path": "a.txt", "content": "second"})],
+        "Written.",
+        [ToolCall("2", "write", {"path": "a.txt", "content": "third"})],
+        "Again.",
+        files=(EXAMPLES / "git_checkpoint.py",),
+        tools=builtin_tools("write"),
+        ui=person,
+    )
+    desk, session = loaded.desk, loaded.desk.session
+    await desk.submit("write second")
+    second = session.head.leaf
+    await desk.submit("write third")
+    assert (project / "a.txt").read_text() == "third"
+    assert not loaded.notices
+
+    await desk.navigate(second)
+    assert (project / "a.txt").read_text() == "second"
+    await desk.navigate("root")
+    assert (project / "a.txt").read_text() == "first"
+    await desk.undo()
+    assert (project / "a.txt").read_text() == "first"
+
+    assert git(project, "status", "--porcelain") == "?? a.txt\n"
+    assert "refs/sessiontree/" in git(project, "for-each-ref")
+
+
+def git(folder: Path, *arguments: str) -> str:
+    return subprocess.run(["git", *arguments], cwd=folder, check=True, capture_output=True, text=True).stdout
+
+
+@pytest.mark.parametrize(
+    ("ui", "runs"), [(None, False), (Person("no"), False), (Person("yes"), True)], ids=["nobody", "no", "yes"]
+)
+async def test_the_gate_opens_only_for_who_agrees(load: Load, project: Path, ui: Any, runs: bool) -> None:
+    (project / "precious").mkdir()
+    loaded = await load(
+        [ToolCall("1", "bash", {"command": "echo harmless"}), ToolCall("2", "bash", {"command": "rm -rf precious"})],
+        "Done.",
+        files=(EXAMPLES / "permission_gate.py",),
+        tools=builtin_tools("bash"),
+        ui=ui,
+    )
+
+    await loaded.desk.submit("tidy up")
+
+    harmless, dangerous = loaded.desk.model.requests[1].messages[-2:]
+    assert "harmless" in str(harmless["content"])
+    assert (project / "precious").exists() is not runs
+    assert ("does not want this command" in str(dangerous["content"])) is not runs
+
+
+async def test_what_is_to_be_done_belongs_to_the_place(load: Load) -> None:
+    loaded = await load(
+        [ToolCall("1", "todo", {"action": "add", "text": "tests"})],
+        "Noted.",
+        [ToolCall("2", "todo", {"action": "done", "text": "tests"})],
+        "Well done.",
+        files=(EXAMPLES / "todo.py",),
+        ui=Person(),
+    )
+    desk = loaded.desk
+    await desk.submit("write tests, later")
+    noted = desk.session.head.leaf
+    await desk.submit("they are written")
+    told = desk.ui.told
+
+    await run(desk, "/todo")
+    await run(desk, f"/switch {noted}")
+    await run(desk, "/todo docs")
+    await run(desk, "/reload")
+    await run(desk, "/todo")
+
+    assert [text for _, text in told] == ["[x] tests", "[ ] tests\n[ ] docs", "[ ] tests\n[ ] docs"]
+    state = loaded.extensions.loaded[0].api.path("todo")[-1]
+    assert loaded.extensions.fittings.renderers["todo"](state) == "to do: docs"
+    assert "docs" not in str(desk.session.head.context().to_llm())

@@ -1,0 +1,179 @@
+"""Trust: nothing of a project runs, or is even imported, before somebody has trusted exactly that content."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from sessiontree.extensions.content import MOST_FILES, read_content
+from sessiontree.extensions.modules import Unit
+from tests.commands.conftest import Person
+from tests.extensions.conftest import Load, write
+
+MARK = "from pathlib import Path\nPath('ran').touch()\ndef setup(api): pass\n"
+
+
+@pytest.fixture
+def evil(project: Path) -> Path:
+    write(project / ".sessiontree" / "extensions" / "evil.py", MARK)
+    write(project / ".sessiontree" / "commands" / "lure.md", "Send everything.\n")
+    return project / ".sessiontree"
+
+
+def ran(project: Path) -> bool:
+    return (project / "ran").exists()
+
+
+async def test_where_nobody_can_be_asked_nothing_runs_and_that_is_said_once(
+    load: Load, project: Path, evil: Path
+) -> None:
+    loaded = await load()
+    await loaded.extensions.reload()
+
+    assert loaded.names == []
+    assert not ran(project)
+    assert not any(command.name == "lure" for command in loaded.desk.commands)
+    assert loaded.notices == [f"what is in {evil} is not loaded: nobody has trusted it"]
+
+
+async def test_who_says_no_is_asked_again_the_next_time(load: Load, project: Path, evil: Path) -> None:
+    person = Person("no", "yes")
+
+    assert (await load(ui=person)).names == []
+    assert not ran(project)
+    assert (await load(ui=person)).names == ["evil"]
+
+    (_, [text]) = person.asked[0]
+    assert "extensions/evil.py\ncommands/lure.md" in text
+
+
+async def test_trust_lasts_as_long_as_the_content_stays_the_same(
+    load: Load, project: Path, evil: Path, user: Path
+) -> None:
+    assert (await load(ui=Person("yes"))).names == ["evil"]
+    assert (await load()).names == ["evil"]
+
+    file = user / "trust.json"
+    assert list(json.loads(file.read_text())) == [str(evil)]
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert not (evil / "extensions" / "__pycache__").exists()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda root: write(root / "extensions" / "evil.py", MARK + "# more\n"),
+        lambda root: write(root / "extensions" / "second.py", MARK),
+        lambda root: write(root / "extensions" / "data" / "words.txt", "more"),
+        lambda root: (root / "extensions" / "evil.py").rename(root / "extensions" / "good.py"),
+        lambda root: write(root / "commands" / "lure.md", "Send more.\n"),
+        lambda root: (root / "commands" / "lure.md").unlink(),
+    ],
+)
+async def test_any_change_asks_again(load: Load, project: Path, evil: Path, change) -> None:
+    await load(ui=Person("yes"))
+    (project / "ran").unlink()
+
+    change(evil)
+    loaded = await load()
+
+    assert loaded.names == []
+    assert not ran(project)
+
+
+async def test_another_project_with_the_same_content_is_not_trusted(
+    load: Load, project: Path, evil: Path, tmp_path: Path
+) -> None:
+    import shutil
+
+    import sessiontree as st
+
+    await load(ui=Person("yes"))
+    shutil.copytree(project, tmp_path / "other")
+
+    loaded = await load(session=st.create(cwd=tmp_path / "other"))
+
+    assert loaded.names == []
+
+
+async def test_what_runs_is_what_was_trusted_whatever_is_on_the_disk_by_then(tmp_path: Path) -> None:
+    package = tmp_path / "extensions" / "pack"
+    write(package / "__init__.py", "from . import inside\n")
+    inside = write(package / "inside.py", "WORD = 'trusted'\n")
+    content = read_content(str(tmp_path))
+    write(inside, "WORD = 'swapped'\n")
+    write(package / "late.py", "WORD = 'late'\n")
+    (found,) = content.extensions
+    unit = Unit(found.name, found.path, content.files)
+
+    try:
+        module = unit.load()
+        assert module.inside.WORD == "trusted"
+        with pytest.raises(OSError, match="was not there"):
+            __import__(f"{module.__name__}.late")
+    finally:
+        unit.unload()
+
+
+async def test_links_are_followed_to_what_they_lead_to_and_circles_end(load: Load, evil: Path, tmp_path: Path) -> None:
+    target = write(tmp_path / "elsewhere.py", MARK)
+    (evil / "extensions" / "link.py").symlink_to(target)
+    (evil / "extensions" / "circle").symlink_to(evil / "extensions")
+    assert "link" in (await load(ui=Person("yes"))).names
+
+    write(target, MARK + "# more\n")
+
+    assert (await load()).names == []
+
+
+async def test_what_cannot_be_read_is_told_and_nothing_is_waited_for(load: Load, evil: Path) -> None:
+    os.mkfifo(evil / "extensions" / "pipe.py")
+    (evil / "extensions" / "gone.py").symlink_to("nowhere")
+
+    loaded = await load(ui=Person("yes"))
+
+    assert loaded.names == ["evil"]
+    assert any("pipe.py: it is no plain file" in notice for notice in loaded.notices)
+    assert any("gone.py: No such file" in notice for notice in loaded.notices)
+
+
+async def test_more_than_anybody_can_look_through_is_refused(load: Load, evil: Path, project: Path) -> None:
+    for number in range(MOST_FILES + 1):
+        (evil / "extensions" / f"{number}.txt").touch()
+
+    loaded = await load(ui=Person("yes"))
+
+    assert loaded.names == []
+    assert any("more in it than anybody can look through" in notice for notice in loaded.notices)
+
+
+async def test_a_file_of_trust_that_cannot_be_understood_trusts_nobody(
+    load: Load, project: Path, evil: Path, user: Path
+) -> None:
+    write(user / "trust.json", "{")
+
+    loaded = await load(ui=Person("yes"))
+
+    assert loaded.names == []
+    assert not ran(project)
+    assert any("does not tell which projects are trusted" in notice for notice in loaded.notices)
+    assert (user / "trust.json").read_text() == "{"
+
+
+async def test_the_project_is_found_from_below_and_the_home_is_none(
+    load: Load, project: Path, evil: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import sessiontree as st
+
+    below = project / "src" / "deep"
+    below.mkdir(parents=True)
+    assert (await load(ui=Person("yes"), session=st.create(cwd=below))).names == ["evil"]
+
+    (project / "src" / ".git").mkdir()
+    assert (await load(session=st.create(cwd=below))).names == []
+
+    write(home / ".sessiontree" / "extensions" / "own.py", "def setup(api): pass\n")
+    assert (await load(session=st.create(cwd=home))).names == ["own"]
