@@ -6,6 +6,7 @@ import json
 import tempfile
 from pathlib import Path
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as hs
 
@@ -151,7 +152,8 @@ def test_hits_are_limited_newest_first(shelf: Path, monkeypatch) -> None:
 
 def test_what_is_too_old_to_be_a_hit_is_not_decoded(shelf: Path, monkeypatch) -> None:
     monkeypatch.setattr(reading.blocks_of, "__defaults__", (1 << 10,))
-    lines = [say(f"e{n}", None, "apple pie", timestamp=iso(n * 60_000)) for n in reversed(range(3000))]
+    monkeypatch.setattr(search, "PIECE", 1 << 11)
+    lines = [say(f"e{n}", None, "apple pie", timestamp=iso(n * 60_000)) for n in range(3000)]
     put(shelf, "s", header(), *lines)
     decoded: list[bytes] = []
 
@@ -162,7 +164,15 @@ def test_what_is_too_old_to_be_a_hit_is_not_decoded(shelf: Path, monkeypatch) ->
     monkeypatch.setattr(search, "read_entry", read)
 
     assert [hit.entry for hit in st.search("apple", dir=shelf, limit=2)] == ["e2999", "e2998"]
-    assert len(decoded) < 20
+    assert len(decoded) < 30
+
+
+@pytest.mark.parametrize("piece", [1, 100, 1000])
+def test_every_line_is_looked_at_whatever_the_pieces(shelf: Path, monkeypatch, piece: int) -> None:
+    monkeypatch.setattr(search, "PIECE", piece)
+    put(shelf, "s", header(), *(say(f"e{n}", None, f"apple {'x' * n * n}") for n in range(30)), "")
+
+    assert sorted(found("apple", shelf)) == sorted(f"e{n}" for n in range(30))
 
 
 def test_how_far_a_search_is_can_be_followed(shelf: Path, monkeypatch) -> None:

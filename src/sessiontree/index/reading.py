@@ -276,14 +276,14 @@ def blocks_of(fd: int, start: int, stop: int, block_size: int = BLOCK) -> Genera
             yield block, start + len(block)
             return
         elif size > LINE_LIMIT:
-            start, size = _next_line(fd, start + size, stop), block_size
+            start, size = next_line(fd, start + size, stop), block_size
             yield None, start
         else:
             size = min(4 * size, LINE_LIMIT + 1)  # a long line: again, with more of it
 
 
-def _next_line(fd: int, start: int, stop: int) -> int:
-    """Where the line ends that goes on at `start`."""
+def next_line(fd: int, start: int, stop: int) -> int:
+    """Where the line ends that goes on at `start`, at most `stop`."""
     while start < stop and (block := os.pread(fd, min(BLOCK, stop - start), start)):
         cut = block.find(b"\n") + 1
         if cut:

@@ -26,12 +26,14 @@ from sessiontree.errors import SessionTreeError
 from sessiontree.format.codec import LINE_LIMIT, NotJson, read_entry
 from sessiontree.index.database import Database
 from sessiontree.index.listing import Progress, digest_of
-from sessiontree.index.reading import Kind, SessionSummary, blocks_of, open_regular, open_session
+from sessiontree.index.reading import Kind, SessionSummary, blocks_of, next_line, open_regular, open_session
 from sessiontree.index.sieve import Sieve, are_older
 from sessiontree.index.texts import File, candidates, files_of, take_texts
 
-LEAST_SECONDS = 0.25
-"""At least so long new words are taken in."""
+LEAST_SECONDS, MOST_SECONDS = 0.25, 3.0
+"""How long new words are taken in, at least and at most."""
+PIECE = 1 << 22
+"""So many bytes of a file are looked through in its order; before, what stands behind them."""
 SNIPPET, LEAD = 160, 40
 EVER = 1 << 62
 NEVER = -EVER
@@ -93,7 +95,7 @@ def search(
         if sights[match.path].shows(match.entry)
     ]
     if db.lasting:
-        take_texts(db, files, seconds=max(LEAST_SECONDS, time.monotonic() - began))
+        take_texts(db, files, seconds=min(max(LEAST_SECONDS, time.monotonic() - began), MOST_SECONDS))
     return hits
 
 
@@ -171,16 +173,28 @@ def _entries(
         return
     fd = open_regular(part.file.path)
     try:
-        at = part.start
-        for block, end in blocks_of(fd, part.start, part.stop):
-            if block is None or (least() > NEVER and are_older(block, least())):
-                pass
-            elif sieve.passes(block):
-                yield from _read(block, at, sieve)
-            passed(end - at)
-            at = end
+        for at, stop in _backward(fd, part.start, part.stop):
+            for block, end in blocks_of(fd, at, stop):
+                if block is None or (least() > NEVER and are_older(block, least())):
+                    pass
+                elif sieve.passes(block):
+                    yield from _read(block, at, sieve)
+                passed(end - at)
+                at = end
     finally:
         os.close(fd)
+
+
+def _backward(fd: int, start: int, stop: int) -> Generator[tuple[int, int]]:
+    """Pieces of whole lines, the last ones first: with the newest hits at hand, what is older can be passed over."""
+    size = PIECE
+    while start < stop:
+        first = start if stop - start <= size else next_line(fd, stop - size, stop)
+        if first < stop:
+            yield first, stop
+            stop, size = first, PIECE
+        else:
+            size *= 4  # a line that is longer than that
 
 
 def _read(block: bytes, at: int, sieve: Sieve) -> Generator[tuple[int, Entry]]:
