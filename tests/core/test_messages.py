@@ -9,10 +9,12 @@ from sessiontree.core.messages import (
     ToolCall,
     answered_call,
     assistant,
+    bash_execution,
     blocks,
     complete,
     for_model,
     full_usage,
+    image,
     model_of,
     number,
     role,
@@ -296,3 +298,38 @@ def test_any_json_is_read_without_harm(kind, fields):
     assert sent is None or sent["role"] in ("user", "assistant", "toolResult", "system")
     assert complete(message, now=1)["role"] == kind
     assert (spent(fields.get("usage")) or Spent(1, 1)) != Spent(0, 0)
+
+
+def test_a_tool_result_may_have_details_that_no_model_sees() -> None:
+    message = tool_result("c1", "edit", "Edited.", details={"diff": "+x"}).message
+
+    assert message["details"] == {"diff": "+x"}
+    assert "details" not in tool_result("c1", "edit", "Edited.").message
+
+
+def test_a_command_of_the_user_is_written_as_peers_write_it() -> None:
+    ran = bash_execution("make", "ok", exit_code=0).message
+    ended = bash_execution("make", "…", exit_code=None, full_output="/tmp/all", in_context=False).message
+
+    assert ran == {
+        "role": "bashExecution",
+        "command": "make",
+        "output": "ok",
+        "exitCode": 0,
+        "cancelled": False,
+        "truncated": False,
+    }
+    assert ended == {
+        "role": "bashExecution",
+        "command": "make",
+        "output": "…",
+        "cancelled": True,
+        "truncated": True,
+        "fullOutputPath": "/tmp/all",
+        "excludeFromContext": True,
+    }
+    assert for_model(ended) is None
+
+
+def test_an_image_is_a_block() -> None:
+    assert image(b"\0\1", "image/png") == {"type": "image", "data": "AAE=", "mimeType": "image/png"}

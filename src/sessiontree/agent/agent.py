@@ -21,7 +21,7 @@ from sessiontree.agent.tool import SessionChange, Tool
 from sessiontree.agent.tools.process import Ran, run_command
 from sessiontree.config import Config
 from sessiontree.core.entries import Body, CustomMessage, JsonObject, Message, ModelChange, ThinkingLevelChange
-from sessiontree.core.messages import ToolCall, role, user
+from sessiontree.core.messages import ToolCall, bash_execution, role, user
 from sessiontree.errors import InvalidOperation
 from sessiontree.hooks.bus import Hooks
 from sessiontree.hooks.events import (
@@ -235,17 +235,10 @@ class Agent:
             self.hooks.show(ToolUpdate(call=call, text=text))
 
         ran = await self.stop.start(run_command(command, cwd=self.cwd, timeout=timeout, update=update))
-        message: JsonObject = {
-            "role": "bashExecution",
-            "command": command,
-            "output": ran.output,
-            "exitCode": ran.exit_code,
-            "cancelled": ran.exit_code is None,
-            "truncated": ran.truncated,
-            "fullOutputPath": ran.full_output,
-            "excludeFromContext": None if in_context else True,
-        }
-        await self._annex(Message({key: value for key, value in message.items() if value is not None}))
+        message = bash_execution(
+            command, ran.output, exit_code=ran.exit_code, full_output=ran.full_output, in_context=in_context
+        )
+        await self._annex(message)
         return ran
 
     async def _annex(self, body: Body) -> None:

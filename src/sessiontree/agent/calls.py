@@ -87,5 +87,4 @@ def _plain(value: Any) -> Any:
 
 
 def result_message(call: ToolCall, output: ToolOutput) -> Message:
-    message = tool_result(call.id, call.name, output.content, error=output.is_error).message
-    return Message(message if output.details is None else {**message, "details": output.details})
+    return tool_result(call.id, call.name, output.content, error=output.is_error, details=output.details)

@@ -31,7 +31,7 @@ from sessiontree.core.entries import (
     ModelChange,
     ThinkingLevelChange,
 )
-from sessiontree.core.messages import ToolCall, role, string, text, tool_calls
+from sessiontree.core.messages import ToolCall, role, stop_reason, string, text, tool_calls
 from sessiontree.errors import SessionTreeError
 from sessiontree.hooks.bus import Hooks
 from sessiontree.hooks.events import (
@@ -165,7 +165,7 @@ class Run:
         message, error = await self._answer()
         entry = await self._write(Message(message))
         results: list[Entry] = []
-        if error is None and message.get("stopReason") != "aborted":
+        if error is None and stop_reason(message) != "aborted":
             results = await self._call_tools(message)
         await self._hooks.tell(TurnEnd(number=count, message=entry, tool_results=tuple(results)))
         await self.write_annexes()
@@ -198,7 +198,7 @@ class Run:
         except Exception as error:  # noqa: BLE001 - it is raised again, once what has arrived is written
             return draft.message("error", f"{type(error).__name__}: {error}"), error
         message = draft.message()
-        if message.get("stopReason") == "error":
+        if stop_reason(message) == "error":
             reason = string(message.get("errorMessage")) or "the provider stopped the answer"
             return message, ModelError(model.info.name, "rejected", reason)
         return message, self._room.overflow(message)
@@ -220,7 +220,7 @@ class Run:
 
     async def _call_tools(self, message: JsonObject) -> list[Entry]:
         """Results are written in the order of their calls, each as soon as those before it are there."""
-        cut_off = message.get("stopReason") == "length"
+        cut_off = stop_reason(message) == "length"
         results: list[Entry] = []
         for group in groups(tool_calls(message), self.agent.tools):
             for call, task in [(call, None if cut_off else self._called(call)) for call in group]:

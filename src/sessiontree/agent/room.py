@@ -10,7 +10,7 @@ from sessiontree.config import CompactionSettings
 from sessiontree.core.compaction import budget, context_tokens
 from sessiontree.core.context import build_context, reach
 from sessiontree.core.entries import EntryId, JsonObject, Message
-from sessiontree.core.messages import is_object, number, spent, stopped_abnormally
+from sessiontree.core.messages import is_object, number, spent, stop_reason, stopped_abnormally
 from sessiontree.core.tokens import CHARACTERS_PER_TOKEN, estimate
 from sessiontree.core.tree import Tree
 from sessiontree.errors import SessionTreeError
@@ -76,7 +76,7 @@ class Room:
     def overflow(self, message: JsonObject) -> ModelError | None:
         """The failure that an empty answer is when it had no room."""
         info, usage = self._agent.model.info, message.get("usage")
-        if message.get("stopReason") != "length" or not is_object(usage) or number(usage.get("output")):
+        if stop_reason(message) != "length" or not is_object(usage) or number(usage.get("output")):
             return None
         asked = sum(number(usage.get(key)) for key in ("input", "cacheRead", "cacheWrite"))
         if asked < FULL * info.context_window:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from sessiontree.agent.tool import Tool
-from sessiontree.config import home
+from sessiontree.home import home
 
 FILE = "AGENTS.md"
 LARGEST = 64 << 10

@@ -56,17 +56,47 @@ def tool_call(id: str, name: str, arguments: JsonObject) -> JsonObject:
     return {"type": "toolCall", "id": id, "name": name, "arguments": arguments}
 
 
-def tool_result(call: str, name: str, content: str | list[JsonObject], *, error: bool = False) -> Message:
-    """What a tool answered to the call with id `call`."""
-    return Message(
-        {
-            "role": "toolResult",
-            "toolCallId": call,
-            "toolName": name,
-            "content": text_blocks(content),
-            "isError": error,
-        }
-    )
+def tool_result(
+    call: str, name: str, content: str | list[JsonObject], *, error: bool = False, details: Any = None
+) -> Message:
+    """What a tool answered to the call with id `call`. `details` are for people and programs: no model sees them."""
+    message: JsonObject = {
+        "role": "toolResult",
+        "toolCallId": call,
+        "toolName": name,
+        "content": text_blocks(content),
+        "isError": error,
+    }
+    if details is not None:
+        message["details"] = details
+    return Message(message)
+
+
+def bash_execution(
+    command: str, output: str, *, exit_code: int | None, full_output: str | None = None, in_context: bool = True
+) -> Message:
+    """A command that the user ran, and what it printed. Without an exit code it was ended before its end.
+
+    `full_output` is the file with all that it printed, where `output` is not all.
+    """
+    message: JsonObject = {
+        "role": "bashExecution",
+        "command": command,
+        "output": output,
+        "exitCode": exit_code,
+        "cancelled": exit_code is None,
+        "truncated": full_output is not None,
+        "fullOutputPath": full_output,
+        "excludeFromContext": None if in_context else True,
+    }
+    return Message({key: value for key, value in message.items() if value is not None})
+
+
+def image(data: bytes, media_type: str) -> JsonObject:
+    """A content block with an image."""
+    from base64 import b64encode
+
+    return {"type": "image", "data": b64encode(data).decode(), "mimeType": media_type}
 
 
 def text_blocks(content: str | list[JsonObject]) -> list[JsonObject]:
@@ -174,8 +204,13 @@ def answered_call(message: JsonObject) -> str | None:
     return string(message.get("toolCallId")) if role(message) == "toolResult" else None
 
 
+def stop_reason(message: JsonObject) -> str:
+    """Why an assistant's message ended: `stop`, `toolUse`, `length`, `error` or `aborted`."""
+    return string(message.get("stopReason"))
+
+
 def stopped_abnormally(message: JsonObject) -> bool:
-    return role(message) == "assistant" and string(message.get("stopReason")) in ABNORMAL_STOPS
+    return role(message) == "assistant" and stop_reason(message) in ABNORMAL_STOPS
 
 
 def model_of(message: JsonObject) -> tuple[str, str] | None:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import base64
 import os
 import stat
 import tempfile
 
 from sessiontree.agent.tool import ToolError
-from sessiontree.core.entries import JsonObject
 
 IMAGES = {
     b"\x89PNG\r\n\x1a\n": "image/png",
@@ -48,11 +46,6 @@ def image_type(start: bytes) -> str | None:
     if start[:4] == b"RIFF" and start[8:12] == b"WEBP":
         return "image/webp"
     return next((media for magic, media in IMAGES.items() if start.startswith(magic)), None)
-
-
-def image_block(data: bytes, media: str) -> JsonObject:
-    """An image as a content block of a message."""
-    return {"type": "image", "data": base64.b64encode(data).decode(), "mimeType": media}
 
 
 def is_binary(start: bytes) -> bool:

@@ -9,8 +9,9 @@ from typing import Annotated, BinaryIO
 from msgspec import Meta, Struct
 
 from sessiontree.agent.tool import Tool, ToolContext, ToolError, ToolOutput
-from sessiontree.agent.tools.files import SNIFF, check_regular, image_block, image_type, is_binary, resolve
+from sessiontree.agent.tools.files import SNIFF, check_regular, image_type, is_binary, resolve
 from sessiontree.agent.tools.output import BYTES, LINES, head
+from sessiontree.core.messages import image
 
 IMAGE_BYTES = 5 << 20
 """The largest image that is sent; providers refuse larger ones."""
@@ -49,7 +50,7 @@ def _image(path: str, media: str, data: bytes) -> ToolOutput:
     if len(data) > IMAGE_BYTES:
         raise ToolError(f"{path} is an image of more than {IMAGE_BYTES >> 20} MiB, which is too large to look at")
     said = {"type": "text", "text": f"{path} is an image ({media})."}
-    return ToolOutput(content=[said, image_block(data, media)])
+    return ToolOutput(content=[said, image(data, media)])
 
 
 def _text(arguments: Arguments, file: BinaryIO, size: int) -> ToolOutput:
