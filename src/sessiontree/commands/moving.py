@@ -57,7 +57,8 @@ async def go_with_choice(desk: Desk, place: str) -> Done:
 
 async def _pop(desk: Desk, args: Sequence[str]) -> Done:
     place = args[0] if args else previous_prompt(desk.session)
-    return moved(await desk.navigate(place, summarize=True))
+    left = desk.session.plan_navigate(place).abandoned
+    return moved(await desk.navigate(place, summarize=bool(left)))
 
 
 async def _undo(desk: Desk, args: Sequence[str]) -> Done:

@@ -89,6 +89,15 @@ class Hooks:
         self._tools: list[_Registered] = []
         self._listeners: list[Listener] = []
 
+    def beside(self, context: Context) -> Hooks:
+        """Hooks with the same handlers, now and later, and a context and listeners of their own.
+
+        For an agent that works beside another: its handlers must know whose event it is.
+        """
+        hooks = Hooks(context)
+        hooks._handlers, hooks._tools = self._handlers, self._tools
+        return hooks
+
     def on(
         self, event: str | type[Event], handler: Handler, *, source: str = "", deadline: float = DEADLINE
     ) -> Callable[[], None]:

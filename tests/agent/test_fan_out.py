@@ -1,0 +1,166 @@
+"""Fanning out: several ways on from one place, at the same time, and the best of them promoted."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+import sessiontree as st
+from sessiontree.agent.fan_out import Variant, fan_out
+from sessiontree.core.messages import ToolCall
+from sessiontree.errors import InvalidOperation
+from sessiontree.hooks.bus import Hooks
+from sessiontree.hooks.events import MessageEnd
+from sessiontree.model.base import ModelError, ModelInfo, Request
+from sessiontree.model.scripted import Delay, ScriptedModel
+from sessiontree.ops.merge import promote
+from sessiontree.session import Session
+from tests.agent.conftest import said
+
+
+@pytest.fixture
+def asked(session: Session) -> str:
+    session.append(st.user("How?"))
+    return session.append(st.assistant("Two ways.")).id
+
+
+def echo(request: Request) -> str:
+    return f"I heard {request.messages[-1]['content']!r}"
+
+
+def echoing(count: int = 2, name: str = "echo") -> ScriptedModel:
+    return ScriptedModel([echo] * count, info=ModelInfo(provider="scripted", model=name))
+
+
+async def test_prompts_are_answered_on_sibling_branches_and_nobody_is_moved(session: Session, asked: str) -> None:
+    cache, table = await fan_out(session, "HEAD", ["a cache", Variant(prompt="a table", name="table")], model=echoing())
+
+    assert (cache.branch.name, table.branch.name) == ("variant-1", "table")
+    assert said(cache.branch)[2:] == ["user: a cache", "assistant: I heard 'a cache'"]
+    assert said(table.branch)[2:] == ["user: a table", "assistant: I heard 'a table'"]
+    assert session.heads.current == "main"
+    assert session.head.leaf == asked
+    assert not session.problems
+
+
+async def test_models_answer_the_same_message_side_by_side(session: Session, asked: str) -> None:
+    question = session.append(st.user("Which?")).id
+    models = [echoing(1, "small"), echoing(1, "large")]
+
+    attempts = await fan_out(session, question, [Variant(model=model) for model in models])
+
+    assert [attempt.outcome.text for attempt in attempts] == ["I heard 'Which?'"] * 2
+    assert [attempt.branch.context().state.model for attempt in attempts] == ["small", "large"]
+    assert models[0].requests[0].messages == models[1].requests[0].messages
+
+
+async def test_they_run_at_the_same_time(session: Session, asked: str) -> None:
+    both = asyncio.Barrier(2)
+
+    async def answer(request: Request) -> str:
+        async with asyncio.timeout(5):
+            await both.wait()
+        return "Met."
+
+    attempts = await fan_out(session, "HEAD", ["a", "b"], model=ScriptedModel([answer, answer]))
+
+    assert [attempt.outcome.text for attempt in attempts] == ["Met.", "Met."]
+
+
+async def test_one_that_fails_does_not_disturb_the_others(session: Session, asked: str) -> None:
+    broken = ScriptedModel([ModelError("scripted:scripted", "auth", "no key")])
+
+    bad, good = await fan_out(session, "HEAD", [Variant(prompt="a", model=broken), "b"], model=echoing(1))
+
+    assert isinstance(bad.outcome.error, ModelError)
+    assert good.outcome.ok
+
+
+async def test_a_fault_of_ours_in_one_is_raised_when_the_others_are_done(session: Session, asked: str) -> None:
+    def faulty(request: Request) -> str:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await fan_out(
+            session,
+            "HEAD",
+            [Variant(prompt="a", model=ScriptedModel([faulty])), "b"],
+            model=ScriptedModel([[Delay(0.1), "Late."]]),
+        )
+
+    assert said(session.branch("variant-2"))[-1] == "assistant: Late."
+
+
+async def test_handlers_know_on_whose_branch_they_are(session: Session, asked: str) -> None:
+    hooks, seen, watched = Hooks(), set[str](), set[tuple[str, str]]()
+
+    @st.tool
+    def look() -> str:
+        """Look."""
+        return "seen"
+
+    hooks.on("tool_call", lambda event, ctx: seen.add(ctx.branch.name) or {"cancel": ctx.branch.name == "b"})
+
+    def watch(branch: str, event: object) -> None:
+        if isinstance(event, MessageEnd):
+            watched.add((branch, event.entry.branch))
+
+    model = [ScriptedModel([[ToolCall("1", "look", {})], "Done."]) for _ in "ab"]
+    variants = [Variant(prompt="go", name=name, model=each) for name, each in zip("ab", model, strict=True)]
+    await fan_out(session, "HEAD", variants, tools=[look], hooks=hooks, watch=watch)
+
+    assert seen == {"a", "b"}
+    assert watched == {("a", "a"), ("b", "b")}
+    assert "seen" in str(model[0].requests[1].messages[-1])
+    assert "seen" not in str(model[1].requests[1].messages[-1])
+    assert hooks.context.agent is None
+
+
+@pytest.mark.parametrize(
+    ("variants", "reason"),
+    [
+        ([], "no variant"),
+        ([Variant()], "nothing to answer"),
+        ([Variant(prompt="a", name="main")], "'main' already"),
+        ([Variant(prompt="a", name="x"), Variant(prompt="b", name="x")], "'x' already"),
+    ],
+)
+async def test_what_cannot_begin_is_refused_before_anything_is_written(
+    session: Session, asked: str, variants: list[Variant], reason: str
+) -> None:
+    before = len(session.tree)
+
+    with pytest.raises(InvalidOperation, match=reason):
+        await fan_out(session, "HEAD", variants, model=echoing())
+    with pytest.raises(InvalidOperation, match="no model"):
+        await fan_out(session, "HEAD", ["a"])
+
+    assert len(session.tree) == before
+
+
+async def test_giving_up_aborts_them_all_and_writes_that_down(session: Session, asked: str) -> None:
+    model = ScriptedModel([["So", Delay(30)], ["So", Delay(30)]])
+    fanning = asyncio.create_task(fan_out(session, "HEAD", ["a", "b"], model=model))
+    while len(model.requests) < 2:
+        await asyncio.sleep(0.01)
+
+    fanning.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.wait_for(fanning, 10)
+
+    for name in ("variant-1", "variant-2"):
+        assert session.branch(name).path()[-1].body.message["stopReason"] == "aborted"
+
+
+async def test_the_best_is_promoted_with_a_summary_of_the_others(session: Session, asked: str) -> None:
+    hooks = Hooks()
+    cache, table = await fan_out(session, "HEAD", ["a cache", "a table"], model=echoing(), hooks=hooks)
+
+    await promote(table.branch, session.head, hooks=hooks, model=ScriptedModel(["The cache was too large."]))
+
+    assert session.heads.current == "main"
+    assert said(session.head)[-1] == "assistant: I heard 'a table'"
+    assert "The cache was too large." in str(session.head.context().to_llm()[-1])
+    assert all(session.branch(name).info.archived for name in ("variant-1", "variant-2"))
+    assert cache.branch.leaf is not None
