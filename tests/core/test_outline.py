@@ -18,7 +18,19 @@ from sessiontree.core.entries import (
     ThinkingLevelChange,
 )
 from sessiontree.core.messages import ToolCall, assistant, tool_call, tool_result, user
-from sessiontree.core.outline import FILTERS, calls_of_results, one_line, outline, plain_text, row_text, short_count
+from sessiontree.core.outline import (
+    FILTERS,
+    Calls,
+    calls_of_results,
+    finish,
+    lay_out,
+    one_line,
+    outline,
+    plain_text,
+    row_text,
+    short_count,
+    survey,
+)
 from sessiontree.core.tree import Tree
 from tests.builders import entry, grow, ids, say
 from tests.strategies import damaged_entry_lists, places
@@ -221,3 +233,123 @@ def test_any_session_can_be_drawn_in_any_filter(entries, filter, data):
     assert [row.entry for row in outline(tree, leaf, "all")] == [entry for entry, _ in tree.walk(leaf)]
     assert sum(row.active for row in rows) <= 1
     assert all("\n" not in row_text(row.entry, calls_of_results(tree)) or row.entry.type != "message" for row in rows)
+
+
+# Rows of a tree of any size
+
+
+def rows_of(tree, leaf=None, filter="default", *words):
+    return finish(lay_out(finish(survey(tree, leaf)), filter, words))
+
+
+def shown_rows(rows):
+    return "".join(map(rows.id, range(len(rows))))
+
+
+BRANCHED = grow("a>b>c>d a>e>f e>g>h")
+
+
+def test_rows_that_follow_one_another_without_a_parting_are_a_segment():
+    rows = rows_of(BRANCHED)
+
+    assert shown_rows(rows) == "abcdefgh"
+    assert [shown_rows(rows)[first] for first in rows.firsts] == ["a", "b", "e", "f", "g"]
+    assert (rows.segment(2), rows.segment(7)) == (range(1, 4), range(6, 8))
+    assert (rows.above(7), rows.above(4), rows.above(0)) == (4, 0, None)
+
+
+def test_what_can_be_folded_is_all_that_is_below_the_first_of_a_segment():
+    rows = rows_of(BRANCHED)
+
+    assert [rows.below(row) for row in (0, 1, 4)] == [range(1, 8), range(2, 4), range(5, 8)]
+    assert not rows.below(2), "not the first of its segment"
+    assert not rows.below(5), "nothing is below it"
+
+
+def test_of_a_wide_prefix_only_the_end_can_be_asked_for():
+    rows = rows_of(BRANCHED)
+
+    assert rows.prefix(7) == "         "
+    assert rows.prefix(5) == "   ├─ "
+    assert (rows.width(5), rows.prefix(5, 4), rows.prefix(5, 0)) == (6, " ├─ ", "")
+
+
+def test_a_hidden_entry_is_found_by_the_nearest_row_above_it():
+    rows = rows_of(grow("m>a>n>b", m=ModelChange(model="m"), n=ModelChange(model="m")), "n")
+
+    assert (rows.nearest("b"), rows.nearest("n"), rows.active) == (1, 0, 0)
+    assert (rows.nearest("m"), rows.nearest("unknown"), rows.nearest(None)) == (None, None, None)
+
+
+SAID = grow(
+    "a>b>c>d>e",
+    a=user("Fix the Café"),
+    b=assistant([tool_call("c1", "read", {"path": "menu.py"})]),
+    c=tool_result("c1", "read", "espresso = 2"),
+    d=assistant("fixed"),
+    e=Label(target="d", text="Good one"),
+)
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        (("fix",), "ad"),
+        (("café", "fix"), "a"),
+        (("user",), "a"),
+        (("good",), "d"),
+        (("menu",), "c"),
+        (("espresso",), "c"),
+        (("toolresult",), "c"),
+        (("nothing",), ""),
+    ],
+)
+def test_a_search_finds_rows_that_say_all_words_by_text_role_label_or_call(words, found):
+    assert shown_rows(rows_of(SAID, None, "default", *words)) == found
+
+
+def test_a_search_looks_only_through_what_the_filter_shows():
+    assert shown_rows(rows_of(SAID, None, "user-only", "fix")) == "a"
+
+
+def test_turns_are_where_the_user_or_the_assistant_speaks():
+    assert list(rows_of(SAID).turns) == [0, 2]
+
+
+def test_a_tree_that_grew_is_surveyed_again_without_reading_the_old_entries():
+    tree = grow("a>b")
+    before = finish(survey(tree, "b"))
+    tree["a"].source = None
+    tree.add(entry("c", "b", line=4))
+
+    after = finish(survey(tree, "c", before))
+
+    assert shown_rows(finish(lay_out(after))) == "abc"
+
+
+def test_the_work_of_looking_at_a_row_does_not_grow_with_the_tree():
+    deep = Tree()
+    for number in range(3000):
+        deep.add(entry(f"s{number}", f"s{number - 1}" if number else None, line=2 * number + 2))
+        deep.add(entry(f"t{number}", f"s{number - 1}" if number else None, line=2 * number + 3))
+    rows = rows_of(deep)
+    deepest = max(range(len(rows)), key=rows.width)
+
+    assert rows.width(deepest) > 8000
+    assert len(rows.prefix(deepest, 80)) == 80
+
+
+def test_work_on_a_large_tree_can_be_paused():
+    tree = Tree([entry(f"e{number}", f"e{number - 1}" if number else None, line=number + 2) for number in range(2000)])
+
+    steps = list(survey(tree, None))
+
+    assert len(steps) >= 2 * 2000 // 512
+    assert all(0 <= done <= 1 for done in steps)
+    assert steps == sorted(steps)
+
+
+def test_what_the_user_says_ends_the_search_for_a_call():
+    tree = grow("a>b>c", a=CALL, b=user("stop"), c=tool_result("c1", "read", "late"))
+
+    assert row_text(tree["c"], Calls(tree)) == "[read]"

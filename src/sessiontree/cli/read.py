@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
 import click
 
@@ -21,10 +22,10 @@ from sessiontree.cli.output import colored, dim, echo, echo_json, echo_raw, safe
 from sessiontree.core.context import Explanation, explain
 from sessiontree.core.entries import Entry, JsonObject, Problem
 from sessiontree.core.messages import role, string, text, tool_calls
-from sessiontree.core.outline import FILTERS, calls_of_results, outline, plain_text, role_of, row_text, short_count
+from sessiontree.core.outline import FILTERS, Calls, outline, plain_text, role_of, row_text, short_count
 from sessiontree.core.problems import problem_to_wire
 from sessiontree.core.tokens import estimate
-from sessiontree.errors import FormatError
+from sessiontree.errors import FormatError, NotFound, StoreError
 from sessiontree.session import Session
 
 
@@ -77,7 +78,7 @@ def _leaf(session: Session) -> str | None:
 
 def _draw(session: Session, filter: str) -> None:
     rows = outline(session.tree, _leaf(session), filter)
-    calls = calls_of_results(session.tree)
+    calls = Calls(session.tree)
     names = _branch_names(session)
     echo(strong(safe(session.name or "unnamed")), dim(f"{safe(session.id)}, on branch {safe(session.heads.current)}"))
     for row in rows:
@@ -122,7 +123,7 @@ def log(session: str, at: str, as_json: bool) -> None:
     opened_session = opened(session, read_only=True)
     path = opened_session.tree.path(opened_session.place(at))
     names = _branch_names(opened_session)
-    calls = calls_of_results(opened_session.tree)
+    calls = Calls(opened_session.tree)
     for entry in path:
         if as_json:
             echo_raw(entry.raw)
@@ -354,7 +355,7 @@ def diff(session: str, a: str, b: str, as_json: bool) -> None:
     if as_json:
         echo_json(diff_to_wire(result))
         return
-    calls = calls_of_results(opened_session.tree)
+    calls = Calls(opened_session.tree)
     echo(dim(f"from where they part, {short(result.common_ancestor)}"))
     for sign, color, entries, stats in zip("-+", ("red", "green"), result.entries, result.stats, strict=True):
         echo(strong(f"{sign * 3} {safe(stats.name)}"), dim(f"{short_count(stats.tokens)} tokens, ${stats.cost:.4f}"))
@@ -371,26 +372,35 @@ def diff(session: str, a: str, b: str, as_json: bool) -> None:
 @click.pass_context
 def doctor(ctx: click.Context, session: str, mend: bool, as_json: bool) -> None:
     """List what is wrong with a session, or with all in a folder; exit with 1 when there is a fault."""
-    if os.path.isdir(session):
-        files = [os.path.join(at, name) for at, _, names in os.walk(session) for name in sorted(names)]
-        examined = [(file, _examine(file, mend)) for file in files if file.endswith(catalog.SUFFIX)]
-    else:
-        examined = [(session, _examine(session, mend))]
-    for name, (problems, report) in examined:
-        wire: JsonObject = {} if len(examined) == 1 and name == session else {"file": name}
+    examined = _examine_all(session, mend) if os.path.isdir(session) else [("", *_examine(session, mend))]
+    count, faulty = 0, False
+    for name, problems, report in examined:
+        count, faulty = count + 1, faulty or any(map(_is_fault, problems))
         if as_json:
-            wire["problems"] = [problem_to_wire(problem) for problem in problems]
-            if report is not None:
-                from sessiontree.format.repair import repair_to_wire
-
-                wire["repairs"] = [repair_to_wire(item) for item in report.repairs]
-                wire["repaired"] = report.file
-            echo_json(wire)
+            echo_json(_examined_to_wire(name, problems, report))
         else:
-            _tell_examined(name if wire else "", problems, report)
-    if not examined and not as_json:
+            _tell_examined(name, problems, report)
+    if not count and not as_json:
         echo("no sessions there")
-    ctx.exit(1 if any(_is_fault(problem) for _, (problems, _) in examined for problem in problems) else 0)
+    ctx.exit(1 if faulty else 0)
+
+
+def _examine_all(folder: str, mend: bool) -> Iterator[tuple[str, list[Problem], catalog.RepairReport | None]]:
+    """Every session in a folder and below it. What cannot be opened is a fault of its own, and stops nothing."""
+    for at, folders, names in os.walk(folder):
+        folders.sort()
+        for name in sorted(names):
+            file = os.path.join(at, name)
+            if not name.endswith(catalog.SUFFIX):
+                continue
+            try:
+                if os.path.islink(file):
+                    raise StoreError(file, "a link, which is not followed")
+                yield file, *_examine(file, mend)
+            except StoreError as error:
+                yield file, [Problem(kind="no_session", severity="fault", message=error.reason)], None
+            except NotFound:
+                continue  # it was taken away meanwhile
 
 
 def _examine(session: str, mend: bool) -> tuple[list[Problem], catalog.RepairReport | None]:
@@ -400,6 +410,17 @@ def _examine(session: str, mend: bool) -> tuple[list[Problem], catalog.RepairRep
             return problems, catalog.repair(examined) if mend and any(map(_is_fault, problems)) else None
     except FormatError as error:
         return [Problem(kind="no_session", severity="fault", message=error.reason)], None
+
+
+def _examined_to_wire(name: str, problems: list[Problem], report: catalog.RepairReport | None) -> JsonObject:
+    wire: JsonObject = {"file": name} if name else {}
+    wire["problems"] = [problem_to_wire(problem) for problem in problems]
+    if report is not None:
+        from sessiontree.format.repair import repair_to_wire
+
+        wire["repairs"] = [repair_to_wire(item) for item in report.repairs]
+        wire["repaired"] = report.file
+    return wire
 
 
 def _is_fault(problem: Problem) -> bool:

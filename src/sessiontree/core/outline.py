@@ -1,16 +1,21 @@
 """Outline: the tree as rows, the same in the terminal, the app and the exported page.
 
-Which entries a filter shows, in which order, how far in, and what one line says of each.
+Which entries a filter and a search show, in which order, how far in, and what one line says of each.
 No colours and no widths here; texts are raw, so whoever shows them makes them safe.
+
+Made for trees of any size: a shape is surveyed once, rows are laid out from it for each filter, both in steps that can
+be paused, and what a row looks like is found when somebody looks at that row.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from array import array
+from collections.abc import Generator
 from itertools import islice
-from typing import Any
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from sessiontree.core.entries import (
     AgentAction,
@@ -29,7 +34,9 @@ from sessiontree.core.entries import (
     ModelChange,
     SessionInfo,
     ThinkingLevelChange,
+    entries_of,
 )
+from sessiontree.core.fulltext import fold, speaker
 from sessiontree.core.messages import (
     ToolCall,
     answered_call,
@@ -65,6 +72,28 @@ BOOKKEEPING = frozenset(
     }
 )
 TEXT_LENGTH = 200
+REACH = 256
+"""How far above a tool result its call is looked for."""
+
+
+T = TypeVar("T")
+Steps: TypeAlias = Generator[float, None, T]
+"""Work on a whole tree that can be paused: tells how far it is, from 0 to 1, and returns what it made."""
+
+STRIDE = 512
+"""How many entries are looked at between two pauses."""
+
+# What kind of row an entry makes, in a byte.
+BOOKKEPT, OTHER, USER, ASSISTANT, CALLING, RESULT = range(6)
+HIDDEN = {
+    "default": frozenset({BOOKKEPT, CALLING}),
+    "no-tools": frozenset({BOOKKEPT, CALLING, RESULT}),
+    "user-only": frozenset({BOOKKEPT, OTHER, ASSISTANT, CALLING, RESULT}),
+    "all": frozenset[int](),
+}
+SIEVES = {name: bytes(kind not in hidden for kind in range(256)) for name, hidden in HIDDEN.items()}
+"""For `bytes.translate`: 1 for the kinds that a filter shows."""
+TURNS = frozenset({USER, ASSISTANT})
 
 
 class Row(Struct, frozen=True, kw_only=True):
@@ -81,117 +110,340 @@ class Row(Struct, frozen=True, kw_only=True):
 
 def outline(tree: Tree, leaf: EntryId | None, filter: str = "default") -> list[Row]:
     """The rows that `filter` shows, depth first, the active branch first, indented only where branches part."""
-    shown = _visibility(tree, leaf, filter)
-    on_path = {entry.id for entry in tree.up(leaf)}
-    kids: dict[EntryId | None, list[Entry]] = {None: []}
-    nearest: dict[EntryId, EntryId | None] = {}
-    for entry, _ in tree.walk(leaf):
-        parent = tree.parent(entry.id)
-        anchor = nearest[parent] if parent is not None else None
-        if shown(entry):
-            kids[anchor].append(entry)
-            kids[entry.id] = []
-            nearest[entry.id] = entry.id
-        else:
-            nearest[entry.id] = anchor
-    active = None if leaf is None else nearest[leaf]
+    rows = finish(lay_out(finish(survey(tree, leaf)), filter))
     return [
-        Row(entry=entry, prefix=prefix, on_path=entry.id in on_path, active=entry.id == active)
-        for entry, prefix in _indented(kids)
+        Row(entry=tree[rows.id(row)], prefix=rows.prefix(row), on_path=rows.on_path(row), active=row == rows.active)
+        for row in range(len(rows))
     ]
 
 
-class _Open(Struct):
-    entry: Entry
-    rails: str
-    """What stands left of this row's own column."""
-    level: int
-    fresh: bool
-    """A branch point stands right above, so what follows is set in once more."""
-    connector: str
+def finish(steps: Steps[T]) -> T:
+    """Carry out all steps without a pause."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as stop:
+            return stop.value
 
 
-def _indented(kids: dict[EntryId | None, list[Entry]]) -> list[tuple[Entry, str]]:
-    """Each row with its prefix: chains stay flat, children of a branch point go one level in."""
-    rows: list[tuple[Entry, str]] = []
-    roots = kids[None]
-    waiting = [_Open(root, "", 0, len(roots) > 1, "") for root in reversed(roots)]
-    while waiting:
-        at = waiting.pop()
-        rows.append((at.entry, at.rails + at.connector))
-        below = kids[at.entry.id]
-        # Under a connector goes its rail: a bar while siblings follow, else blanks.
-        rails = at.rails + {"├─ ": "│  ", "└─ ": "   "}.get(at.connector, "")
-        if len(below) > 1:
-            opened = [
-                _Open(child, rails, at.level + 1, True, "└─ " if child is below[-1] else "├─ ") for child in below
-            ]
-        elif at.fresh and at.level > 0:
-            opened = [_Open(child, rails + "   ", at.level + 1, False, "") for child in below]
-        else:
-            opened = [_Open(child, rails, at.level, False, "") for child in below]
-        waiting.extend(reversed(opened))
-    return rows
+class Shape:
+    """All entries of a tree in the order of the drawing, by their position in it. See `survey`."""
+
+    def __init__(self, tree: Tree, leaf: EntryId | None) -> None:
+        self.tree = tree
+        self.leaf = leaf
+        self.ids: list[EntryId] = []
+        self.above = array("l")
+        """The position of the entry above each; -1 above a root."""
+        self.kinds = bytearray()
+        self.positions: dict[EntryId, int] = {}
+        self.path: set[EntryId] = set()
+        """The entries from the root to the leaf."""
+        self._calls = Calls(tree)
+        self._texts: dict[EntryId, str] = {}
+        """What a search looks through, of the entries that one has looked at."""
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def shown(self, filter: str) -> bytearray:
+        """For every position, whether `filter` shows it."""
+        if filter == "labeled-only":
+            shown = bytearray(len(self))
+            for id in self.tree.labels:
+                if id in self.positions:
+                    shown[self.positions[id]] = 1
+            return shown
+        shown = bytearray(self.kinds.translate(SIEVES[filter]))
+        if self.leaf is not None and filter in ("default", "no-tools"):
+            at = self.positions[self.leaf]
+            shown[at] |= self.kinds[at] == CALLING
+        return shown
+
+    def text(self, position: int) -> str:
+        """What a search looks through, folded: label, role, and what the row and the entry say."""
+        id = self.ids[position]
+        words = self._texts.get(id)
+        if words is None:
+            entry = self.tree[id]
+            entry = replace(entry, kept=entry.decoded())
+            parts = [speaker(entry), row_text(entry, self._calls)]
+            if self.kinds[position] in (RESULT, OTHER):
+                parts.append(plain_text(entry))
+            words = self._texts[id] = fold(" ".join(parts))
+        label = self.tree.label(id)
+        return f"{fold(label)} {words}" if label else words
+
+    def inherit(self, older: Shape) -> None:
+        """Take over what was read of the same tree before it grew."""
+        self._texts = older._texts
+        for id, position in older.positions.items():
+            self.kinds[self.positions[id]] = older.kinds[position]
 
 
-def _visibility(tree: Tree, leaf: EntryId | None, filter: str) -> Callable[[Entry], bool]:
-    def wordless(entry: Entry) -> bool:
-        """An assistant's message that only calls tools; the results have rows of their own."""
-        if entry.type != "message" or entry.id == leaf or not isinstance(entry.body, Message):
-            return False
-        message = entry.body.message
-        return (
-            role(message) == "assistant"
-            and not stopped_abnormally(message)
-            and not text(message.get("content")).strip()
-        )
+def survey(tree: Tree, leaf: EntryId | None, older: Shape | None = None) -> Steps[Shape]:
+    """The shape of a tree whose active leaf is `leaf`.
 
-    def default(entry: Entry) -> bool:
-        return entry.type not in BOOKKEEPING and not wordless(entry)
+    Bodies are read once, and not again if `older`, a shape of the same tree, knows them.
+    """
+    shape = Shape(tree, leaf)
+    ids, above, positions = shape.ids, shape.above, shape.positions
+    total = max(len(tree), 1)
+    for count, id in enumerate(tree.up_ids(leaf)):
+        shape.path.add(id)
+        if not count % STRIDE:
+            yield 0
+    depths: list[int] = []
+    for position, (id, depth) in enumerate(tree.walk_ids(leaf)):
+        del depths[depth:]
+        above.append(depths[-1] if depths else -1)
+        depths.append(position)
+        positions[id] = position
+        ids.append(id)
+        if not position % STRIDE:
+            yield position / total * 0.1
+    shape.kinds = bytearray(len(ids))
+    if older is not None:
+        shape.inherit(older)
+    # In file order, which is quick to read; another entry may be added meanwhile, and of one id the last counts.
+    for count, entry in enumerate(entries_of(list(tree.items))):
+        position = positions.get(entry.id)
+        if position is not None and (older is None or entry.id not in older.positions):
+            shape.kinds[position] = kind_of(entry)
+        if not count % STRIDE:
+            yield 0.1 + count / total * 0.9
+    return shape
 
-    match filter:
-        case "all":
-            return lambda entry: True
-        case "labeled-only":
-            return lambda entry: tree.label(entry.id) is not None
-        case "user-only":
-            return lambda entry: role_of(entry) == "user"
-        case "no-tools":
-            return lambda entry: default(entry) and role_of(entry) != "toolResult"
+
+def kind_of(entry: Entry) -> int:
+    """What kind of row `entry` makes."""
+    if entry.type in BOOKKEEPING:
+        return BOOKKEPT
+    body = entry.decoded() if entry.type == "message" else None
+    if not isinstance(body, Message):
+        return OTHER
+    match role(body.message):
+        case "user":
+            return USER
+        case "assistant":
+            wordless = not stopped_abnormally(body.message) and not text(body.message.get("content")).strip()
+            return CALLING if wordless else ASSISTANT
+        case "toolResult":
+            return RESULT
         case _:
-            return default
+            return OTHER
+
+
+class Outline(Struct, frozen=True, kw_only=True, eq=False):
+    """The rows that a filter and a search leave of a shape, by number from the top. See `lay_out`.
+
+    Rows that follow one another without a parting are a segment. Every row is in one, and they stand one behind the
+    other, each with all that is below it.
+    """
+
+    shape: Shape
+    filter: str
+    words: tuple[str, ...]
+    rows: array[int]
+    """The position of each row in the shape."""
+    shown_above: array[int]
+    """For every position, its row or that of the nearest shown entry above; -1 where there is none."""
+    segments: array[int]
+    """The segment of each row."""
+    firsts: array[int]
+    """The first row of each segment."""
+    parents: array[int]
+    """The segment above each; -1 above a root."""
+    lasts: bytearray
+    """Whether no sibling follows the segment."""
+    columns: array[int]
+    """How far in each segment begins."""
+    ends: array[int]
+    """The row behind everything below each segment's first."""
+    turns: array[int]
+    """The rows where the user or the assistant speaks."""
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def id(self, row: int) -> EntryId:
+        return self.shape.ids[self.rows[row]]
+
+    def nearest(self, id: EntryId | None) -> int | None:
+        """The row of an entry, or of the nearest one above it that is shown."""
+        position = None if id is None else self.shape.positions.get(id)
+        row = -1 if position is None else self.shown_above[position]
+        return None if row < 0 else row
+
+    @property
+    def active(self) -> int | None:
+        """The row of the active leaf, or the nearest one above it."""
+        return self.nearest(self.shape.leaf)
+
+    def on_path(self, row: int) -> bool:
+        return self.id(row) in self.shape.path
+
+    def width(self, row: int) -> int:
+        """How wide the row's prefix is."""
+        segment = self.segments[row]
+        if self.parents[segment] < 0:
+            return 0
+        return self.columns[segment] + (3 if row == self.firsts[segment] else 6)
+
+    def prefix(self, row: int, room: int | None = None) -> str:
+        """Connectors and indentation, three columns a level; of a wide one only the last `room` columns."""
+        segment = self.segments[row]
+        if self.parents[segment] < 0:
+            return ""
+        if row == self.firsts[segment]:
+            parts = ["└─ " if self.lasts[segment] else "├─ "]
+        else:
+            parts = [self._rail(segment) + "   "]
+        width = len(parts[0])
+        while (column := self.columns[segment]) and (room is None or width < room):
+            segment = self.parents[segment]
+            parts.append(self._rail(segment) + " " * (column - self.columns[segment] - 3))
+            width += len(parts[-1])
+        drawn = "".join(reversed(parts))
+        return drawn if room is None else drawn[max(0, len(drawn) - room) :]
+
+    def _rail(self, segment: int) -> str:
+        """What stands under a segment's connector: a bar while siblings follow."""
+        return "   " if self.lasts[segment] else "│  "
+
+    def segment(self, row: int) -> range:
+        """The rows of the segment that `row` is in."""
+        segment = self.segments[row]
+        is_last = segment + 1 == len(self.firsts)
+        return range(self.firsts[segment], len(self) if is_last else self.firsts[segment + 1])
+
+    def above(self, row: int) -> int | None:
+        """The first row of the segment above that of `row`."""
+        parent = self.parents[self.segments[row]]
+        return None if parent < 0 else self.firsts[parent]
+
+    def below(self, row: int) -> range:
+        """What can be folded away under `row`: all that is below it, if it is the first of its segment."""
+        segment = self.segments[row]
+        return range(row + 1, self.ends[segment] if row == self.firsts[segment] else row + 1)
+
+
+def lay_out(shape: Shape, filter: str = "default", words: tuple[str, ...] = ()) -> Steps[Outline]:
+    """The rows that `filter` shows of a shape, and of these the ones that say all of `words`, which are folded.
+
+    What hangs from a hidden entry hangs from the nearest shown one above.
+    """
+    shown = shape.shown(filter)
+    if words:
+        yield from _sift(shape, shown, words)
+    rows, turns, hanging = array("l"), array("l"), array("l")
+    shown_above = array("l", [-1]) * len(shape)
+    below = [0] * (len(shape) + 1)  # how many rows hang from each; the last is for roots, which hang from -1
+    last_below = [-1] * (len(shape) + 1)
+    for position, above in enumerate(shape.above):
+        row = shown_above[above] if above >= 0 else -1
+        if shown[position]:
+            below[row] += 1
+            last_below[row] = len(rows)
+            hanging.append(row)
+            row = len(rows)
+            rows.append(position)
+            if shape.kinds[position] in TURNS:
+                turns.append(row)
+        shown_above[position] = row
+        if not position % STRIDE:
+            yield 0.5 + position / len(shape) * 0.3
+    segments, firsts, parents, columns, lasts = array("l"), array("l"), array("l"), array("l"), bytearray()
+    for row, above in enumerate(hanging):
+        if above < 0 or below[above] > 1:
+            parent = segments[above] if above >= 0 else -1
+            is_root_below = parent < 0 or parents[parent] < 0
+            firsts.append(row)
+            parents.append(parent)
+            lasts.append(last_below[above] == row)
+            columns.append(0 if is_root_below else columns[parent] + (3 if above == firsts[parent] else 6))
+        segments.append(len(firsts) - 1)
+        if not row % STRIDE:
+            yield 0.8 + row / len(shape) * 0.2
+    ends = array("l", [*firsts[1:], len(rows)])
+    for segment in range(len(firsts) - 1, -1, -1):
+        if parents[segment] >= 0:
+            ends[parents[segment]] = max(ends[parents[segment]], ends[segment])
+    return Outline(
+        shape=shape, filter=filter, words=words, rows=rows, shown_above=shown_above, segments=segments, firsts=firsts,
+        parents=parents, lasts=lasts, columns=columns, ends=ends, turns=turns,
+    )  # fmt: skip
+
+
+def _sift(shape: Shape, shown: bytearray, words: tuple[str, ...]) -> Steps[None]:
+    """Leave of the shown entries those that say all of `words`."""
+    for position in range(len(shape)):
+        if shown[position]:
+            said = shape.text(position)
+            shown[position] = all(word in said for word in words)
+        if not position % STRIDE:
+            yield position / len(shape) * 0.5
 
 
 def role_of(entry: Entry) -> str | None:
     """The role of a message entry; `None` for every other kind."""
-    return role(entry.body.message) if entry.type == "message" and isinstance(entry.body, Message) else None
+    body = entry.decoded() if entry.type == "message" else None
+    return role(body.message) if isinstance(body, Message) else None
+
+
+class CallsOfResults(Protocol):
+    def get(self, id: EntryId, /) -> ToolCall | None:
+        """The call that the result `id` answers."""
+        ...
+
+
+class Calls:
+    """The calls that tool results answer, each looked for when it is asked for.
+
+    That is the nearest one above with its id, for branches may use one id for different calls; what the user says ends
+    the search, for whatever comes later answers nothing before.
+    """
+
+    def __init__(self, tree: Tree) -> None:
+        self._tree = tree
+        self._seen: dict[EntryId, JsonObject] = {}
+        """Messages that were looked at last: results that follow one another answer the same one."""
+
+    def get(self, id: EntryId, /) -> ToolCall | None:
+        up = islice(self._tree.up_ids(id), REACH)
+        answered = answered_call(self._message(next(up)))
+        if answered is None:
+            return None
+        for above in up:
+            message = self._message(above)
+            found = next((call for call in tool_calls(message) if call.id == answered), None)
+            if found is not None or role(message) == "user":
+                return found
+        return None
+
+    def _message(self, id: EntryId) -> JsonObject:
+        message = self._seen.get(id)
+        if message is None:
+            entry = self._tree[id]
+            body = entry.decoded() if entry.type == "message" else None
+            if len(self._seen) >= REACH:
+                self._seen.clear()
+            message = self._seen[id] = body.message if isinstance(body, Message) else {}
+        return message
 
 
 def calls_of_results(tree: Tree) -> dict[EntryId, ToolCall]:
-    """The call that each tool result answers, by the result's id: branches may use one call id for different calls."""
-    makers: dict[str, dict[EntryId, ToolCall]] = {}
-    results: list[tuple[EntryId, str]] = []
-    for entry in tree:
-        if entry.type == "message" and isinstance(entry.body, Message):
-            for call in tool_calls(entry.body.message):
-                makers.setdefault(call.id, {})[entry.id] = call
-            answered = answered_call(entry.body.message)
-            if answered is not None:
-                results.append((entry.id, answered))
-    found: dict[EntryId, ToolCall] = {}
-    for result, id in results:
-        calls = makers.get(id, {})
-        above = (calls[entry.id] for entry in tree.up(result) if entry.id in calls)
-        found.update((result, call) for call in islice(above if len(calls) > 1 else calls.values(), 1))
-    return found
+    """The call that each tool result of a tree answers, by the result's id."""
+    calls = Calls(tree)
+    return {id: call for id in tree.ids() if (call := calls.get(id)) is not None}
 
 
-def row_text(entry: Entry, calls: dict[EntryId, ToolCall] | None = None) -> str:
+def row_text(entry: Entry, calls: CallsOfResults | None = None) -> str:
     """What one line says of `entry`, its role in front; a tool result says what was called."""
-    body = entry.body
-    match body:
+    match entry.decoded():
         case Message(message):
-            return _message_row(message, (calls or {}).get(entry.id))
+            is_result = answered_call(message) is not None
+            return _message_row(message, calls.get(entry.id) if is_result and calls is not None else None)
         case CustomMessage(custom_type=kind):
             return f"[{kind}]: {plain_text(entry)}"
         case BranchSummary(details=details):
@@ -233,7 +485,7 @@ def _call_row(call: ToolCall) -> str:
 
 def plain_text(entry: Entry) -> str:
     """What `entry` says, on one line, without its role."""
-    match entry.body:
+    match entry.decoded():
         case Message(message):
             return one_line(
                 text(message.get("content")) or string(message.get("command")) or string(message.get("code"))
@@ -268,7 +520,7 @@ def plain_text(entry: Entry) -> str:
 
 def one_line(words: str) -> str:
     """`words` with all white space as single blanks, cut to what a row can hold."""
-    return " ".join(words[: TEXT_LENGTH * 4].split())[:TEXT_LENGTH]
+    return " ".join(words[: TEXT_LENGTH * 4].split(None, TEXT_LENGTH // 2))[:TEXT_LENGTH]
 
 
 def short_count(count: object) -> str:

@@ -233,11 +233,19 @@ class Tree:
             self._link()
         if self._children is None:
             self._children = {}
-            for child in self.ids():
-                parent = None if child in self._cut else self._written_parent(child)
+            for child, parent in self._links():
                 self._children.setdefault(parent, []).append(child)
         ids = self._children.get(id, [])
         return sorted(ids, key=self._age) if len(ids) > 1 else ids
+
+    def _links(self) -> Iterator[tuple[EntryId, EntryId | None]]:
+        """Every entry that counts with where it hangs, in file order."""
+        if self.is_sound:
+            for item in self._items:
+                yield from _links(item)
+        else:
+            for id in self.ids():
+                yield id, None if id in self._cut else self._written_parent(id)
 
     def _age(self, id: EntryId) -> tuple[int, int]:
         entry = self[id]
@@ -254,6 +262,13 @@ class Tree:
             if self._relink:
                 self._link()
             id = None if id in self._cut else entry.parent
+
+    def up_ids(self, id: EntryId | None) -> Iterator[EntryId]:
+        """What `up` gives, without making an entry of any."""
+        while id is not None:
+            above = self.parent(id)
+            yield id
+            id = above
 
     def path(self, leaf: EntryId | None) -> list[Entry]:
         """Entries from the root to `leaf`; empty for `None`, the place before everything."""
@@ -284,11 +299,16 @@ class Tree:
 
     def walk(self, active: EntryId | None = None) -> Iterator[tuple[Entry, int]]:
         """Every entry with its depth, depth first, oldest child first but the way to `active` before all."""
-        on_path = {entry.id for entry in self.up(active)}
+        for id, depth in self.walk_ids(active):
+            yield self[id], depth
+
+    def walk_ids(self, active: EntryId | None = None) -> Iterator[tuple[EntryId, int]]:
+        """What `walk` gives, without making an entry of any."""
+        on_path = set(self.up_ids(active))
         waiting = [(id, 0) for id in reversed(self._active_first(None, on_path))]
         while waiting:
             id, depth = waiting.pop()
-            yield self[id], depth
+            yield id, depth
             waiting.extend((child, depth + 1) for child in reversed(self._active_first(id, on_path)))
 
     def _active_first(self, id: EntryId | None, on_path: set[EntryId]) -> list[EntryId]:
