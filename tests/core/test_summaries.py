@@ -19,6 +19,7 @@ from sessiontree.core.summaries import (
     prefix_prompt,
     split_turn,
     spoken,
+    task_for,
     untagged,
 )
 from tests.builders import entry, say
@@ -131,13 +132,25 @@ def test_the_beginning_of_a_turn_is_asked_for_in_its_own_way():
 
 
 def test_instructions_for_a_branch_are_added_or_take_the_place_of_ours():
-    assert BRANCH in branch_prompt("TALK")
-    added = branch_prompt("TALK", instructions="the API")
+    assert BRANCH in branch_prompt("TALK", BRANCH)
+    added = branch_prompt("TALK", BRANCH, instructions="the API")
     assert BRANCH in added
     assert added.endswith("Pay special attention to this: the API")
-    replaced = branch_prompt("TALK", instructions="In one word.", replace=True)
+    replaced = branch_prompt("TALK", BRANCH, instructions="In one word.", replace=True)
     assert replaced == "<conversation>\nTALK\n</conversation>\n\nIn one word."
-    assert branch_prompt("TALK", replace=True) == branch_prompt("TALK")
+    assert branch_prompt("TALK", BRANCH, replace=True) == branch_prompt("TALK", BRANCH)
+
+
+def test_models_with_a_small_window_are_asked_for_a_few_sentences():
+    task = task_for(4096)
+
+    assert history_prompt("TALK", task=task).endswith(task.history)
+    assert history_prompt("TALK", task=task, previous="EARLIER").endswith(task.update)
+    assert prefix_prompt("TALK", task=task).endswith(task.prefix)
+    for words in (task.history, task.update, task.prefix, task.branch, task.merge):
+        assert "short sentences" in words
+        assert len(words) < 300
+    assert task_for(32_768).history == HISTORY
 
 
 def test_a_split_turn_has_the_history_and_its_own_beginning():

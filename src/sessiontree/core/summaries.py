@@ -201,6 +201,39 @@ what came out of it, so that the other conversation can build on it. Use these h
 
 {_BRANCH_SECTIONS}"""
 
+BRIEF_WINDOW = 8_192
+"""Models with a window of at most so many tokens are asked for a few sentences: more would not fit, nor would they
+know how to end."""
+
+_BRIEFLY = "Keep names, paths, commands and error messages exactly as they are."
+_SENTENCES = "in at most five short sentences: what the user wants, what was done and found out, and what comes next"
+
+
+class Task(Struct, frozen=True, kw_only=True):
+    """What a summarizer is asked for, in our words."""
+
+    history: str = HISTORY
+    update: str = UPDATE
+    prefix: str = PREFIX
+    branch: str = BRANCH
+    merge: str = MERGE
+
+
+FULL = Task()
+BRIEF = Task(
+    history=f"Summarize the conversation above {_SENTENCES}. {_BRIEFLY}",
+    update=f"Summarize the earlier summary and the conversation above together, {_SENTENCES}. {_BRIEFLY}",
+    prefix=f"Summarize this beginning of a turn in at most three short sentences. {_BRIEFLY}",
+    branch=f"Summarize the conversation above {_SENTENCES}. {_BRIEFLY}",
+    merge=f"Summarize what came out of the conversation above in at most five short sentences. {_BRIEFLY}",
+)
+
+
+def task_for(window: int) -> Task:
+    """What a model with a window of so many tokens is asked for."""
+    return BRIEF if window <= BRIEF_WINDOW else FULL
+
+
 NO_HISTORY = "Nothing to speak of came before."
 SPLIT = "**The turn under way, its beginning:**"
 BRANCH_PREAMBLE = "The user tried something else from here and came back. What happened there:"
@@ -208,25 +241,25 @@ MERGE_PREAMBLE = "The results of branch {name} are merged here. What came out of
 PROMOTE_PREAMBLE = "The user chose to go on with branch {name}. What came out of the others:"
 
 
-def history_prompt(conversation: str, *, previous: str | None = None, focus: str | None = None) -> str:
+def history_prompt(
+    conversation: str, *, task: Task = FULL, previous: str | None = None, focus: str | None = None
+) -> str:
     """Asks for the summary of a conversation, going on from the `previous` summary if there is one."""
     parts = [_tagged("conversation", conversation)]
     if previous is not None:
         parts.append(_tagged("earlier-summary", previous))
-    return "\n\n".join([*parts, HISTORY if previous is None else UPDATE, *_focus(focus)])
+    return "\n\n".join([*parts, task.history if previous is None else task.update, *_focus(focus)])
 
 
-def prefix_prompt(conversation: str, *, previous: str | None = None) -> str:
+def prefix_prompt(conversation: str, *, task: Task = FULL, previous: str | None = None) -> str:
     """Asks for the summary of a turn's beginning; `previous` is that of what came before in the same turn."""
     parts = [_tagged("conversation", conversation)]
     if previous is not None:
         parts.append(_tagged("summary-of-what-came-before", previous))
-    return "\n\n".join([*parts, PREFIX])
+    return "\n\n".join([*parts, task.prefix])
 
 
-def branch_prompt(
-    conversation: str, *, task: str = BRANCH, instructions: str | None = None, replace: bool = False
-) -> str:
+def branch_prompt(conversation: str, task: str, *, instructions: str | None = None, replace: bool = False) -> str:
     """Asks for the summary of a branch; `instructions` say what matters, or take the place of the `task`."""
     asked = [instructions] if replace and instructions else [task, *_focus(instructions)]
     return "\n\n".join([_tagged("conversation", conversation), *asked])

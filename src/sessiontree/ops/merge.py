@@ -19,7 +19,7 @@ from sessiontree.core.entries import BranchSummary, Entry, EntryId
 from sessiontree.core.merge import plan_cherry_pick, plan_merge, plan_rebase, rebased
 from sessiontree.core.messages import is_object
 from sessiontree.core.plan import Said, said
-from sessiontree.core.summaries import MERGE, MERGE_PREAMBLE, PROMOTE_PREAMBLE, Files, joined_files
+from sessiontree.core.summaries import MERGE_PREAMBLE, PROMOTE_PREAMBLE, Files, joined_files
 from sessiontree.errors import InvalidOperation
 from sessiontree.format.codec import copy_fields
 from sessiontree.hooks.bus import Hooks
@@ -233,7 +233,7 @@ class _Asking:
         summarizer = Summarizer(self._model, self._signal, shares, thinking=thinking)
         parts = [preamble]
         for source in self._sources:
-            words = await summarizer.branch(source.said.messages, task=MERGE, instructions=instructions)
+            words = await summarizer.branch(source.said.messages, merged=True, instructions=instructions)
             parts += [words] if self._kind == "merge" else [f"# Branch {source.branch.name}", words]
         return self._body(files.tagged("\n\n".join(parts)), files.to_wire(), summarizer.usage)
 

@@ -14,7 +14,6 @@ from sessiontree.core.compaction import Budget, CompactionPreparation
 from sessiontree.core.entries import JsonObject
 from sessiontree.core.messages import COSTS, COUNTS, full_usage, is_object, number, string, text, tool_calls, user
 from sessiontree.core.summaries import (
-    BRANCH,
     NO_HISTORY,
     SYSTEM,
     branch_prompt,
@@ -24,6 +23,7 @@ from sessiontree.core.summaries import (
     prefix_prompt,
     split_turn,
     spoken,
+    task_for,
 )
 from sessiontree.core.tokens import CHARACTERS_PER_TOKEN
 from sessiontree.errors import SessionTreeError
@@ -69,6 +69,7 @@ class Summarizer:
         self._signal = signal
         self._shares = shares
         self._thinking = thinking if model.info.thinking else "off"
+        self._task = task_for(shares.window)
         self._used: list[JsonObject] = []
 
     @property
@@ -81,10 +82,12 @@ class Summarizer:
         history = await self._fold(
             preparation.messages,
             preparation.previous_summary,
-            lambda talk, previous: history_prompt(talk, previous=previous, focus=focus),
+            lambda talk, previous: history_prompt(talk, task=self._task, previous=previous, focus=focus),
         )
         prefix = await self._fold(
-            preparation.prefix_messages, None, lambda talk, previous: prefix_prompt(talk, previous=previous)
+            preparation.prefix_messages,
+            None,
+            lambda talk, previous: prefix_prompt(talk, task=self._task, previous=previous),
         )
         return split_turn(history, prefix) if prefix is not None else history or NO_HISTORY
 
@@ -92,14 +95,15 @@ class Summarizer:
         self,
         messages: Sequence[JsonObject],
         *,
-        task: str = BRANCH,
+        merged: bool = False,
         instructions: str | None = None,
         replace: bool = False,
     ) -> str:
-        """What happened on a branch, from as many of its newest messages as the model takes."""
+        """What happened on a branch, or came out of one that is merged, from as many of its newest messages as fit."""
 
         def prompt(conversation: str) -> str:
-            return branch_prompt(conversation, task=task, instructions=instructions, replace=replace)
+            task = self._task.merge if merged else self._task.branch
+            return branch_prompt(conversation, task, instructions=instructions, replace=replace)
 
         return await self._ask(prompt(newest(messages, self._room(prompt("")))))
 
