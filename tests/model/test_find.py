@@ -74,6 +74,13 @@ def test_a_provider_without_its_key_says_which_variable_is_missing() -> None:
     assert str(caught.value) == "openai:gpt-5 cannot be used: OPENAI_API_KEY is not set"
 
 
+def test_a_provider_that_takes_no_request_without_a_key_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ANTHROPIC_BASE_URL", "http://127.0.0.1:9")
+
+    with pytest.raises(NoModel, match=r"anthropic:claude-sonnet-5 cannot be used: .*ANTHROPIC_API_KEY"):
+        find("anthropic:claude-sonnet-5")
+
+
 def test_a_provider_that_nobody_knows_needs_an_address() -> None:
     with pytest.raises(NotFound, match=r"no provider .acme..*any other needs a base_url"):
         find("acme:one")

@@ -20,7 +20,7 @@ from sessiontree import config
 from sessiontree.config import Config, ModelSettings
 from sessiontree.errors import NotFound, SessionTreeError
 from sessiontree.model import local, servers
-from sessiontree.model.base import Model
+from sessiontree.model.base import Model, ModelError
 from sessiontree.model.providers import PROVIDERS, Api, Provider, Target
 
 LOCAL = "local"
@@ -222,8 +222,12 @@ def _key_variable(provider: Provider) -> str | None:
 
 
 def _made(target: Target, settings: ModelSettings) -> Model:
+    name = f"{target.provider}:{target.model}"
     if find_spec("pydantic_ai") is None:
-        raise NoModel(f"{target.provider}:{target.model}", _NOT_INSTALLED)
+        raise NoModel(name, _NOT_INSTALLED)
     from sessiontree.model.adapter import ProviderModel
 
-    return ProviderModel(target, settings)
+    try:
+        return ProviderModel(target, settings)
+    except ModelError as error:
+        raise NoModel(name, error.reason) from error

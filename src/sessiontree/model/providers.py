@@ -100,7 +100,6 @@ _LIMITS = (
     (r"claude-3-(haiku|opus|sonnet)", Limits(200_000, 4_096)),
     (r"claude-3[-.]5", Limits(200_000, 8_192)),
     (r"deepseek-chat", Limits(None, 8_192)),
-    (r"smollm2", Limits(8_192)),
 )
 
 
