@@ -150,7 +150,8 @@ class RepairReport(Struct, frozen=True, kw_only=True):
 def repair(session: Session, *, file: str | os.PathLike[str] | None = None) -> RepairReport:
     """Make a damaged session sound, as a new file or by appending, never in place.
 
-    The new file is beside the old one unless `file` is given; lines that are no entries are left out of it.
+    The new file is beside the old one unless `file` is given; lines that are no entries are left out of it. One that is
+    there already and still tells all that the old one does is not made again.
     """
     from sessiontree.format.repair import Repair, found_heads, repaired
 
@@ -166,16 +167,29 @@ def repair(session: Session, *, file: str | os.PathLike[str] | None = None) -> R
         if done:
             session.restore_heads(heads)
         return RepairReport(repairs=repairs, file=None)
+    stem = session.where.removesuffix(SUFFIX)
+    if file is None and session.file is not None:
+        file = _repaired_before(session.where, f"{stem}.repaired-")
+        if file is not None:
+            return RepairReport(repairs=repairs, file=file)
     id, stamp = new_session_id(), iso(time.time_ns() // 1_000_000)
     header = write_header(
         id=id, timestamp=stamp, cwd=session.cwd, parent_session=_absolute(session), title=session.name
     )
-    target = os.fspath(file) if file is not None else f"{session.where.removesuffix(SUFFIX)}.repaired-{id[-8:]}{SUFFIX}"
+    target = os.fspath(file) if file is not None else f"{stem}.repaired-{id[-8:]}{SUFFIX}"
     store = JsonlStore(target)
     store.create([header, *lines])
     with Session(store) as sound:
         sound.restore_heads(heads)
     return RepairReport(repairs=repairs, file=target)
+
+
+def _repaired_before(damaged: str, beginning: str) -> str | None:
+    """The file, named with this beginning, that a damaged one was repaired to since it was last written to."""
+    folder, name = os.path.split(beginning)
+    written = os.stat(damaged).st_mtime_ns
+    copies = [file for file in files_in(folder or ".") if file.name.startswith(name) and file.mtime > written]
+    return os.path.join(folder, _newest_first(copies)[0].name) if copies else None
 
 
 def _absolute(session: Session) -> str | None:

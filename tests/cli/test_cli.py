@@ -586,16 +586,22 @@ def test_a_folder_is_examined_file_by_file(cli, data, talk, here: Path) -> None:
     (here / "none.jsonl").write_text("nothing of ours\n")
     (here / "sub").mkdir()
     (here / "sub" / "bad.jsonl").write_text('{"type":"session","version":3,"id":"s"}\ngarbage\n')
+    os.utime(here / "sub" / "bad.jsonl", (1, 1))
+    (here / "loop.jsonl").symlink_to("loop.jsonl")
+    (here / "link.jsonl").symlink_to("good.jsonl")
+    os.mkfifo(here / "pipe.jsonl")
 
     told = [json.loads(line) for line in cli("doctor", ".", "--json", code=1).splitlines()]
     text = cli("doctor", ".", "--repair", code=1)
 
     assert {item["file"]: [problem["kind"] for problem in item["problems"]] for item in told} == {
         "./good.jsonl": [],
-        "./none.jsonl": ["no_session"],
+        **{f"./{name}.jsonl": ["no_session"] for name in ("none", "loop", "link", "pipe")},
         "./sub/bad.jsonl": ["malformed_line"],
     }
     assert "the sound copy is ./sub/bad.repaired-" in text
+    assert "the sound copy is ./sub/bad.repaired-" in cli("doctor", ".", "--repair", code=1)
+    assert len(list((here / "sub").glob("bad.repaired-*.jsonl"))) == 1
     assert (here / "none.jsonl").read_text() == "nothing of ours\n"
     (here / "empty").mkdir()
     assert "no sessions there" in cli("doctor", "empty")
