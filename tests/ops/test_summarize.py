@@ -8,7 +8,8 @@ from sessiontree.core.summaries import NO_HISTORY, SYSTEM
 from sessiontree.hooks.events import Signal
 from sessiontree.model.base import ModelError, ModelInfo
 from sessiontree.model.scripted import Delay, ScriptedModel, Stop, Used
-from sessiontree.ops.summarize import Aborted, Summarizer, SummaryFailed, unless_aborted
+from sessiontree.ops.ask import Stopped
+from sessiontree.ops.summarize import Summarizer, SummaryFailed
 from tests.ops.conftest import SMALL, asked, words
 
 TALK = (user("one").message, assistant("two").message)
@@ -63,7 +64,7 @@ async def test_aborting_ends_the_request() -> None:
 
     signal.abort()
 
-    with pytest.raises(Aborted):
+    with pytest.raises(Stopped):
         await asyncio.wait_for(work, 5)
 
 
@@ -72,20 +73,8 @@ async def test_nothing_is_begun_once_the_signal_is_given() -> None:
     signal.abort()
     model = ScriptedModel(["never"])
 
-    with pytest.raises(Aborted):
+    with pytest.raises(Stopped):
         await summarizer(model, signal).branch(TALK)
-
-
-async def test_work_that_ends_by_itself_gives_what_it_gives() -> None:
-    async def work() -> int:
-        return 3
-
-    async def fail() -> int:
-        raise ValueError("x")
-
-    assert await unless_aborted(Signal(), work()) == 3
-    with pytest.raises(ValueError, match="x"):
-        await unless_aborted(Signal(), fail())
 
 
 async def test_the_thinking_level_goes_to_models_that_think() -> None:

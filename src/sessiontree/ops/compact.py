@@ -36,8 +36,9 @@ from sessiontree.hooks.events import (
     TreePreparation,
 )
 from sessiontree.model.base import UNKNOWN_WINDOW, Model
+from sessiontree.ops.ask import Stopped, ask
 from sessiontree.ops.navigate import NavigateOutcome, travel
-from sessiontree.ops.summarize import Aborted, Summarizer, unless_aborted
+from sessiontree.ops.summarize import Summarizer
 from sessiontree.session import Branch
 
 DEFAULT = CompactionSettings()
@@ -96,18 +97,17 @@ async def compact(
         signal=signal,
     )
     try:
-        _, answer = await unless_aborted(signal, hooks.ask(event))
-        if answer.cancel:
-            return CompactOutcome(cancelled=True)
+        _, answer = await ask(hooks, event, signal)
         body = _written(preparation, summary) or _supplied(answer, preparation, path, hooks)
         if body is None:
             assert model is not None, "asked for at the start"
             thinking = context_of(path).thinking_level
             body = await _made(preparation, Summarizer(model, signal, space, thinking=thinking), instructions)
         entry = _append(branch, body, path)
-    except Aborted:
-        await hooks.tell(CompactFailed(reason=reason, error="aborted", aborted=True))
-        return CompactOutcome(cancelled=True, aborted=True)
+    except Stopped as stopped:
+        if stopped.aborted:
+            await hooks.tell(CompactFailed(reason=reason, error="aborted", aborted=True))
+        return CompactOutcome(cancelled=True, aborted=stopped.aborted)
     except SessionTreeError as error:
         await hooks.tell(CompactFailed(reason=reason, error=str(error), aborted=False))
         raise

@@ -15,7 +15,7 @@ from msgspec import Struct
 from sessiontree.config import SummarySettings
 from sessiontree.core.compaction import budget
 from sessiontree.core.context import build_context
-from sessiontree.core.entries import BranchSummary, Entry, EntryId
+from sessiontree.core.entries import BranchSummary, Entry, EntryId, JsonObject
 from sessiontree.core.merge import plan_cherry_pick, plan_merge, plan_rebase, rebased
 from sessiontree.core.messages import is_object
 from sessiontree.core.plan import Said, said
@@ -25,7 +25,8 @@ from sessiontree.format.codec import copy_fields
 from sessiontree.hooks.bus import Hooks
 from sessiontree.hooks.events import BeforeCopy, BeforeMerge, Copied, MergeAnswer, Merged, Signal, Summary
 from sessiontree.model.base import Model
-from sessiontree.ops.summarize import Aborted, Summarizer, unless_aborted
+from sessiontree.ops.ask import Stopped, ask
+from sessiontree.ops.summarize import Summarizer
 from sessiontree.session import Branch, Item, Place, Session
 
 DEFAULT = SummarySettings()
@@ -82,15 +83,14 @@ async def merge(
     found = _source(source, into.leaf)
     if not found.said.messages:
         raise InvalidOperation(f"branch {source.name!r} has nothing that {into.name!r} does not have")
-    asking = _Asking("merge", into, [found], hooks, model, summary, settings, signal or Signal())
+    maker = _Maker("merge", into, [found], hooks, model, settings, signal or Signal())
     try:
-        body = await asking.summary(custom_instructions, MERGE_PREAMBLE.format(name=source.name))
-    except Aborted:
-        return MergeOutcome(new_leaf=into.leaf, cancelled=True, aborted=True)
-    if body is None:
-        return MergeOutcome(new_leaf=into.leaf, cancelled=True)
+        body = await maker.summary(summary, custom_instructions, MERGE_PREAMBLE.format(name=source.name))
+    except Stopped as stopped:
+        return MergeOutcome(new_leaf=into.leaf, cancelled=True, aborted=stopped.aborted)
+    assert body is not None, "there is something to summarize"
     entry = into.session.append(body, branch=into.name)
-    await asking.tell(entry)
+    await maker.tell(entry, body)
     return MergeOutcome(summary_entry=entry, new_leaf=entry.id)
 
 
@@ -121,13 +121,11 @@ async def promote(
     for branch in rest:
         _check_together(branch, into)
     sources = [found for branch in rest if (found := _source(branch, end)).said.messages]
-    asking = _Asking("promote", into, sources, hooks, model, summary, settings, signal or Signal())
+    maker = _Maker("promote", into, sources, hooks, model, settings, signal or Signal())
     try:
-        body = await asking.summary(custom_instructions, PROMOTE_PREAMBLE.format(name=winner.name))
-    except Aborted:
-        return MergeOutcome(new_leaf=start, cancelled=True, aborted=True)
-    if body is None and asking.cancelled:
-        return MergeOutcome(new_leaf=start, cancelled=True)
+        body = await maker.summary(summary, custom_instructions, PROMOTE_PREAMBLE.format(name=winner.name))
+    except Stopped as stopped:
+        return MergeOutcome(new_leaf=start, cancelled=True, aborted=stopped.aborted)
     written = session.move(
         None if end is None else tree[end],
         [] if body is None else [body],
@@ -136,7 +134,7 @@ async def promote(
         archive=[branch.name for branch in (*rest, winner)],
     )
     entry = written[0] if written else None
-    await asking.tell(entry)
+    await maker.tell(entry, body)
     return MergeOutcome(summary_entry=entry, new_leaf=into.leaf)
 
 
@@ -170,92 +168,73 @@ def _source(branch: Branch, into: EntryId | None) -> _Source:
     return _Source(branch, leaf, entries, said(tree, leaf, entries))
 
 
-class _Asking:
-    """The hooks and the model, asked for the summary of some branches."""
+class _Maker(Struct, frozen=True):
+    """Has a handler or the model make the summary of some branches."""
 
-    def __init__(
-        self,
-        kind: Literal["merge", "promote"],
-        into: Branch,
-        sources: Sequence[_Source],
-        hooks: Hooks,
-        model: Model | None,
-        own: str | None,
-        settings: SummarySettings,
-        signal: Signal,
-    ) -> None:
-        if sources and own is None and model is None:
-            raise InvalidOperation("a summary needs a model, and there is none")
-        self._kind: Literal["merge", "promote"] = kind
-        self._into = into
-        self._sources = sources
-        self._hooks = hooks
-        self._model = model
-        self._own = own
-        self._settings = settings
-        self._signal = signal
-        self._from_hook = False
-        self.cancelled = False
+    kind: Literal["merge", "promote"]
+    into: Branch
+    sources: Sequence[_Source]
+    hooks: Hooks
+    model: Model | None
+    settings: SummarySettings
+    signal: Signal
 
     @property
-    def _names(self) -> tuple[str, ...]:
-        return tuple(source.branch.name for source in self._sources)
+    def names(self) -> tuple[str, ...]:
+        return tuple(source.branch.name for source in self.sources)
 
-    async def summary(self, instructions: str | None, preamble: str) -> BranchSummary | None:
-        """The summary; `None` if a handler cancelled, or if there is nothing to summarize."""
+    async def summary(self, own: str | None, instructions: str | None, preamble: str) -> BranchSummary | None:
+        """The summary, or the user's `own` text as one; `None` if there is nothing to summarize. Raises `Stopped`."""
+        if self.sources and own is None and self.model is None:
+            raise InvalidOperation("a summary needs a model, and there is none")
         event = BeforeMerge(
-            kind=self._kind,
-            branch=self._into.name,
-            sources=self._names,
-            entries=tuple(entry for source in self._sources for entry in source.entries),
-            user_wants_summary=self._own is None,
+            kind=self.kind,
+            branch=self.into.name,
+            sources=self.names,
+            entries=tuple(entry for source in self.sources for entry in source.entries),
+            user_wants_summary=own is None,
             custom_instructions=instructions,
-            signal=self._signal,
+            signal=self.signal,
         )
-        asked, answer = await unless_aborted(self._signal, self._hooks.ask(event))
-        self.cancelled = answer.cancel
-        if answer.cancel or not self._sources:
+        asked, answer = await ask(self.hooks, event, self.signal)
+        if not self.sources:
             return None
-        files = joined_files(source.said.files for source in self._sources)
-        if self._own is not None:
-            return self._body(self._own, files.to_wire())
+        files = joined_files(source.said.files for source in self.sources)
+        if own is not None:
+            return self._body(own, files.to_wire())
         supplied = answer.summary if isinstance(answer, MergeAnswer) else None
         if isinstance(supplied, Summary) and supplied.summary.strip():
-            self._from_hook = True
             details = supplied.details if is_object(supplied.details) else {}
-            return self._body(supplied.summary, details, supplied.usage)
+            return self._body(supplied.summary, details, usage=supplied.usage, from_hook=True)
         return await self._made(files, asked.custom_instructions, preamble)
 
     async def _made(self, files: Files, instructions: str | None, preamble: str) -> BranchSummary:
-        assert self._model is not None, "asked for at the start"
-        thinking = build_context(self._into.session.tree, self._into.leaf).thinking_level
-        shares = budget(self._model.info.context_window, self._settings.reserve_tokens)
-        summarizer = Summarizer(self._model, self._signal, shares, thinking=thinking)
+        assert self.model is not None, "asked for at the start"
+        thinking = build_context(self.into.session.tree, self.into.leaf).thinking_level
+        shares = budget(self.model.info.context_window, self.settings.reserve_tokens)
+        summarizer = Summarizer(self.model, self.signal, shares, thinking=thinking)
         parts = [preamble]
-        for source in self._sources:
+        for source in self.sources:
             words = await summarizer.branch(source.said.messages, merged=True, instructions=instructions)
-            parts += [words] if self._kind == "merge" else [f"# Branch {source.branch.name}", words]
-        return self._body(files.tagged("\n\n".join(parts)), files.to_wire(), summarizer.usage)
+            parts += [words] if self.kind == "merge" else [f"# Branch {source.branch.name}", words]
+        return self._body(files.tagged("\n\n".join(parts)), files.to_wire(), usage=summarizer.usage)
 
-    def _body(self, words: str, details: dict[str, object], usage: dict[str, object] | None = None) -> BranchSummary:
-        heads = [source.leaf for source in self._sources]
+    def _body(
+        self, words: str, details: JsonObject, *, usage: JsonObject | None = None, from_hook: bool | None = None
+    ) -> BranchSummary:
+        heads = [source.leaf for source in self.sources]
         return BranchSummary(
             summary=words,
             abandoned_leaf=heads[0],
             details={**details, "kind": "merge", "sources": heads},
             usage=usage,
-            from_hook=self._from_hook or None,
+            from_hook=from_hook,
         )
 
-    async def tell(self, entry: Entry | None) -> None:
-        await self._hooks.tell(
-            Merged(
-                kind=self._kind,
-                branch=self._into.name,
-                sources=self._names,
-                summary_entry=entry,
-                from_hook=self._from_hook,
-            )
+    async def tell(self, entry: Entry | None, body: BranchSummary | None) -> None:
+        from_hook = body is not None and body.from_hook is True
+        await self.hooks.tell(
+            Merged(kind=self.kind, branch=self.into.name, sources=self.names, summary_entry=entry, from_hook=from_hook)
         )
 
 

@@ -6,7 +6,6 @@ written at once: a crash leaves both or neither.
 
 from __future__ import annotations
 
-import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from sessiontree.config import SummarySettings
@@ -19,7 +18,8 @@ from sessiontree.errors import InvalidOperation
 from sessiontree.hooks.bus import Hooks
 from sessiontree.hooks.events import BeforeNavigate, NavigateAnswer, Navigated, Notice, Signal, Summary, TreePreparation
 from sessiontree.model.base import Model
-from sessiontree.ops.summarize import Aborted, Summarizer, unless_aborted
+from sessiontree.ops.ask import Stopped, ask
+from sessiontree.ops.summarize import Summarizer
 from sessiontree.session import Branch, Item, Place, Session
 
 DEFAULT = SummarySettings()
@@ -100,15 +100,12 @@ async def travel(
 ) -> NavigateOutcome:
     """Carry out the plan of a move: ask the hooks, summarize if that is wanted, move, tell the hooks."""
     session, signal = branch.session, signal or Signal()
-    stayed = NavigateOutcome(old_leaf=plan.old_leaf, new_leaf=plan.old_leaf, cancelled=True)
     try:
-        asked, answer = await unless_aborted(signal, hooks.ask(BeforeNavigate(preparation=preparation, signal=signal)))
-        if answer.cancel:
-            return stayed
+        asked, answer = await ask(hooks, BeforeNavigate(preparation=preparation, signal=signal), signal)
         supplied = answer.summary if isinstance(answer, NavigateAnswer) else UNSET
         body = await _summary(session, plan, asked.preparation, hooks, supplied, summary, model, settings, signal)
-    except Aborted:
-        return msgspec.structs.replace(stayed, aborted=True)
+    except Stopped as stopped:
+        return NavigateOutcome(old_leaf=plan.old_leaf, new_leaf=plan.old_leaf, cancelled=True, aborted=stopped.aborted)
     entry = _write(branch, plan, body, asked.preparation.label)
     from_hook = body is not None and body.from_hook is True
     new_leaf = branch.leaf

@@ -6,9 +6,7 @@ was not made leaves everything as it was.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Sequence
 
 from sessiontree.core.compaction import Budget, CompactionPreparation
 from sessiontree.core.entries import JsonObject
@@ -29,8 +27,7 @@ from sessiontree.core.tokens import CHARACTERS_PER_TOKEN
 from sessiontree.errors import SessionTreeError
 from sessiontree.hooks.events import Signal
 from sessiontree.model.base import Model, Request, complete
-
-T = TypeVar("T")
+from sessiontree.ops.ask import unless_aborted
 
 
 class SummaryFailed(SessionTreeError):
@@ -40,25 +37,6 @@ class SummaryFailed(SessionTreeError):
         super().__init__(f"{model} made no summary: {reason}")
         self.model = model
         self.reason = reason
-
-
-class Aborted(Exception):
-    """The signal was given. It never leaves an operation, whose outcome says so instead."""
-
-
-async def unless_aborted(signal: Signal, work: Awaitable[T]) -> T:
-    """What `work` gives. Raises `Aborted` as soon as the signal is given, and ends the work."""
-    working = asyncio.ensure_future(work)
-    given = asyncio.ensure_future(signal.wait())
-    try:
-        await asyncio.wait({working, given}, return_when=asyncio.FIRST_COMPLETED)
-        if signal.aborted:
-            raise Aborted
-        return await working
-    finally:
-        for task in (working, given):
-            task.cancel()
-        await asyncio.gather(working, given, return_exceptions=True)
 
 
 class Summarizer:

@@ -1,0 +1,44 @@
+"""Asking the hooks, and giving up: by a handler that cancels, or by the signal."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from typing import TypeVar
+
+from sessiontree.hooks.bus import Hooks
+from sessiontree.hooks.events import Answer, Event, Signal
+
+T = TypeVar("T")
+E = TypeVar("E", bound=Event)
+
+
+class Stopped(Exception):
+    """A handler cancelled, or the signal was given. It never leaves an operation, whose outcome says so instead."""
+
+    def __init__(self, *, aborted: bool) -> None:
+        super().__init__("aborted" if aborted else "cancelled")
+        self.aborted = aborted
+
+
+async def ask(hooks: Hooks, event: E, signal: Signal) -> tuple[E, Answer]:
+    """The event as the handlers changed it, and their answer. Raises `Stopped`."""
+    asked, answer = await unless_aborted(signal, hooks.ask(event))
+    if answer.cancel:
+        raise Stopped(aborted=False)
+    return asked, answer
+
+
+async def unless_aborted(signal: Signal, work: Awaitable[T]) -> T:
+    """What `work` gives. Raises `Stopped` as soon as the signal is given, and ends the work."""
+    working = asyncio.ensure_future(work)
+    given = asyncio.ensure_future(signal.wait())
+    try:
+        await asyncio.wait({working, given}, return_when=asyncio.FIRST_COMPLETED)
+        if signal.aborted:
+            raise Stopped(aborted=True)
+        return await working
+    finally:
+        for task in (working, given):
+            task.cancel()
+        await asyncio.gather(working, given, return_exceptions=True)
