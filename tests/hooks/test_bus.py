@@ -286,7 +286,7 @@ def test_combining_step_by_step_equals_combining_at_once(first, second) -> None:
         Summary(summary="S"),
         ToolCallAnswer(reason="x"),
     ],
-    ids=repr,
+    ids=lambda junk: type(junk).__name__,
 )
 async def test_an_answer_that_the_event_does_not_allow_is_reported_and_left_out(hooks: Hooks, notices, junk) -> None:
     def odd(event, ctx):
