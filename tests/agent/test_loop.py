@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 import sessiontree as st
@@ -607,7 +609,47 @@ async def test_what_an_extension_writes_meanwhile_without_speaking_is_no_move(
     assert [entry.type for entry in session.head.path()][-3:] == ["custom", "message", "message"]
 
 
+async def test_nothing_is_asked_once_the_branch_has_been_moved(agent: MakeAgent, session: Session) -> None:
+    made = agent([call("c1", text="x")], "Never.", tools=[echo])
+    made.hooks.on("turn_end", lambda event, ctx: session.append(st.user("from elsewhere")))
+
+    outcome = await made.prompt("Go")
+
+    assert isinstance(outcome.error, BranchMoved)
+    assert len(scripted(made).requests) == 1
+
+
+async def test_going_on_with_another_model_is_written_down(agent: MakeAgent, session: Session) -> None:
+    await agent(ModelError("scripted:scripted", "server", "down")).prompt("Go")
+    other = ScriptedModel(["Here."], info=msgspec.structs.replace(INFO, model="other"))
+
+    assert (await agent(model=other).continue_()).ok
+
+    assert session.head.path()[-2].body == ModelChange(provider="scripted", model="other")
+
+
 # Responsive
+
+
+async def test_tools_that_take_long_do_not_hold_up_writing(tmp_path: Path) -> None:
+    session = st.create(file=tmp_path / "s.jsonl", durability="none")
+    let_go = threading.Event()
+
+    @tool(concurrent=True)
+    def block() -> str:
+        """Block a thread."""
+        let_go.wait(10)
+        return ""
+
+    busy = Agent(session.head, ScriptedModel([[call(f"c{number}", "block") for number in range(40)], "Done."]), [block])
+    events = recorded(busy.hooks)
+    blocking = asyncio.create_task(busy.prompt("Go"))
+    await wait_until(lambda: names(events).count("tool_start") == 40)
+    other = Agent(session.create_branch("other", current=False), ScriptedModel(["Here."]), system="")
+
+    assert (await asyncio.wait_for(other.prompt("Hi"), 5)).text == "Here."
+    let_go.set()
+    assert (await blocking).ok
 
 
 async def test_waiting_for_the_disk_does_not_hold_up_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

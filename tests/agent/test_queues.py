@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
+import pytest
+
 import sessiontree as st
+from sessiontree.agent.agent import Agent
 from sessiontree.agent.queues import Queued
 from sessiontree.agent.tool import tool
 from sessiontree.core.entries import CustomMessage
 from sessiontree.core.messages import ToolCall
+from sessiontree.errors import BranchMoved
 from sessiontree.hooks.events import Notice, QueueChanged, ToolUpdate
 from sessiontree.model.base import ModelError
-from sessiontree.model.scripted import Delay
+from sessiontree.model.scripted import Delay, ScriptedModel
 from sessiontree.session import Session
 from tests.agent.conftest import MakeAgent, last, recorded, said, scripted, sent
 
@@ -120,6 +125,34 @@ async def test_what_waits_survives_an_abort(agent: MakeAgent) -> None:
     assert (await asking).aborted
 
     assert made.queued.follow_up == ("later",)
+
+
+async def test_what_could_not_be_said_since_the_branch_was_moved_waits_on(agent: MakeAgent, session: Session) -> None:
+    async def move(request: Any) -> str:
+        await made.steer("Faster")
+        return "One."
+
+    made = agent(move)
+    made.hooks.on("turn_end", lambda event, ctx: session.append(st.user("from elsewhere")))
+
+    outcome = await made.prompt("Go")
+
+    assert isinstance(outcome.error, BranchMoved)
+    assert outcome.text == "One."
+    assert made.queued.steering == ("Faster",)
+
+
+async def test_what_was_to_stand_before_a_prompt_that_was_refused_waits_on(tmp_path: Path) -> None:
+    ours = st.create(file=tmp_path / "s.jsonl")
+    theirs = st.open(tmp_path / "s.jsonl")
+    made = Agent(ours.head, ScriptedModel(["One."]))
+    await made.next_turn(note("By the way"))
+    theirs.append(st.user("theirs"))
+
+    with pytest.raises(BranchMoved):
+        await made.prompt("Go")
+
+    assert made.queued.next_turn == ("By the way",)
 
 
 async def test_a_message_of_an_extension_is_written_at_once_when_nothing_runs(

@@ -22,7 +22,7 @@ from sessiontree.agent.tools.process import Ran, run_command
 from sessiontree.config import Config
 from sessiontree.core.entries import Body, CustomMessage, JsonObject, Message, ModelChange, ThinkingLevelChange
 from sessiontree.core.messages import ToolCall, bash_execution, role, user
-from sessiontree.errors import InvalidOperation
+from sessiontree.errors import BranchMoved, InvalidOperation
 from sessiontree.hooks.bus import Hooks
 from sessiontree.hooks.events import (
     Event,
@@ -146,7 +146,12 @@ class Agent:
         event, answer = await self.hooks.ask(Input(text=text))
         if answer.cancel:
             return Outcome(cancelled=True)
-        return await self._run([*self.queues.take("next_turn"), _user(event.text, images)])
+        held = self.queues.take("next_turn")
+        try:
+            return await self._run([*held, _user(event.text, images)])
+        except BranchMoved:  # nothing was written
+            self.queues.put_back("next_turn", held)
+            raise
 
     async def _run(self, opening: Sequence[Said]) -> Outcome:
         # Files are read elsewhere, since they may be slow; a text that was given is there.

@@ -32,7 +32,7 @@ from sessiontree.core.entries import (
     ThinkingLevelChange,
 )
 from sessiontree.core.messages import ToolCall, role, stop_reason, string, text, tool_calls
-from sessiontree.errors import SessionTreeError
+from sessiontree.errors import BranchMoved, SessionTreeError
 from sessiontree.hooks.bus import Hooks
 from sessiontree.hooks.events import (
     BeforeMessage,
@@ -127,12 +127,12 @@ class Run:
         try:
             await self._room.make()
             await self._say(opening)
-            while not self._signal.aborted:
+            while not self._signal.aborted and not self.record.left():
                 count += 1
                 turn = await self._turn(count)
                 last = turn.entry
                 if self.record.moved is not None:
-                    return Outcome(message=last, error=self.record.moved, aborted=self._signal.aborted)
+                    break
                 if turn.error is not None:
                     if not recovered and await self._recovered(turn):
                         recovered = True
@@ -144,7 +144,11 @@ class Run:
                     recovered = False
                 elif not turn.called:
                     break
-            return Outcome(message=last, aborted=self._signal.aborted)
+            return Outcome(message=last, error=self.record.moved, aborted=self._signal.aborted)
+        except BranchMoved as moved:
+            if last is None:
+                raise
+            return Outcome(message=last, error=moved)
         except _Cancelled:
             return Outcome(message=last, cancelled=True)
 
@@ -153,8 +157,12 @@ class Run:
         while not self._signal.aborted:
             due = self.agent.queues.due(run_ends=run_ends)
             if due:
+                try:
+                    await self._say(due)
+                except SessionTreeError:
+                    self.agent.queues.put_back("steering", due)
+                    raise
                 await self._hooks.tell(self.agent.queues.changed())
-                await self._say(due)
             await self._room.make()
             if due or not run_ends or not self.agent.queues.has_due:
                 return bool(due)
@@ -249,10 +257,8 @@ class Run:
 
     async def _say(self, messages: Sequence[Said]) -> None:
         """Write what users and extensions say, and before it the settings that hold from here on."""
-        if not messages:
-            return
         bodies = [*self._settings(), *[await self._before(said) for said in messages]]
-        for entry in await self.record.extend(bodies):
+        for entry in await self.record.extend(bodies) if bodies else ():
             await tell_written(self._hooks, entry)
 
     async def _write(self, body: Body) -> Entry:
@@ -263,9 +269,10 @@ class Run:
 
     async def write_annexes(self) -> None:
         """Write what waited for the end of the turn, and what comes while that is done."""
-        while annexes := self.agent.queues.take_annexes():
-            for body in annexes:
-                await self._write(body)
+        annexes = self.agent.queues.annexes
+        while annexes:
+            await self._write(annexes[0])
+            del annexes[0]
 
     async def _before(self, body: Body) -> Body:
         if not isinstance(body, Message):
@@ -291,7 +298,7 @@ class Run:
 
     async def _recovered(self, turn: _Turn) -> bool:
         """After an answer that failed since the conversation is too long: whether it is short enough to ask again."""
-        if not isinstance(turn.error, ModelError) or turn.error.kind != "overflow":
+        if not isinstance(turn.error, ModelError) or turn.error.kind != "overflow" or not self._room.enabled:
             return False
         await self.record.extend([ContextEdit(target=turn.entry.id, replacement=None)])
         return await self._room.make_after_overflow()

@@ -7,6 +7,7 @@ they are written as soon as the turn that runs has ended.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal, TypeAlias
 
 from msgspec import Struct
@@ -52,9 +53,9 @@ class Queues:
         taken, self._waiting[queue] = self._waiting[queue], []
         return taken
 
-    def take_annexes(self) -> list[Body]:
-        taken, self.annexes = self.annexes, []
-        return taken
+    def put_back(self, queue: QueueName, messages: Sequence[Said]) -> None:
+        """Let what could not be said wait again, before all else."""
+        self._waiting[queue][:0] = messages
 
     def listed(self) -> Queued:
         return Queued(**{name: tuple(map(words, waiting)) for name, waiting in self._waiting.items()})

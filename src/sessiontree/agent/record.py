@@ -8,7 +8,9 @@ in a thread, one write after the other.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 
 from sessiontree.core.entries import Body, Entry, EntryId
 from sessiontree.errors import BranchMoved, NotFound, SessionTreeError
@@ -16,6 +18,18 @@ from sessiontree.session import Branch
 
 SPEAKING = frozenset({"message", "custom_message", "branch_summary", "compaction", "reset_boundary"})
 """Entries that change what a model sees. Others, written by an extension say, are no move."""
+
+WRITERS = 4
+"""Threads that write, of their own, so that tools and handlers that take long in theirs hold up no writing."""
+
+
+@cache
+def _writers() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(WRITERS, thread_name_prefix="sessiontree-writer")
+
+
+def _in_thread(write: Callable[[Sequence[Body]], list[Entry]], bodies: Sequence[Body]) -> Awaitable[list[Entry]]:
+    return asyncio.get_running_loop().run_in_executor(_writers(), write, bodies)
 
 
 class Record:
@@ -36,20 +50,25 @@ class Record:
                 self.moved = error
         return self.at
 
+    def left(self) -> bool:
+        """Whether the branch is elsewhere now."""
+        self.follow()
+        return self.moved is not None
+
     async def extend(self, bodies: Sequence[Body]) -> list[Entry]:
         """Write entries where the run stands. Raises `BranchMoved`, with nothing written."""
         async with self._writing:
-            return self._took(await asyncio.to_thread(self._extend, bodies))
+            return self._took(await _in_thread(self._extend, bodies))
 
     async def extend_or_late(self, bodies: Sequence[Body]) -> list[Entry]:
         """Write entries where the run stands, or as late results where the branch has been moved."""
         async with self._writing:
             if self.moved is None:
                 try:
-                    return self._took(await asyncio.to_thread(self._extend, bodies))
+                    return self._took(await _in_thread(self._extend, bodies))
                 except (BranchMoved, NotFound) as error:
                     self.moved = error
-            return self._took(await asyncio.to_thread(self._late, bodies))
+            return self._took(await _in_thread(self._late, bodies))
 
     def _took(self, entries: list[Entry]) -> list[Entry]:
         self.at = entries[-1].id

@@ -44,10 +44,15 @@ class Room:
     def _settings(self) -> CompactionSettings:
         return self._agent.settings.compaction_of(self._agent.model.info.name)
 
+    @property
+    def enabled(self) -> bool:
+        """Whether anything is compacted without being asked for."""
+        return self._settings.enabled
+
     async def make(self) -> None:
         """Compact a conversation that has grown too long."""
         settings, window = self._settings, self._agent.model.info.context_window
-        if self._failed or not settings.enabled or self._agent.stop.signal.aborted:
+        if self._failed or not self.enabled or self._agent.stop.signal.aborted:
             return
         limit = budget(window, settings.reserve_tokens, settings.keep_recent_tokens).limit
         tree, leaf = self._record.branch.session.tree, self._record.follow()
@@ -58,7 +63,7 @@ class Room:
 
     async def make_after_overflow(self) -> bool:
         """Compact a conversation that the model refused as too long, and say whether asking again is worth it."""
-        return self._settings.enabled and await self._try("overflow")
+        return await self._try("overflow")
 
     async def _try(self, reason: CompactReason) -> bool:
         try:

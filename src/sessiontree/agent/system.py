@@ -70,7 +70,7 @@ def _read(path: str) -> str:
     try:
         with open(path, "rb") as file:
             raw = file.read(LARGEST + 1)
-    except OSError:
-        return ""
+    except OSError as error:
+        return f"[The file could not be read: {error.strerror or error}.]"
     text = raw[:LARGEST].decode("utf-8", "replace").strip()
     return f"{text}\n\n[The file goes on; only its first {LARGEST >> 10} KiB are here.]" if len(raw) > LARGEST else text

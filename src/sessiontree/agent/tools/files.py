@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 import tempfile
@@ -65,14 +66,17 @@ def write_whole(path: str, data: bytes) -> None:
     folder = os.path.dirname(target)
     os.makedirs(folder, exist_ok=True)
     try:
-        mode = stat.S_IMODE(os.stat(target).st_mode)
+        old = os.stat(target)
     except FileNotFoundError:
-        mode = 0o666 & ~_umask()
+        old = None
     fd, temporary = tempfile.mkstemp(prefix=".sessiontree-", dir=folder)
     try:
         with os.fdopen(fd, "wb") as file:
             file.write(data)
-            os.fchmod(file.fileno(), mode)
+            if old is not None and (old.st_uid, old.st_gid) != (os.geteuid(), os.getegid()):
+                with contextlib.suppress(PermissionError):
+                    os.fchown(fd, old.st_uid, old.st_gid)
+            os.fchmod(fd, 0o666 & ~_umask() if old is None else stat.S_IMODE(old.st_mode))
         os.replace(temporary, target)
     except BaseException:
         os.unlink(temporary)
