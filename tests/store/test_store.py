@@ -1,11 +1,13 @@
 """One suite for every store. A new back end joins by adding a line to `STORES`."""
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from sessiontree.errors import Conflict, NotFound, StoreError
+from sessiontree.format.codec import LINE_LIMIT
 from sessiontree.store.base import Store
 from sessiontree.store.jsonl import JsonlStore
 from sessiontree.store.memory import MemoryStore
@@ -133,3 +135,47 @@ def test_closing_twice_is_fine_and_writing_goes_on_by_opening_again(handle: Open
     store.append([b"one"], after=cursor)
 
     assert store.read().data == b"header\none\n"
+
+
+def test_a_batch_with_a_line_that_cannot_be_kept_is_refused_as_a_whole(handle: Open) -> None:
+    store = handle()
+    cursor = store.create([b"header"])
+
+    with pytest.raises(StoreError, match="newline"):
+        store.append([b"one", b"two\nthree"], after=cursor)
+    with pytest.raises(StoreError, match="over the limit"):
+        store.append([b"one", bytes(LINE_LIMIT + 1)], after=cursor)
+
+    assert handle().read().data == b"header\n"
+    assert store.append([], after=cursor) == cursor
+
+
+def test_batches_of_several_writers_are_all_there_and_none_is_torn_apart(handle: Open) -> None:
+    handle().create([b"header"])
+
+    def write(name: str) -> None:
+        store = handle()
+        for number in range(20):
+            cursor = store.read().cursor
+            while True:
+                try:
+                    store.append([f"{name} {number} {part}".encode() for part in range(3)], after=cursor)
+                    break
+                except Conflict:
+                    cursor = store.read(cursor).cursor
+
+    writers = [threading.Thread(target=write, args=(name,)) for name in "abc"]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join(60)
+
+    lines = handle().read().data.decode().splitlines()[1:]
+    batches = [lines[at : at + 3] for at in range(0, len(lines), 3)]
+    assert all(batch == [f"{batch[0][:-2]} {part}" for part in range(3)] for batch in batches)
+        f"{name} {number} 0" for name in "abc" for number in range(20)
+    )
+    for name in "abc":
+        assert [line for line in lines if line.startswith(name)] == [
+            f"{name} {number} {part}" for number in range(20) for part in range(3)
+        ]

@@ -10,6 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
+from sessiontree.errors import StoreError
+from sessiontree.format.codec import LINE_LIMIT
+
 
 class Cursor(NamedTuple):
     """A place in a store up to which a reader has read. Opaque to everyone but its store."""
@@ -55,7 +58,7 @@ class Store(Protocol):
         ...
 
     def append(self, lines: Sequence[bytes], *, after: Cursor) -> Cursor:
-        """Add `lines` as one unit. Raises `Conflict`, with nothing written, if others wrote since `after`."""
+        """Add `lines`, all or none. Raises `Conflict`, with nothing written, if others wrote since `after`."""
         ...
 
     def replace(self, lines: Sequence[bytes], *, after: Cursor) -> Cursor:
@@ -63,3 +66,13 @@ class Store(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+def joined(lines: Sequence[bytes], where: str) -> bytes:
+    """Lines as they are kept, each with its newline. Raises `StoreError` for one that cannot be."""
+    for line in lines:
+        if b"\n" in line:
+            raise StoreError(where, "a line cannot hold a newline")
+        if len(line) > LINE_LIMIT:
+            raise StoreError(where, f"a line of {len(line)} bytes is over the limit of {LINE_LIMIT}")
+    return b"\n".join([*lines, b""])

@@ -26,7 +26,7 @@ from typing import Literal, TypeAlias
 
 from sessiontree.errors import Conflict, NotFound, StoreError
 from sessiontree.format.codec import LINE_LIMIT, NotJson, read_object
-from sessiontree.store.base import Chunk, Cursor
+from sessiontree.store.base import Chunk, Cursor, joined
 from sessiontree.store.batch import end_of
 from sessiontree.store.files import (
     Identity,
@@ -74,7 +74,7 @@ class JsonlStore:
         self._lock = Lock(lock_of(self._file))
 
     def create(self, lines: Sequence[bytes]) -> Cursor:
-        data = self._joined(lines)
+        data = joined(lines, self.where)
         make_private_directory(self._folder)
         sync = self.durability != "none"
         try:
@@ -252,7 +252,7 @@ class JsonlStore:
         return Conflict(self.where, "the file was truncated by another program")
 
     def append(self, lines: Sequence[bytes], *, after: Cursor) -> Cursor:
-        data = self._joined(lines)
+        data = joined(lines, self.where)
         try:
             with self._locked():
                 fd = self._at(after)
@@ -272,7 +272,7 @@ class JsonlStore:
             raise self._failed(error) from error
 
     def replace(self, lines: Sequence[bytes], *, after: Cursor) -> Cursor:
-        data = self._joined(lines)
+        data = joined(lines, self.where)
         try:
             with self._locked():
                 self._at(after)
@@ -384,14 +384,6 @@ class JsonlStore:
         return self._lock
 
     # Writing
-
-    def _joined(self, lines: Sequence[bytes]) -> bytes:
-        for line in lines:
-            if b"\n" in line:
-                raise StoreError(self.where, "a line cannot hold a newline")
-            if len(line) > LINE_LIMIT:
-                raise StoreError(self.where, f"a line of {len(line)} bytes is over the limit of {LINE_LIMIT}")
-        return b"\n".join([*lines, b""])
 
     def _write(self, fd: int, data: bytes, start: int) -> None:
         try:

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterator, Sequence
 
 from sessiontree.errors import Conflict, NotFound, StoreError
-from sessiontree.store.base import Chunk, Cursor
+from sessiontree.store.base import Chunk, Cursor, joined
 
 
 class MemoryStore:
@@ -21,7 +21,7 @@ class MemoryStore:
         with self._lock:
             if self._data is not None:
                 raise StoreError(self.where, "the session exists already")
-            self._data = bytearray(_joined(lines))
+            self._data = bytearray(joined(lines, self.where))
             return self._cursor()
 
     def end(self) -> Chunk:
@@ -54,14 +54,14 @@ class MemoryStore:
     def append(self, lines: Sequence[bytes], *, after: Cursor) -> Cursor:
         with self._lock:
             self._check(after)
-            self._lines().extend(_joined(lines))
+            self._lines().extend(joined(lines, self.where))
             return self._cursor()
 
     def replace(self, lines: Sequence[bytes], *, after: Cursor) -> Cursor:
         with self._lock:
             self._check(after)
             self.backups.append(bytes(self._lines()))
-            self._data = bytearray(_joined(lines))
+            self._data = bytearray(joined(lines, self.where))
             self._generation += 1
             return self._cursor()
 
@@ -79,7 +79,3 @@ class MemoryStore:
     def _check(self, after: Cursor) -> None:
         if after != self._cursor():
             raise Conflict(self.where, "others wrote first")
-
-
-def _joined(lines: Sequence[bytes]) -> bytes:
-    return b"".join(line + b"\n" for line in lines)
