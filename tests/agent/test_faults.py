@@ -1,0 +1,64 @@
+"""Handlers that fail at any event of a run: the run goes on, or is undone, and the session is whole."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from sessiontree.agent.tool import tool
+from sessiontree.core.messages import ToolCall
+from sessiontree.hooks.bus import Hooks
+from sessiontree.hooks.events import NAMES, BeforeToolCall, Notice
+from sessiontree.session import Session
+from tests.agent.conftest import MakeAgent, recorded, said, scripted
+
+EVENTS = [
+    "input", "run_start", "before_message", "message_start", "turn_start", "before_request", "message_delta",
+    "message_end", "before_tool_call", "tool_start", "tool_result", "tool_end", "turn_end", "run_end", "queue_changed",
+]  # fmt: skip
+
+
+def broken(event: Any, context: Any) -> Any:
+    raise RuntimeError("a bug in an extension")
+
+
+def junk(event: Any, context: Any) -> Any:
+    return {"no such field": 1}
+
+
+async def hanging(event: Any, context: Any) -> Any:
+    await asyncio.sleep(60)
+
+
+@tool
+async def look() -> str:
+    """Look."""
+    return "seen"
+
+
+@pytest.mark.parametrize("handler", [broken, junk, hanging], ids=lambda handler: handler.__name__)
+@pytest.mark.parametrize("name", EVENTS)
+async def test_a_handler_that_fails_is_told_of_and_the_run_goes_on(
+    agent: MakeAgent, session: Session, name: str, handler: Any
+) -> None:
+    hooks = Hooks()
+    hooks.on(name, handler, deadline=0.02)
+    made = agent([ToolCall("c1", "look", {})], "Done.", "More.", tools=[look], hooks=hooks)
+    events = recorded(hooks)
+    await made.follow_up("And then?")
+
+    outcome = await asyncio.wait_for(made.prompt("Go"), 20)
+
+    assert outcome.text == "More."
+    blocked = name == NAMES[BeforeToolCall]
+    told = [event.text for event in events if isinstance(event, Notice)]
+    assert all(f"(at {name})" in text for text in told)
+    assert told or handler is junk
+    lines = said(session.head)
+    assert lines[:2] == ["user: Go", "assistant: "]
+    assert ("blocked" in lines[2]) if blocked else (lines[2] == "toolResult: seen")
+    assert lines[3:] == ["assistant: Done.", "user: And then?", "assistant: More."]
+    assert [problem for problem in session.problems if problem.severity == "fault"] == []
+    assert not scripted(made)._answers
