@@ -173,8 +173,6 @@ def test_batches_of_several_writers_are_all_there_and_none_is_torn_apart(handle:
     lines = handle().read().data.decode().splitlines()[1:]
     batches = [lines[at : at + 3] for at in range(0, len(lines), 3)]
     assert all(batch == [f"{batch[0][:-2]} {part}" for part in range(3)] for batch in batches)
-        f"{name} {number} 0" for name in "abc" for number in range(20)
-    )
     for name in "abc":
         assert [line for line in lines if line.startswith(name)] == [
             f"{name} {number} {part}" for number in range(20) for part in range(3)
