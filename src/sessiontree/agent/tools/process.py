@@ -127,7 +127,7 @@ async def _end(process: asyncio.subprocess.Process) -> None:
         _send(process.pid, signal.SIGTERM)
         end = time.monotonic() + GRACE
         while _alive(process.pid) and time.monotonic() < end:
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(0.03)
     finally:
         _send(process.pid, signal.SIGKILL)
     await process.wait()
@@ -139,10 +139,23 @@ def _send(group: int, sent: signal.Signals) -> None:
 
 
 def _alive(group: int) -> bool:
+    """Whether anybody in a group still runs. Those who have ended count no more, though nobody may have taken note."""
     try:
         os.killpg(group, 0)
     except ProcessLookupError:
         return False
     except PermissionError:  # what became another user's
         return True
-    return True
+    try:
+        return any(_runs_in(group, pid) for pid in os.listdir("/proc") if pid.isdigit())
+    except OSError:  # a system that does not tell
+        return True
+
+
+def _runs_in(group: int, pid: str) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            state, _, its_group, *_ = file.read().rpartition(b")")[2].split()
+    except (OSError, ValueError):
+        return False
+    return int(its_group) == group and state not in (b"Z", b"X")
