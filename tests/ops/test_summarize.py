@@ -111,6 +111,42 @@ async def test_a_conversation_longer_than_the_window_is_summarized_in_steps_each
         assert sum(f"m{number}x" in prompt for prompt in prompts) == 1
 
 
+OVERFLOW = ModelError("m", "overflow", "too long")
+
+
+async def test_a_model_that_refuses_a_conversation_as_too_long_is_shown_half_of_it_at_once() -> None:
+    model = ScriptedModel([OVERFLOW, "S1", "S2"], info=SMALL)
+    long = tuple(user(words(600, f"m{number}x")).message for number in range(4))
+
+    made = await summarizer(model).compaction(preparation(messages=long))
+
+    refused, first, second = (asked(request) for request in model.requests)
+    assert made == "S2"
+    assert len(first) < 0.7 * len(refused)
+    assert "m0x" in first
+    assert "m3x" in second
+
+
+async def test_a_branch_that_is_refused_as_too_long_is_shown_from_nearer_to_its_end() -> None:
+    model = ScriptedModel([OVERFLOW, OVERFLOW, "S"], info=SMALL)
+    long = tuple(user(words(600, f"m{number}x")).message for number in range(4))
+
+    assert await summarizer(model).branch(long) == "S"
+    assert ["m1x" in asked(request) for request in model.requests] == [True, False, False]
+    assert "m3x" in asked(model.requests[-1])
+
+
+async def test_a_model_that_refuses_everything_is_not_asked_for_ever() -> None:
+    model = ScriptedModel([OVERFLOW] * 99)
+
+    with pytest.raises(ModelError, match="too long"):
+        await summarizer(model).branch(TALK)
+    with pytest.raises(ModelError, match="too long"):
+        await summarizer(model).compaction(preparation(messages=TALK))
+
+    assert len(model.requests) == 8
+
+
 async def test_a_split_turn_takes_two_questions_one_after_the_other() -> None:
     model = ScriptedModel(["HISTORY", "PREFIX"])
 

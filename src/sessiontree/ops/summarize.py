@@ -26,8 +26,11 @@ from sessiontree.core.summaries import (
 from sessiontree.core.tokens import CHARACTERS_PER_TOKEN
 from sessiontree.errors import SessionTreeError
 from sessiontree.hooks.events import Signal
-from sessiontree.model.base import Model, Request, complete
+from sessiontree.model.base import Model, ModelError, Request, complete
 from sessiontree.ops.ask import unless_aborted
+
+LEAST_PART = 1 / 8
+"""Of the estimated room. A token may be a single character, where four were thought to be one."""
 
 
 class SummaryFailed(SessionTreeError):
@@ -48,6 +51,8 @@ class Summarizer:
         self._shares = shares
         self._thinking = thinking if model.info.thinking else "off"
         self._task = task_for(shares.window)
+        self._part = 1.0
+        """How much of the room is used: less for texts with more tokens than was estimated."""
         self._used: list[JsonObject] = []
 
     @property
@@ -83,7 +88,11 @@ class Summarizer:
             task = self._task.merge if merged else self._task.branch
             return branch_prompt(conversation, task, instructions=instructions, replace=replace)
 
-        return await self._ask(prompt(newest(messages, self._room(prompt("")))))
+        while True:
+            try:
+                return await self._ask(prompt(newest(messages, self._room(prompt("")))))
+            except ModelError as error:
+                self._use_less(error)
 
     async def _fold(
         self, messages: Sequence[JsonObject], summary: str | None, prompt: Callable[[str, str | None], str]
@@ -92,14 +101,24 @@ class Summarizer:
         texts = [words for message in messages if (words := spoken(message)) is not None]
         while texts:
             talk, taken = portion(texts, self._room(prompt("", summary)))
-            texts = texts[taken:]
-            summary = await self._ask(prompt(talk, summary))
+            try:
+                summary = await self._ask(prompt(talk, summary))
+            except ModelError as error:
+                self._use_less(error)
+            else:
+                texts = texts[taken:]
         return summary
+
+    def _use_less(self, error: ModelError) -> None:
+        """Halve what is shown at once to a model that refused it as too long; other errors are raised."""
+        if error.kind != "overflow" or self._part <= LEAST_PART:
+            raise error
+        self._part /= 2
 
     def _room(self, rest: str) -> int:
         """Tokens that a conversation may have in a request that also has `rest`."""
         beside = (len(SYSTEM) + len(rest)) // CHARACTERS_PER_TOKEN
-        return max(self._shares.limit - beside, self._shares.window // 4)
+        return int(max(self._shares.limit - beside, self._shares.window // 4) * self._part)
 
     async def _ask(self, prompt: str) -> str:
         limit = self._model.info.output_limit
