@@ -159,9 +159,10 @@ def test_as_json_the_header_and_every_event_is_a_line(cli: Run, server: Server) 
     assert lines[0]["id"] == st.sessions()[0].id
     kinds = [line["type"] for line in lines[1:] if line["type"] != "message_delta"]
     assert kinds == [
-        "run_start", "message_start", "message_end",
+        "session_start", "run_start", "message_start", "message_end",
         "turn_start", "message_start", "message_end", "tool_start", "message_start", "message_end", "tool_end",
         "turn_end", "turn_start", "message_start", "message_end", "turn_end", "run_end",
+        "session_shutdown",
     ]  # fmt: skip
     assert "".join(line["text"] for line in lines if line["type"] == "message_delta" and line["kind"] == "text") == (
         "Nothing."
@@ -170,7 +171,7 @@ def test_as_json_the_header_and_every_event_is_a_line(cli: Run, server: Server) 
     assert start["call"] == {"id": "c1", "name": "ls", "arguments": {}}
     ended = [line["entry"] for line in lines if line["type"] == "message_end"]
     assert [entry["message"]["role"] for entry in ended] == ["user", "assistant", "toolResult", "assistant"]
-    assert lines[-1] == {"type": "run_end", "aborted": False, "error": None}
+    assert lines[-2] == {"type": "run_end", "aborted": False, "error": None}
 
 
 def test_questions_to_handlers_are_no_news() -> None:

@@ -58,6 +58,7 @@ MODULES = {
     **dict.fromkeys(("branch", "switch"), "write"),
     **dict.fromkeys(("navigate", "pop"), "ops"),
     **dict.fromkeys(("undo", "label", "fork"), "write"),
+    "fan-out": "fan_out",
     **dict.fromkeys(("merge", "promote", "cherry-pick", "rebase", "compact", "uncompact"), "ops"),
     **dict.fromkeys(("compare", "diff"), "read"),
     "migrate": "write",

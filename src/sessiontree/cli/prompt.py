@@ -6,13 +6,15 @@ import os
 import signal
 import stat
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from sessiontree import catalog
 from sessiontree.cli.app import app, branch_option, opened, tell_set_aside
+from sessiontree.cli.desk import PrintedUi, Working, extension_option
 from sessiontree.cli.output import dim, echo_json, safe, safe_lines
 from sessiontree.core.entries import Header, JsonObject
 from sessiontree.core.messages import image
@@ -21,9 +23,9 @@ from sessiontree.format.codec import read_object
 from sessiontree.session import Branch, Session
 
 if TYPE_CHECKING:
-    from sessiontree.agent.agent import Agent
     from sessiontree.agent.loop import Outcome
     from sessiontree.agent.tool import Tool
+    from sessiontree.commands.desk import Desk, Submitted
     from sessiontree.config import Config
     from sessiontree.hooks.bus import Hooks
     from sessiontree.hooks.events import Event
@@ -51,7 +53,8 @@ LEVELS = ("off", "minimal", "low", "medium", "high", "xhigh")
 )
 @click.option("--thinking", type=click.Choice(LEVELS), help="How much the model thinks before it answers.")
 @click.option("--tools", metavar="NAMES", help="Which built-in tools it may use, with commas between; all by default.")
-@click.option("--no-tools", is_flag=True, help="It may use no tools.")
+@click.option("--no-tools", is_flag=True, help="It may use none of them.")
+@extension_option
 @click.option(
     "--mode", type=click.Choice(["text", "json"]), default="text", help="Print the answer, or every event a line."
 )
@@ -66,34 +69,37 @@ def prompt(
     thinking: str | None,
     tools: str | None,
     no_tools: bool,
+    extensions: tuple[str, ...],
     mode: str,
 ) -> int:
     """Prompt the model once and print its answer. `sessiontree -p` is short for it.
 
-    What is piped in follows the text. Exit codes: 0, 1 for an error, 3 when the model failed, 130 when aborted.
+    A text that begins with a slash is a command: `/help` lists them. What is piped in follows the text.
+
+    Exit codes: 0, 1 for an error, 3 when the model failed, 130 when aborted.
     """
     if sum(map(bool, (recent, session, fork, no_session))) > 1:
         raise click.UsageError("give one of --continue, --session, --fork and --no-session")
-    if tools is not None and no_tools:
-        raise click.UsageError("give --tools or --no-tools")
     if branch is not None and no_session:
         raise click.UsageError("--branch needs a session")
     from sessiontree import config
-    from sessiontree.agent.agent import Agent
+    from sessiontree.commands.desk import Desk
     from sessiontree.hooks.bus import Hooks
     from sessiontree.model.find import NoModel
 
-    text, images = _prompt(words)
-    chosen = () if no_tools else _tools(tools)
+    text, images, is_command = _prompt(words)
+    chosen = chosen_tools(tools, no_tools)
     settings, hooks = config.load(), Hooks()
     source: Session | None = None
     if recent or session or fork or branch:
         source = opened(fork or session or catalog.RECENT, read_only=fork is not None)
     before = None if source is None else source.head if branch is None else source.branch(branch)
+    asked: Model | None = None
     try:
         asked = chosen_model(model, before, settings, hooks)
     except NoModel as error:
-        return _failed(error, MODEL_FAILED)
+        if not is_command:
+            return _failed(error, MODEL_FAILED)
     if source is not None and fork is not None:
         target = catalog.fork(source, at=branch or "HEAD")
     else:
@@ -101,22 +107,42 @@ def prompt(
     level = thinking or (None if source is not None else settings.thinking)
     with target:
         on = before if before is not None and target is source else target.head
-        code = _answer(Agent(on, asked, chosen, hooks, settings=settings, thinking=level), text, images, mode)
+        desk = Desk(
+            target,
+            branch=on,
+            model=asked,
+            tools=chosen,
+            hooks=hooks,
+            settings=settings,
+            thinking=level,
+            ui=PrintedUi(),
+        )
+        code = _answer(Working(desk, extensions), text, images, mode, is_command=is_command)
         tell_set_aside(target)
     return code
 
 
-def _tools(names: str | None) -> tuple[Tool, ...]:
+def chosen_tools(names: str | None, none: bool) -> tuple[Tool, ...]:
+    """The built-in tools of these names, or all."""
     from sessiontree.agent.tools import builtin_tools
 
+    if names is not None and none:
+        raise click.UsageError("give --tools or --no-tools")
+    if none:
+        return ()
     return builtin_tools() if names is None else builtin_tools(*filter(None, map(str.strip, names.split(","))))
 
 
 # What is said
 
 
-def _prompt(words: Sequence[str]) -> tuple[str, list[JsonObject]]:
-    """The text and the images of the prompt: files first, then what was typed, then what was piped in."""
+def _prompt(words: Sequence[str]) -> tuple[str, list[JsonObject], bool]:
+    """The text and the images of the prompt: files first, then what was typed, then what was piped in.
+
+    And whether it is a command, which only what was typed can be.
+    """
+    from sessiontree.commands.command import typed as called
+
     files = [word[1:] for word in words if word.startswith("@")]
     typed = " ".join(word for word in words if not word.startswith("@"))
     included = [_included(path) for path in files]
@@ -124,7 +150,7 @@ def _prompt(words: Sequence[str]) -> tuple[str, list[JsonObject]]:
     text = "\n\n".join(part for part in parts if part)
     if not text.strip():
         raise click.UsageError("there is nothing to say: give a TEXT, or pipe one in")
-    return text, [part for part in included if not isinstance(part, str)]
+    return text, [part for part in included if not isinstance(part, str)], not included and called(typed) is not None
 
 
 def _included(path: str) -> str | JsonObject:
@@ -155,18 +181,20 @@ def _piped() -> str:
 # The answer
 
 
-def _answer(agent: Agent, text: str, images: list[JsonObject], mode: str) -> int:
+def _answer(working: Working, text: str, images: list[JsonObject], mode: str, *, is_command: bool) -> int:
     import asyncio
 
     from sessiontree.model.base import ModelError
 
-    printer = _Events(agent.branch.session.header) if mode == "json" else _Text()
-    guard = _Guard(agent, printer)
-    agent.hooks.listen(guard.show)
-    outcome = asyncio.run(_run(agent, text, images))
+    desk = working.desk
+    printer = _Events(desk.session.header) if mode == "json" else _Text()
+    guard = _Guard(desk, printer)
+    desk.hooks.listen(guard.show)
+    outcome = asyncio.run(_run(working, guard, text, images, is_command=is_command))
     if guard.broken:
         raise BrokenPipeError
-    printer.end(outcome)
+    if outcome is None:
+        return 0
     if outcome.aborted:
         return _failed("aborted", ABORTED)
     if outcome.error is not None:
@@ -174,9 +202,13 @@ def _answer(agent: Agent, text: str, images: list[JsonObject], mode: str) -> int
     return _failed("a handler did not let it happen", FAILED) if outcome.cancelled else 0
 
 
-async def _run(agent: Agent, text: str, images: list[JsonObject]) -> Outcome:
+async def _run(
+    working: Working, guard: _Guard, text: str, images: list[JsonObject], *, is_command: bool
+) -> Outcome | None:
     """Run, and abort at the first signal; a second one ends the program."""
     import asyncio
+
+    from sessiontree.commands.desk import Submitted
 
     loop = asyncio.get_running_loop()
     signals = (signal.SIGINT, signal.SIGTERM)
@@ -184,14 +216,20 @@ async def _run(agent: Agent, text: str, images: list[JsonObject]) -> Outcome:
     def give_up() -> None:
         for number in signals:
             loop.remove_signal_handler(number)
-        agent.abort()
+        working.desk.abort()
 
     try:
         for number in signals:
             loop.add_signal_handler(number, give_up)
     except (RuntimeError, ValueError):  # not in the main thread: somebody else's signals
         pass
-    return await agent.prompt(text, images)
+    async with working as desk:
+        if is_command:
+            submitted = await desk.submit(text)
+        else:
+            submitted = Submitted(outcome=await desk.agent.prompt(text, images))
+        guard.end(submitted)
+    return submitted.outcome
 
 
 def _failed(error: SessionTreeError | str, code: int) -> int:
@@ -224,19 +262,25 @@ def chosen_model(name: str | None, branch: Branch | None, settings: Config, hook
 class _Guard:
     """Shows events to a printer. When nobody takes what it prints any more, the run is given up."""
 
-    def __init__(self, agent: Agent, printer: _Events | _Text) -> None:
-        self._agent = agent
+    def __init__(self, desk: Desk, printer: _Events | _Text) -> None:
+        self._desk = desk
         self._printer = printer
         self.broken = False
 
     def show(self, event: Event) -> None:
+        self._print(partial(self._printer.show, event))
+
+    def end(self, submitted: Submitted) -> None:
+        self._print(partial(self._printer.end, submitted))
+
+    def _print(self, printed: Callable[[], None]) -> None:
         if self.broken:
             return
         try:
-            self._printer.show(event)
+            printed()
         except BrokenPipeError:
             self.broken = True
-            self._agent.abort()
+            self._desk.abort()
 
 
 class _Events:
@@ -252,8 +296,9 @@ class _Events:
         if wire is not None:
             echo_json(wire)
 
-    def end(self, outcome: Outcome) -> None:
-        pass
+    def end(self, submitted: Submitted) -> None:
+        if submitted.text or submitted.editor_text:
+            echo_json({"type": "command_end", "text": submitted.text, "editorText": submitted.editor_text})
 
 
 class _Text:
@@ -283,6 +328,8 @@ class _Text:
             case _:
                 pass
 
-    def end(self, outcome: Outcome) -> None:
-        if not self._live and outcome.text:
-            click.echo(safe_lines(outcome.text))
+    def end(self, submitted: Submitted) -> None:
+        for said in filter(None, (submitted.text, submitted.editor_text)):
+            click.echo(safe_lines(said))
+        if not self._live and submitted.outcome is not None and submitted.outcome.text:
+            click.echo(safe_lines(submitted.outcome.text))

@@ -49,6 +49,8 @@ class Submitted(Struct, frozen=True, kw_only=True):
 
     text: str = ""
     """What a command or the shell has to say."""
+    editor_text: str | None = None
+    """What a command has put in the editor."""
     outcome: Outcome | None = None
     """How the model's run ended, if there was one."""
 
@@ -88,6 +90,7 @@ class Desk:
         self._added: dict[str, Tool] = {}
         self._system = system
         self._signal: Signal | None = None
+        self._edited: str | None = None
         self._branch = branch
         """The branch that is worked on, where that is not the current one."""
         self._agent: Agent | None = None
@@ -209,8 +212,10 @@ class Desk:
     async def submit(self, line: str, images: Sequence[JsonObject] = ()) -> Submitted:
         """Do what a line says: a command, `!` or `!!` and something for the shell, or words for the model."""
         if typed(line) is not None:
+            self._edited = None
             done = await self.commands.run(self, line)
-            return Submitted(text=done.text, outcome=await self._follow(done))
+            words = self._edited
+            return Submitted(text=done.text, editor_text=words, outcome=await self._follow(done))
         if line.startswith("!"):
             command = line.lstrip("!").strip()
             ran = await self.agent.bash(command, in_context=not line.startswith("!!"))
@@ -322,7 +327,11 @@ class Desk:
         if self._agent is not None and not self._agent.running:
             self._agent.branch = self.branch
         self.host.changed()
+        self._edit(words)
+
+    def _edit(self, words: str | None) -> None:
         if words is not None:
+            self._edited = words
             self.host.put_in_editor(words)
 
     # Going over to another session
@@ -348,8 +357,7 @@ class Desk:
         outcome = await fork(self.session, place, hooks=self.hooks, position=position)
         if outcome.session is not None:
             await self._take_over(outcome.session, "fork")
-            if outcome.editor_text is not None:
-                self.host.put_in_editor(outcome.editor_text)
+            self._edit(outcome.editor_text)
         return outcome
 
     async def _go_over(self, make: Callable[[], Session], reason: Literal["new", "resume"], file: str | None) -> bool:
@@ -389,9 +397,9 @@ class Desk:
             self.hooks.show(Notice(level="warning", text=f"{error}; {instead}"))
             return model
 
-    async def set_model(self, name: str) -> Model:
-        """Another model from here on."""
-        model = self.models.find(name)
+    async def set_model(self, wanted: str | Model) -> Model:
+        """Another model from here on, by its name or as it was found already."""
+        model = self.models.find(wanted) if isinstance(wanted, str) else wanted
         if self._agent is None:
             self._sit_down(model)
         else:

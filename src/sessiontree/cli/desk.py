@@ -1,0 +1,50 @@
+"""A desk for one command: its extensions loaded, and nobody at it who could be asked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from sessiontree.cli.output import safe_lines
+from sessiontree.hooks.ui import Level, NoUi
+
+if TYPE_CHECKING:
+    from sessiontree.commands.desk import Desk
+
+extension_option = click.option(
+    "-e",
+    "--extension",
+    "extensions",
+    metavar="FILE",
+    multiple=True,
+    help="Load this extension too; may be given again.",
+)
+
+
+class PrintedUi(NoUi):
+    """Nobody is there, but what is told is printed beside the answer."""
+
+    def notify(self, text: str, level: Level = "info") -> None:
+        click.echo(safe_lines(text), err=True)
+
+
+class Working:
+    """A desk with its extensions, from beginning to end."""
+
+    def __init__(self, desk: Desk, files: Sequence[str]) -> None:
+        """Raises `NotFound` for an extension that is not there."""
+        from sessiontree.extensions.extensions import Extensions
+
+        self.desk = desk
+        self._extensions = Extensions(desk, files)
+
+    async def __aenter__(self) -> Desk:
+        await self._extensions.load()
+        await self.desk.start()
+        return self.desk
+
+    async def __aexit__(self, *_: Any) -> None:
+        await self.desk.close()
+        self._extensions.unload()

@@ -1,0 +1,109 @@
+"""Fanning out from the shell: one place continued in several ways at once."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import TYPE_CHECKING
+
+import click
+
+from sessiontree.cli.app import app, json_option, opened, place_option, session_argument, short, tell_set_aside
+from sessiontree.cli.desk import PrintedUi, Working, extension_option
+from sessiontree.cli.output import echo, echo_json, safe, safe_lines, strong
+
+if TYPE_CHECKING:
+    from sessiontree.agent.fan_out import Attempt, Variant
+
+MODEL_FAILED = 3
+
+
+@app.command(
+    "fan-out",
+    epilog='\b\nExamples:\n  sessiontree fan-out @ --prompt "Try a cache." --prompt "Try a table."\n'
+    "  sessiontree fan-out @ --at HEAD~1 --model openai:gpt-5.5 --model anthropic:claude-sonnet-5",
+)
+@session_argument
+@place_option("--at", default="HEAD", show_default=True, help="The place to go on from.")
+@click.option("--prompt", "prompts", metavar="TEXT", multiple=True, help="What is said there; may be given again.")
+@click.option("--model", "models", metavar="NAME", multiple=True, help="A model that goes on; may be given again.")
+@click.option("--name", "names", metavar="NAME", multiple=True, help="A name for each branch, in their order.")
+@click.option(
+    "--tools", metavar="NAMES", help="Which built-in tools they may use, with commas between; all by default."
+)
+@click.option("--no-tools", is_flag=True, help="They may use none of them.")
+@extension_option
+@json_option
+def fan_out(
+    session: str,
+    at: str,
+    prompts: tuple[str, ...],
+    models: tuple[str, ...],
+    names: tuple[str, ...],
+    tools: str | None,
+    no_tools: bool,
+    extensions: tuple[str, ...],
+    as_json: bool,
+) -> int:
+    """Go on from one place in several ways at once, each on a branch of its own.
+
+    Every prompt goes to every model. Without a prompt, the models answer what is there. The current branch stays where
+    it is; `promote` makes one of the others the way on.
+    """
+    import asyncio
+
+    from sessiontree import config
+    from sessiontree.agent.fan_out import Variant
+    from sessiontree.cli.prompt import chosen_model, chosen_tools
+    from sessiontree.commands.desk import Desk
+    from sessiontree.hooks.bus import Hooks
+
+    pairs = list(product(prompts or (None,), models or (None,)))
+    if names and len(names) != len(pairs):
+        raise click.UsageError(f"there are {len(pairs)} ways to go on, and {len(names)} names")
+    settings, hooks = config.load(), Hooks()
+    with opened(session) as changed:
+        asked = {name: chosen_model(name, changed.head, settings, hooks) for _, name in pairs}
+        chosen = chosen_tools(tools, no_tools)
+        desk = Desk(changed, model=asked[pairs[0][1]], tools=chosen, hooks=hooks, settings=settings, ui=PrintedUi())
+        variants = [
+            Variant(prompt=prompt, model=asked[name], name=branch)
+            for (prompt, name), branch in zip(pairs, names or [None] * len(pairs), strict=True)
+        ]
+        attempts = asyncio.run(_run(Working(desk, extensions), at, variants))
+        tell_set_aside(changed)
+        for attempt, variant in zip(attempts, variants, strict=True):
+            _tell(attempt, variant, as_json=as_json)
+    return 0 if all(attempt.outcome.ok for attempt in attempts) else MODEL_FAILED
+
+
+async def _run(working: Working, at: str, variants: list[Variant]) -> list[Attempt]:
+    from sessiontree.agent.fan_out import fan_out as continue_in_each
+    from sessiontree.hooks.events import Event, Notice, RetryScheduled
+
+    def watch(branch: str, event: Event) -> None:
+        if isinstance(event, Notice):
+            click.echo(f"sessiontree: {safe(branch)}: {safe(event.text)}", err=True)
+
+    def told(event: Event) -> None:
+        if isinstance(event, Notice):
+            click.echo(f"sessiontree: {safe(event.text)}", err=True)
+        elif isinstance(event, RetryScheduled):
+            click.echo(f"sessiontree: {safe(event.error)}; trying again in {event.delay:.0f} s", err=True)
+
+    working.desk.hooks.listen(told)
+    async with working as desk:
+        return await continue_in_each(
+            desk.session, at, variants, tools=desk.tools, hooks=desk.hooks, settings=desk.settings, watch=watch
+        )
+
+
+def _tell(attempt: Attempt, variant: Variant, *, as_json: bool) -> None:
+    outcome, branch = attempt.outcome, attempt.branch
+    model = None if variant.model is None else variant.model.info.name
+    error = str(outcome.error) if outcome.error else "cancelled" if outcome.cancelled else None
+    if as_json:
+        wire = {"branch": branch.name, "head": branch.leaf, "prompt": variant.prompt, "model": model}
+        echo_json({**wire, "text": outcome.text, "error": error})
+        return
+    echo(strong(safe(branch.name)), safe(f"{short(branch.leaf)}  {model}"))
+    click.echo(safe_lines(outcome.text if error is None else f"failed: {error}"))

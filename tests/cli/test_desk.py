@@ -1,0 +1,130 @@
+"""`sessiontree -p` with commands, prompt files and extensions."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+import sessiontree as st
+from sessiontree.cli.app import run
+from tests.cli.conftest import Run
+from tests.cli.test_prompt import asked
+from tests.cli.test_prompt import server as server
+from tests.model.server import Server, calls
+
+HOME = "SESSIONTREE_HOME"
+
+GATE = """
+def setup(api):
+    @api.on("tool_call")
+    async def gate(event, ctx):
+        if not await ctx.ui.confirm("Let it run?"):
+            return {"cancel": True, "reason": "nobody agreed"}
+
+    @api.on("session_shutdown")
+    def ended(event, ctx):
+        ctx.ui.notify(f"ended with {event.reason}")
+"""
+
+
+def test_a_command_needs_no_model_and_prints_what_it_has_to_say(cli: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO(""))
+    for variable in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY"):
+        monkeypatch.delenv(variable, raising=False)
+    st.create("work").append(st.user("Hello."))
+
+    assert "user: Hello." in cli("-p", "-c", "/tree")
+    assert cli("-p", "-c", "/name other work") == "other work\n"
+    assert st.recent().name == "other work"
+
+
+def test_commands_move_durably(cli: Run, server: Server) -> None:
+    server.add("One.", "Two.", "It was two.")
+    cli("-p", "one")
+    cli("-p", "-c", "two")
+
+    moved, words = cli("-p", "-c", "/pop").splitlines()
+
+    assert moved.endswith("with a summary")
+    assert words == "two"
+
+    body = st.recent().head.path()[-1].body
+    assert isinstance(body, st.BranchSummary)
+
+
+def test_as_json_what_a_command_says_is_a_line(cli: Run, server: Server) -> None:
+    lines = [json.loads(line) for line in cli("-p", "--mode", "json", "/name work").splitlines()]
+
+    assert [line["type"] for line in lines] == ["session", "session_start", "command_end", "session_shutdown"]
+    assert lines[2] == {"type": "command_end", "text": "work", "editorText": None}
+
+
+def test_an_unknown_command_is_refused_and_a_path_is_not_taken_for_one(fails: Run, cli: Run, server: Server) -> None:
+    assert "no command '/treee' (near: /tree" in fails("-p", "--no-session", "/treee")
+
+    server.add("A folder.")
+    assert cli("-p", "--no-session", "/usr/bin", "is what?") == "A folder.\n"
+
+
+def test_what_is_piped_in_is_never_a_command(cli: Run, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    server.add("I read it.", "And that.")
+    monkeypatch.setattr(sys, "stdin", io.StringIO("/quit"))
+    assert cli("-p") == "I read it.\n"
+
+    monkeypatch.setattr(sys, "stdin", io.StringIO("!touch ran"))
+    assert cli("-p") == "And that.\n"
+
+    assert not Path("ran").exists()
+
+
+def test_a_prompt_file_takes_what_is_typed_and_piped(cli: Run, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = Path(os.environ[HOME]) / "commands"
+    folder.mkdir()
+    (folder / "review.md").write_text("Review this: $ARGUMENTS\n")
+    monkeypatch.setattr(sys, "stdin", io.StringIO("- a\n+ b\n"))
+    server.add("Good.")
+
+    assert cli("-p", "/review", "carefully") == "Good.\n"
+
+    assert asked(server) == ["user: Review this: carefully\n\n- a\n+ b"]
+
+
+def test_an_extension_guards_tools_and_is_told_of_the_end(
+    server: Server, here: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gate = tmp_path / "gate.py"
+    gate.write_text(GATE)
+    server.add(calls(("c1", "bash", {"command": "touch ran"})), "I may not.")
+
+    assert run(["-p", "-e", str(gate), "touch it"]) == 0
+
+    assert capsys.readouterr() == ("I may not.\n", "ended with quit\n")
+    assert not Path("ran").exists()
+    assert "nobody agreed" in str(server.requests[1]["messages"][-1])
+
+
+def test_an_extension_that_is_not_there_ends_it_before_anything_is_said(fails: Run, server: Server) -> None:
+    assert fails("-p", "-e", "none.py", "hello") == "sessiontree: no extension 'none.py'\n"
+
+    assert not server.requests
+
+
+def test_what_a_project_brings_along_does_not_run(
+    cli: Run, server: Server, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = here / ".sessiontree" / "extensions"
+    folder.mkdir(parents=True)
+    (folder / "evil.py").write_text("open('ran', 'w')\ndef setup(api): pass\n")
+    server.add("Hello.")
+
+    assert run(["-p", "hello"]) == 0
+
+    captured = capsys.readouterr()
+    assert captured.out == "Hello.\n"
+    assert captured.err == f"sessiontree: what is in {here}/.sessiontree is not loaded: nobody has trusted it\n"
+    assert not Path("ran").exists()
