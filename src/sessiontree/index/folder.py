@@ -89,3 +89,14 @@ def folders_in(root: str) -> list[str]:
 def id_of(file: str) -> str:
     """The session id in a file's name."""
     return os.path.basename(file).removesuffix(SUFFIX).rpartition("_")[2]
+
+
+def is_utf8(path: str) -> bool:
+    """Whether a path can be written down as text; on the disk it may be any bytes."""
+    if path.isascii():
+        return True
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -14,7 +14,7 @@ from typing import IO
 
 import msgspec
 
-from sessiontree.index.folder import Found, without_gc
+from sessiontree.index.folder import Found, is_utf8, without_gc
 from sessiontree.index.reading import Reading, read_anew
 
 MOST = 4
@@ -84,8 +84,8 @@ class Helper:
 
 def helpers_for(files: Sequence[Found]) -> list[Helper]:
     """Helpers at work on all but one share of the files; none when it is not worth it."""
-    files = [file for file in files if _is_utf8(file.path)]
-    count = min(MOST, len(os.sched_getaffinity(0)), sum(file.size for file in files) // WORTH_IT)
+    files = [file for file in files if is_utf8(file.path)]
+    count = min(MOST, _processors(), sum(file.size for file in files) // WORTH_IT)
     if count < 2 or not sys.executable:
         return []
     shares: list[list[Found]] = [[] for _ in range(count)]
@@ -100,12 +100,10 @@ def helpers_for(files: Sequence[Found]) -> list[Helper]:
         return []
 
 
-def _is_utf8(path: str) -> bool:
-    try:
-        path.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+def _processors() -> int:
+    """How many this process may use, where the system tells."""
+    allowed = getattr(os, "sched_getaffinity", None)
+    return (os.cpu_count() or 1) if allowed is None else len(allowed(0))
 
 
 def main() -> None:
