@@ -38,6 +38,14 @@ fork tour.jsonl --at cache --name 'cache only' -o cache.jsonl
 doctor tour.jsonl
 """
 
+WITH_MODEL = """\
+# A small model that runs here answers. Any other would: `sessiontree models` lists them.
+prompt 'In one sentence: what is a cache?' --session tour.jsonl --model local --no-tools
+# Leave that behind, with a summary that the model makes of it.
+navigate tour.jsonl two-ways --summarize --model local
+tree tour.jsonl
+"""
+
 
 @app.command()
 @click.pass_context
@@ -46,8 +54,13 @@ def demo(ctx: click.Context) -> None:
     import shlex
     import tempfile
 
+    from sessiontree.model import local
+
     directory = tempfile.mkdtemp(prefix="sessiontree-demo-")
-    for line in TOUR.splitlines():
+    lines = TOUR.splitlines()
+    if local.installed() and local.fetched():
+        lines += WITH_MODEL.splitlines()
+    for line in lines:
         if line.startswith("#"):
             click.echo()
             echo(strong(line))
