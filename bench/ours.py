@@ -201,24 +201,36 @@ async def _agent_turns(count: int, scratch: str) -> dict[str, Any]:
             events += 1
 
         agent.hooks.listen(listen)
-        ours, bare = [], []
-        for _ in range(count):
+
+        async def turn() -> float:
             model.add(*answers)
-            bare_model.add(*answers)
             start = perf_counter()
             outcome = await agent.prompt("What is there?")
-            ours.append(perf_counter() - start)
+            seconds = perf_counter() - start
             assert outcome.ok
-            bodies = [entry.body for entry in session.head.path()[-4:]]
-            first, second = model.requests[-2:]
+            return seconds
+
+        async def bare_turn(bodies: Sequence[Any], requests: Sequence[Any]) -> float:
+            bare_model.add(*answers)
             start = perf_counter()
             bare_session.append(bodies[0])
-            await complete(bare_model, first)
+            await complete(bare_model, requests[0])
             bare_session.append(bodies[1])
             bare_session.append(bodies[2])
-            await complete(bare_model, second)
+            await complete(bare_model, requests[1])
             bare_session.append(bodies[3])
-            bare.append(perf_counter() - start)
+            return perf_counter() - start
+
+        await turn()
+        ours, bare = [], []
+        for number in range(count):
+            known = [entry.body for entry in session.head.path()[-4:]], model.requests[-2:]
+            if number % 2:  # who goes first pays for what the other left to the disk
+                ours.append(await turn())
+                bare.append(await bare_turn(*known))
+            else:
+                bare.append(await bare_turn(*known))
+                ours.append(await turn())
         session.close()
         bare_session.close()
     return {"ours": ours, "bare": bare, "events": events}
