@@ -279,16 +279,65 @@ def test_the_current_branch_is_rebased_by_default(cli: Run, ids) -> None:
     assert len(shown["copies"]) == 2
 
 
-# Lean
+# Extensions
 
 
-def test_navigating_without_a_summary_stays_lean(ids, here: Path) -> None:
+@pytest.fixture
+def cancels(here: Path) -> str:
+    """An extension that cancels everything."""
+    events = ("before_navigate", "before_compact", "before_merge", "before_copy")
+    lines = [f'    api.on("{event}", lambda event, ctx: {{"cancel": True}})' for event in events]
+    file = here / "cancels.py"
+    file.write_text("\n".join(["def setup(api):", *lines, ""]))
+    return str(file)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("navigate", "speed", "root"),
+        ("pop", "speed", "--no-summary"),
+        ("compact", "speed", "--summary", "S"),
+        ("uncompact", "speed", "--branch", "short"),
+        ("merge", "speed", "dict", "--summary", "S"),
+        ("promote", "speed", "dict", "--summary", "S"),
+        ("cherry-pick", "speed", "dict"),
+        ("rebase", "speed", "dict", "--branch", "cache"),
+    ],
+    ids=lambda command: command[0],
+)
+def test_an_extension_may_cancel_every_operation(cli: Run, ids, cancels: str, command: tuple[str, ...]) -> None:
+    with st.open("speed") as session:
+        short = session.create_branch("short", at="main", current=False)
+        short.extend([st.Compaction(summary="S"), st.user("on")])
+    before = cli("tree", "speed", "--json")
+
+    assert cli(*command, "-e", cancels) == "cancelled\n"
+    assert json.loads(cli(*command, "-e", cancels, "--json"))["cancelled"] is True
+
+    assert cli("tree", "speed", "--json") == before
+
+
+def test_an_extension_may_write_the_summary(cli: Run, ids, server: Server, here: Path) -> None:
+    (here / "writes.py").write_text(
+        "def setup(api):\n"
+        '    api.on("session_before_tree", lambda event, ctx: {"summary": {"summary": "By an extension."}})\n'
+    )
+    cli("switch", "speed", "cache")
+
+    cli("navigate", "speed", ids[1], "--summarize", "-e", "writes.py")
+
+    assert head().body.summary == "By an extension."
+    assert server.requests == []
+
+
+def test_a_dry_run_stays_lean(ids, here: Path) -> None:
     import subprocess
     import sys
 
     script = (
         "import sys\nfrom sessiontree.cli.app import run\n"
-        f"assert run(['navigate', 'speed', '{ids[0]}']) == 0\n"
+        f"assert run(['navigate', 'speed', '{ids[0]}', '--dry-run']) == 0\n"
         "print(*sorted({name.split('.')[0] for name in sys.modules}))"
     )
     shown = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout

@@ -24,9 +24,10 @@ from sessiontree.cli.app import (
     short,
     tell_set_aside,
 )
+from sessiontree.cli.desk import PrintedUi, Working, extension_option
 from sessiontree.cli.output import dim, echo, echo_json, safe
 from sessiontree.cli.write import plan_to_wire, tell_plan
-from sessiontree.core.plan import NavigatePlan
+from sessiontree.core.plan import NavigatePlan, plan_move
 from sessiontree.session import Branch, Place, Session
 
 if TYPE_CHECKING:
@@ -62,9 +63,9 @@ def _only_one(**given: str | bool | None) -> None:
 class _Work:
     """One operation on one session: its hooks, and its model once that is needed."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, model: str | None) -> None:
         from sessiontree import config
-        from sessiontree.hooks.bus import Context, Hooks
+        from sessiontree.hooks.bus import Hooks
         from sessiontree.hooks.events import Event, Notice, RetryScheduled
 
         def told(event: Event) -> None:
@@ -73,20 +74,37 @@ class _Work:
             elif isinstance(event, RetryScheduled):
                 click.echo(f"sessiontree: {safe(event.error)}; trying again in {event.delay:.0f} s", err=True)
 
+        self.session = session
         self.settings: Config = config.load()
-        self.hooks: Hooks = Hooks(Context(session=session))
+        self.hooks: Hooks = Hooks()
         self.hooks.listen(told)
+        self._model = model
 
-    def model(self, name: str | None, branch: Branch) -> Model:
+    def model(self, branch: Branch) -> Model:
         from sessiontree.cli.prompt import chosen_model
 
-        return chosen_model(name, branch, self.settings, self.hooks)
+        return chosen_model(self._model, branch, self.settings, self.hooks)
 
 
-def _run(session: Session, operation: Callable[[_Work], Coroutine[Any, Any, T]]) -> T:
+def _run(
+    session: Session,
+    operation: Callable[[_Work], Coroutine[Any, Any, T]],
+    extensions: tuple[str, ...],
+    model: str | None = None,
+) -> T:
+    """Carry out an operation with the extensions loaded, so that their handlers are asked and told."""
     import asyncio
 
-    outcome = asyncio.run(operation(_Work(session)))
+    from sessiontree.commands.desk import Desk
+
+    work = _Work(session, model)
+    desk = Desk(session, hooks=work.hooks, settings=work.settings, ui=PrintedUi())
+
+    async def run() -> T:
+        async with Working(desk, extensions):
+            return await operation(work)
+
+    outcome = asyncio.run(run())
     tell_set_aside(session)
     return outcome
 
@@ -104,9 +122,17 @@ def _run(session: Session, operation: Callable[[_Work], Coroutine[Any, Any, T]])
 @place_option("--from", "start", help="With --dry-run: as if the head were here.")
 @click.option("--summarize", is_flag=True, help="Write a summary of what is left at the new place.")
 @summary_options
+@extension_option
 @json_option
 def navigate(
-    session: str, place: str, dry_run: bool, start: str | None, summarize: bool, as_json: bool, **options: str | None
+    session: str,
+    place: str,
+    dry_run: bool,
+    start: str | None,
+    summarize: bool,
+    extensions: tuple[str, ...],
+    as_json: bool,
+    **options: str | None,
 ) -> None:
     """Move the current branch to a place.
 
@@ -123,10 +149,7 @@ def navigate(
         tell_plan(opened(session, read_only=True).plan_navigate(place, start=start or "HEAD"), as_json=as_json)
         return
     with opened(session) as changed:
-        if summarize or options["summary"] is not None or options["label"] is not None:
-            _navigate(changed, place, summarize=summarize, as_json=as_json, options=options)
-        else:
-            tell_plan(changed.navigate(place), as_json=as_json)
+        _navigate(changed, place, summarize=summarize, options=options, extensions=extensions, as_json=as_json)
 
 
 @app.command(epilog='\b\nExample:\n  sessiontree pop @ --summary "A cache needs too much memory."')
@@ -134,8 +157,16 @@ def navigate(
 @place_argument("place", metavar="[PLACE]", required=False)
 @click.option("--no-summary", is_flag=True, help="Write no summary of what is left.")
 @summary_options
+@extension_option
 @json_option
-def pop(session: str, place: str | None, no_summary: bool, as_json: bool, **options: str | None) -> None:
+def pop(
+    session: str,
+    place: str | None,
+    no_summary: bool,
+    extensions: tuple[str, ...],
+    as_json: bool,
+    **options: str | None,
+) -> None:
     """Go back to before the user's last message, or to a place, with a summary of what is left.
 
     The text of the message is given back, to be said anew.
@@ -146,11 +177,17 @@ def pop(session: str, place: str | None, no_summary: bool, as_json: bool, **opti
     _only_one(**given, **{"no-summary": no_summary})
     with opened(session) as changed:
         target = previous_prompt(changed) if place is None else place
-        _navigate(changed, target, summarize=not no_summary, as_json=as_json, options=options)
+        _navigate(changed, target, summarize=not no_summary, options=options, extensions=extensions, as_json=as_json)
 
 
 def _navigate(
-    session: Session, place: Place, *, summarize: bool, as_json: bool, options: dict[str, str | None]
+    session: Session,
+    place: Place,
+    *,
+    summarize: bool,
+    options: dict[str, str | None],
+    extensions: tuple[str, ...],
+    as_json: bool,
 ) -> None:
     from sessiontree.ops import navigate as ops
 
@@ -163,7 +200,7 @@ def _navigate(
             session,
             place,
             hooks=work.hooks,
-            model=work.model(options["model"], session.head) if wanted and plan.abandoned else None,
+            model=work.model(session.head) if wanted and plan.abandoned else None,
             summarize=wanted and bool(plan.abandoned),
             custom_instructions=options["focus"] or options["instructions"],
             replace_instructions=options["instructions"] is not None,
@@ -172,7 +209,7 @@ def _navigate(
             settings=work.settings.summary,
         )
 
-    outcome = _run(session, do)
+    outcome = _run(session, do, extensions, options["model"])
     _tell_move(plan, outcome, as_json=as_json)
 
 
@@ -198,9 +235,16 @@ def _tell_move(plan: NavigatePlan, outcome: NavigateOutcome, *, as_json: bool) -
 @focus_option
 @summary_option
 @model_option
+@extension_option
 @json_option
 def compact(
-    session: str, branch: str | None, focus: str | None, summary: str | None, model: str | None, as_json: bool
+    session: str,
+    branch: str | None,
+    focus: str | None,
+    summary: str | None,
+    model: str | None,
+    extensions: tuple[str, ...],
+    as_json: bool,
 ) -> None:
     """Put a summary in the place of the older part of the context.
 
@@ -214,11 +258,11 @@ def compact(
         on = changed.head if branch is None else changed.branch(branch)
 
         async def do(work: _Work) -> ops.CompactOutcome:
-            found = None if summary is not None else work.model(model, on)
+            found = None if summary is not None else work.model(on)
             settings = work.settings.compaction if found is None else work.settings.compaction_of(found.info.name)
             return await ops.compact(on, found, work.hooks, settings=settings, instructions=focus, summary=summary)
 
-        outcome = _run(changed, do)
+        outcome = _run(changed, do, extensions, model)
     body = None if outcome.entry is None else outcome.entry.body
     entry = None if outcome.entry is None else outcome.entry.id
     kept = body.first_kept if isinstance(body, Compaction) and body.first_kept != entry else None
@@ -238,8 +282,9 @@ def compact(
 @app.command()
 @session_argument
 @branch_option("--branch", help="The branch; the current one by default.")
+@extension_option
 @json_option
-def uncompact(session: str, branch: str | None, as_json: bool) -> None:
+def uncompact(session: str, branch: str | None, extensions: tuple[str, ...], as_json: bool) -> None:
     """Go on from before the last compaction.
 
     What was said after it stays in the tree, and `undo` goes back.
@@ -248,19 +293,9 @@ def uncompact(session: str, branch: str | None, as_json: bool) -> None:
 
     with opened(session) as changed:
         on = changed.head if branch is None else changed.branch(branch)
-        old = on.leaf
-        outcome = _run(changed, lambda work: take_back(on, work.hooks))
-        left = tuple(changed.tree.abandoned(old, outcome.new_leaf))
-        base = changed.tree.common_ancestor(old, outcome.new_leaf)
-    plan = NavigatePlan(
-        target=outcome.new_leaf,
-        old_leaf=old,
-        new_leaf=outcome.new_leaf,
-        common_ancestor=base,
-        abandoned=left,
-        editor_text=None,
-    )
-    tell_plan(plan, as_json=as_json)
+        outcome = _run(changed, lambda work: take_back(on, work.hooks), extensions)
+        plan = plan_move(changed.tree, outcome.old_leaf, outcome.new_leaf)
+    _tell_move(plan, outcome, as_json=as_json)
 
 
 # Merging
@@ -273,6 +308,7 @@ def uncompact(session: str, branch: str | None, as_json: bool) -> None:
 @focus_option
 @summary_option
 @model_option
+@extension_option
 @json_option
 def merge(
     session: str,
@@ -281,6 +317,7 @@ def merge(
     focus: str | None,
     summary: str | None,
     model: str | None,
+    extensions: tuple[str, ...],
     as_json: bool,
 ) -> None:
     """Write a summary of another branch at the head of this one."""
@@ -295,13 +332,13 @@ def merge(
                 source,
                 target,
                 hooks=work.hooks,
-                model=None if summary is not None else work.model(model, target),
+                model=None if summary is not None else work.model(target),
                 summary=summary,
                 custom_instructions=focus,
                 settings=work.settings.summary,
             )
 
-        outcome = _run(changed, do)
+        outcome = _run(changed, do, extensions, model)
     _tell_merge(outcome, target.name, f"a summary of {safe(branch)}", as_json=as_json)
 
 
@@ -313,6 +350,7 @@ def merge(
 @focus_option
 @summary_option
 @model_option
+@extension_option
 @json_option
 def promote(
     session: str,
@@ -322,6 +360,7 @@ def promote(
     focus: str | None,
     summary: str | None,
     model: str | None,
+    extensions: tuple[str, ...],
     as_json: bool,
 ) -> None:
     """Go on from the head of one branch, with a summary of the others.
@@ -342,13 +381,13 @@ def promote(
                 target,
                 rest,
                 hooks=work.hooks,
-                model=None if summary is not None or not rest else work.model(model, target),
+                model=None if summary is not None or not rest else work.model(target),
                 summary=summary,
                 custom_instructions=focus,
                 settings=work.settings.summary,
             )
 
-        outcome = _run(changed, do)
+        outcome = _run(changed, do, extensions, model)
     what = f"a summary of {safe(', '.join(branch.name for branch in rest))}" if rest else "nothing to summarize"
     _tell_merge(outcome, target.name, what, as_json=as_json)
 
@@ -370,14 +409,17 @@ def _tell_merge(outcome: MergeOutcome, into: str, what: str, *, as_json: bool) -
 @session_argument
 @place_argument("places", metavar="PLACE...", nargs=-1, required=True)
 @branch_option("--onto", help="The branch that gets the copies; the current one by default.")
+@extension_option
 @json_option
-def cherry_pick(session: str, places: tuple[str, ...], onto: str | None, as_json: bool) -> None:
+def cherry_pick(
+    session: str, places: tuple[str, ...], onto: str | None, extensions: tuple[str, ...], as_json: bool
+) -> None:
     """Copy messages to the head of a branch, tool calls and their results together."""
     from sessiontree.ops.merge import cherry_pick as pick
 
     with opened(session) as changed:
         on = changed.head if onto is None else changed.branch(onto)
-        outcome = _run(changed, lambda work: pick(on, places, hooks=work.hooks))
+        outcome = _run(changed, lambda work: pick(on, places, hooks=work.hooks), extensions)
     _tell_copies(outcome, on.name, as_json=as_json)
 
 
@@ -385,14 +427,15 @@ def cherry_pick(session: str, places: tuple[str, ...], onto: str | None, as_json
 @session_argument
 @place_argument("place", metavar="PLACE")
 @branch_option("--branch", help="The branch to move; the current one by default.")
+@extension_option
 @json_option
-def rebase(session: str, place: str, branch: str | None, as_json: bool) -> None:
+def rebase(session: str, place: str, branch: str | None, extensions: tuple[str, ...], as_json: bool) -> None:
     """Have a branch go on from another place, with copies of its entries. The originals stay."""
     from sessiontree.ops.merge import rebase as move
 
     with opened(session) as changed:
         on = changed.head if branch is None else changed.branch(branch)
-        outcome = _run(changed, lambda work: move(on, place, hooks=work.hooks))
+        outcome = _run(changed, lambda work: move(on, place, hooks=work.hooks), extensions)
     _tell_copies(outcome, on.name, as_json=as_json)
 
 
