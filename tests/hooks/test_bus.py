@@ -525,3 +525,14 @@ async def test_a_signal_wakes_those_who_wait_from_any_thread() -> None:
     await asyncio.wait_for(waiting, 5)
     await asyncio.wait_for(signal.wait(), 5)
     assert signal.aborted
+
+
+async def test_hooks_beside_others_share_handlers_and_have_their_own_context_and_listeners(hooks: Hooks) -> None:
+    other = hooks.beside(Context(session="other"))
+    seen, shown = [], []
+    hooks.on(RunStart, lambda event, ctx: seen.append(ctx.session))
+    hooks.listen(shown.append)
+
+    await other.tell(RunStart())
+
+    assert (seen, shown) == (["other"], [])
