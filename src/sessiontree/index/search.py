@@ -69,7 +69,7 @@ class _Part(NamedTuple):
 
 
 class _Match(NamedTuple):
-    time: int
+    moment: int
     path: str
     position: int
     """Where in the file it stands: with the path it tells matches of one moment apart."""
@@ -125,7 +125,7 @@ def _newest(parts: Sequence[_Part], query: Query, limit: int, progress: Progress
 
     def least() -> int:
         """Older entries do not count any more."""
-        return newest[0].time if len(newest) == limit else query.since or NEVER
+        return newest[0].moment if len(newest) == limit else query.since or NEVER
 
     def passed(size: int) -> None:
         nonlocal done
@@ -151,12 +151,12 @@ def _matches(
 ) -> Generator[_Match]:
     try:
         for position, entry in _entries(part, sieve, least, passed):
-            time = milliseconds(entry.timestamp) or 0
-            if time < least() or (query.roles and not query.takes(speaker(entry))):
+            moment = milliseconds(entry.timestamp) or 0
+            if moment < least() or (query.roles and not query.takes(speaker(entry))):
                 continue
             said = full_text(entry)
             if said and query.matches(fold(said)):
-                yield _Match(time, part.file.path, position, entry, said)
+                yield _Match(moment, part.file.path, position, entry, said)
     except (OSError, SessionTreeError):
         return  # taken away since it was listed
 
