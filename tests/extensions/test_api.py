@@ -188,3 +188,11 @@ async def test_names_that_are_taken_are_refused(api: Api) -> None:
         api.register_command("tree", lambda args, ctx: None)
     with pytest.raises(NotFound, match="no event 'nonsense'"):
         api.on("nonsense", print)
+
+
+def test_everything_that_an_extension_can_do_is_on_its_page() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "extension.md").read_text()
+
+    for name in vars(Api):
+        if not name.startswith("_") and name != "close":
+            assert f"`api.{name}" in text, name
