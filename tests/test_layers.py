@@ -10,7 +10,7 @@ import sessiontree
 
 LAYERS = [  # bottom first
     "_version", "errors", "home", "core", "format", "comparison", "config", "store", "loaded", "session",
-    "index", "catalog", "shelf", "hooks", "model", "ops", "agent", "commands", "extensions", "cli",
+    "index", "catalog", "shelf", "hooks", "model", "ops", "agent", "commands", "extensions", "tui", "cli",
 ]  # fmt: skip
 PURE = {"core", "format", "comparison"}
 IMPURE_MODULES = {

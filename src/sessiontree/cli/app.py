@@ -50,6 +50,7 @@ class Commands(click.Group):
 
 
 MODULES = {
+    "chat": "tui",
     "prompt": "prompt",
     **dict.fromkeys(("new", "append"), "write"),
     **dict.fromkeys(("tree", "log", "show", "context"), "read"),
@@ -121,13 +122,19 @@ def run(arguments: list[str]) -> int:
 
 
 def _spelled_out(arguments: list[str]) -> list[str]:
-    """`-p` among options and files, before any command, means the command `prompt`."""
+    """`-p` among options and files, before any command, means the command `prompt`; other options, the app.
+
+    So does nothing at all, on a terminal.
+    """
     first = next((word for word in arguments if word not in ("--color", "--no-color")), "")
+    at = arguments.index(first) if first else len(arguments)
     if first.startswith(("-", "@")) and "-p" in arguments:
-        at = arguments.index(first)
         rest = arguments[at:]
         rest.remove("-p")
         return [*arguments[:at], "prompt", *rest]
+    option = first.startswith("-") and first not in ("-h", "--help", "--version")
+    if option or (not arguments and sys.stdin.isatty() and sys.stdout.isatty()):
+        return [*arguments[:at], "chat", *arguments[at:]]
     return arguments
 
 

@@ -1,0 +1,63 @@
+"""Starting the terminal app: `sessiontree` without a command, on a terminal."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import click
+
+from sessiontree import catalog
+from sessiontree.cli.app import app, branch_option, opened
+from sessiontree.errors import InvalidOperation
+
+
+@app.command()
+@click.option("-c", "--continue", "recent", is_flag=True, help="Go on in the most recent session of this folder.")
+@click.option("-r", "--resume", "pick", is_flag=True, help="Choose the session to go on in.")
+@click.option("--session", metavar="SESSION", help="Go on in this session.")
+@branch_option("--branch", help="The branch to go on; the current one by default.")
+@click.option("-e", "--extension", "extensions", metavar="FILE", multiple=True, help="Load this extension too.")
+@click.option(
+    "--model", metavar="NAME", help="The model, as provider:model; the session's or the usual one by default."
+)
+def chat(
+    recent: bool, pick: bool, session: str | None, branch: str | None, extensions: tuple[str, ...], model: str | None
+) -> None:
+    """Open the terminal app. `sessiontree` alone is short for it, on a terminal."""
+    if sum(map(bool, (recent, pick, session))) > 1:
+        raise click.UsageError("give one of --continue, --resume and --session")
+    if not is_terminal():
+        raise InvalidOperation("the app needs a terminal: `sessiontree -p` prompts without one")
+    try:
+        from sessiontree.tui.app import SessionApp, Start
+    except ModuleNotFoundError as error:
+        raise InvalidOperation("the app is not installed: `pip install 'sessiontree[tui]'` gets it") from error
+    from sessiontree import config
+    from sessiontree.tui.theme import terminal_is_light
+
+    settings = config.load()
+    fresh = not (recent or pick or session or branch)
+    if pick:
+        chosen = None
+    else:
+        chosen = catalog.create() if fresh else opened(session or catalog.RECENT)
+    if chosen is not None and branch is not None:
+        chosen.branch(branch)
+    light = "NO_COLOR" not in os.environ and terminal_is_light()
+    SessionApp(
+        Start(
+            session=chosen,
+            cwd=os.getcwd(),
+            branch=branch,
+            model=model,
+            extensions=extensions,
+            settings=settings,
+            light=light,
+            fresh=fresh,
+        )
+    ).run()
+
+
+def is_terminal() -> bool:
+    return sys.stdin.isatty() and sys.stdout.isatty()

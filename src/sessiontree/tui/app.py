@@ -1,0 +1,442 @@
+"""The app: opens a session on a desk, shows the chat, and puts screens over it for what commands and people ask.
+
+The first picture comes before anything is read: the session is opened, extensions are loaded and a model is found
+while one can already type.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from contextlib import suppress
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from msgspec import Struct
+from rich.text import Text
+from textual.app import App
+from textual.binding import Binding, BindingType
+from textual.screen import Screen
+
+from sessiontree.config import Config
+from sessiontree.core.entries import EntryId
+from sessiontree.core.safe import safe, safe_lines
+from sessiontree.errors import SessionTreeError
+from sessiontree.session import Session
+from sessiontree.tui.chat import ChatScreen
+from sessiontree.tui.dialogs import Chooser, Page
+from sessiontree.tui.keys import keymap, listed, unknown
+from sessiontree.tui.theme import DARK, LIGHT, Look, look, theme_for
+
+if TYPE_CHECKING:
+    from sessiontree.commands.command import Done
+    from sessiontree.commands.desk import Desk
+    from sessiontree.commands.models import Models
+    from sessiontree.extensions.extensions import Extensions
+    from sessiontree.tui.blocks import Renderer
+    from sessiontree.tui.presence import Presence
+    from sessiontree.tui.ui import AppUi
+
+OTHERS_SECONDS = 1.0
+"""How often is looked whether somebody else has written."""
+
+FOLLOW, BRANCH, READ = (
+    "Follow: see what it writes, and write in turn",
+    "Branch: go on beside it, on a branch of your own",
+    "Read only: look, and write nothing",
+)
+NO_SUMMARY, SUMMARIZE, FOCUSED, OWN = "No summary", "Summarize", "Summarize with a focus", "Write the summary yourself"
+
+
+class Start(Struct, frozen=True, kw_only=True):
+    """How the app is to begin."""
+
+    session: Session | None
+    """`None` has one chosen."""
+    cwd: str
+    branch: str | None = None
+    model: str | None = None
+    extensions: tuple[str, ...] = ()
+    settings: Config = Config()
+    light: bool = False
+    fresh: bool = False
+    """Whether the session was made just now: one in which nothing was said is not kept."""
+
+
+class SessionApp(App[None]):
+    CSS = """
+    Toast { padding: 0 1; margin: 0; width: auto; max-width: 70; background: $panel; }
+    """
+    ENABLE_COMMAND_PALETTE = False
+    TITLE = "sessiontree"
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+q", "leave", show=False, system=True)]
+
+    def __init__(self, start: Start, *, models: Models | None = None) -> None:
+        super().__init__(ansi_color="NO_COLOR" in os.environ)
+        self.start = start
+        self.chat = ChatScreen()
+        self.desk: Desk | None = None
+        self.ready = asyncio.Event()
+        """Set when the session is there."""
+        self.model_found = asyncio.Event()
+        """Set when a model was found, or it is clear that there is none."""
+        self.ui: AppUi
+        self._models = models
+        self._extensions: Extensions | None = None
+        self._presence: Presence | None = None
+        self._file_size: int | None = None
+        """Of the session's file, when it was last looked at."""
+        self._followed = False
+        self.register_theme(DARK)
+        self.register_theme(LIGHT)
+        self.theme = "ansi-dark" if self.no_color else theme_for(start.light).name
+        self.set_keymap(keymap(start.settings.keys))
+
+    def get_theme_variable_defaults(self) -> dict[str, str]:
+        return {"muted": "ansi_default" if self.no_color else DARK.variables["muted"]}
+
+    def get_default_screen(self) -> Screen[Any]:
+        return self.chat
+
+    @property
+    def look(self) -> Look:
+        return look(theme_for(self.start.light))
+
+    @property
+    def renderers(self) -> dict[str, Renderer]:
+        return {} if self._extensions is None else self._extensions.fittings.renderers
+
+    # Beginning
+
+    def on_mount(self) -> None:
+        self.call_after_refresh(self._begin)
+
+    def _begin(self) -> None:
+        self.run_worker(self._open(), group="open", exit_on_error=True)
+
+    async def _open(self) -> None:
+        from sessiontree.tui.ui import AppUi
+
+        self.ui = AppUi(self)
+        for name in unknown(self.start.settings.keys):
+            self.ui.notify(f"the configuration binds {name!r}, which no key does: /hotkeys lists them", "warning")
+        session = self.start.session
+        if session is None:
+            session = await self._picked()
+            if session is None:
+                self.exit()
+                return
+        self.chat.do("opening")
+        await asyncio.to_thread(_prepare)
+        await self._sit_down(session)
+        self.chat.do("")
+        self.set_interval(OTHERS_SECONDS, self._look_for_others)
+        await self._find_model()
+        await self._load_extensions()
+
+    async def _picked(self) -> Session | None:
+        from sessiontree import catalog
+        from sessiontree.tui.sessions import SessionsScreen
+
+        while True:
+            file = await self.ui.ask(SessionsScreen(self.start.cwd))
+            if file is None:
+                return None
+            try:
+                return catalog.open(file)
+            except SessionTreeError as error:
+                self.ui.notify(str(error), "error")
+
+    async def _sit_down(self, session: Session) -> None:
+        from sessiontree.agent.tools import builtin_tools
+        from sessiontree.commands.desk import Desk
+        from sessiontree.tui.commands import app_commands
+        from sessiontree.tui.presence import Presence
+        from sessiontree.tui.ui import AppHost
+
+        await asyncio.to_thread(lambda: session.tree)
+        self._presence = Presence(session)
+        branch = None if self.start.branch is None else session.branch(self.start.branch)
+        if not self._presence.alone:
+            session, branch = await self._beside(session)
+        self.desk = Desk(
+            session,
+            branch=branch,
+            commands=app_commands(self),
+            models=self._models,
+            tools=builtin_tools(),
+            ui=self.ui,
+            host=AppHost(self),
+            settings=self.start.settings,
+        )
+        self.chat.sit_down(self.desk)
+        self._file_size = _size(session)
+        problems = [problem for problem in session.problems if problem.severity == "fault"]
+        if problems:
+            more = f", and {len(problems) - 1} more" if len(problems) > 1 else ""
+            self.chat.fail(f"{problems[0].message}{more}: `sessiontree doctor` tells all")
+        await self.desk.start()
+        self.ready.set()
+
+    async def _beside(self, session: Session) -> tuple[Session, Any]:
+        """What to do about another process that has the session open."""
+        from sessiontree import catalog
+
+        chosen = await self.ui.select("Another process has this session open.", [FOLLOW, BRANCH, READ])
+        if chosen == BRANCH:
+            number = 2
+            while f"beside-{number}" in session.heads.heads:
+                number += 1
+            return session, session.create_branch(f"beside-{number}", current=False)
+        if chosen == FOLLOW or session.file is None:
+            self._followed = True
+            return session, None
+        return catalog.open(session.file, read_only=True), None
+
+    async def _find_model(self) -> None:
+        """Find the model in a thread: the one that was asked for, that the session had, or the usual one."""
+        desk, footer = self.desk, self.chat.footer
+        assert desk is not None
+        footer.model_note = "finding a model …"
+        state = desk.branch.context().state
+        before = f"{state.provider}:{state.model}" if state.provider and state.model else None
+        wanted = self.start.model or before
+        try:
+            try:
+                model = await asyncio.to_thread(desk.models.find, wanted)
+            except SessionTreeError as error:
+                if wanted is None or wanted == self.start.model:
+                    raise
+                self.ui.notify(f"{error}; going on with the usual model", "warning")
+                model = await asyncio.to_thread(desk.models.find, None)
+            await desk.set_model(model)
+            if not desk.session.tree.real_count:
+                desk.agent.thinking = self.start.settings.thinking
+        except SessionTreeError as error:
+            footer.model_note = "no model"
+            self.chat.fail(error)
+        self.model_found.set()
+        self.chat.update_footer()
+
+    async def _load_extensions(self) -> None:
+        from sessiontree.extensions.extensions import Extensions
+
+        desk = self.desk
+        assert desk is not None
+        try:
+            self._extensions = Extensions(desk, self.start.extensions)
+            await self._extensions.load()
+        except SessionTreeError as error:
+            self.chat.fail(error)
+            return
+        if self._extensions.fittings.renderers:
+            self.chat.reload()
+
+    # Others at the same session
+
+    async def _look_for_others(self) -> None:
+        """Take in what other processes have written to the session."""
+        desk = self.desk
+        if desk is None or desk.running:
+            return
+        size = _size(desk.session)
+        if size == self._file_size:
+            return
+        self._file_size = size
+        before = desk.branch.leaf
+        try:
+            entries = await asyncio.to_thread(desk.session.refresh)
+        except (SessionTreeError, OSError) as error:
+            self.chat.fail(error)
+            return
+        if entries and not self._followed:
+            self._followed = True
+            self.ui.notify("another process writes to this session: what it writes is shown here", "warning")
+        if entries and desk.branch.leaf != before:
+            self.chat.reload()
+
+    # Ending
+
+    def leave(self) -> None:
+        self.run_worker(self._leave(), group="leave", exclusive=True)
+
+    def action_leave(self) -> None:
+        self.leave()
+
+    async def _leave(self) -> None:
+        self.chat.keep_draft()
+        if self.desk is not None:
+            await self.desk.close()
+            self._drop_if_unused(self.desk.session)
+        self.exit()
+
+    def _drop_if_unused(self, session: Session) -> None:
+        """A session that was made for this run, and in which nothing was said, is not kept."""
+        if self.start.fresh and session is self.start.session and session.file is not None and not len(session.tree):
+            with suppress(OSError):
+                os.unlink(session.file)
+                os.unlink(f"{session.file}.lock")
+
+    def on_unmount(self) -> None:
+        if self._presence is not None:
+            self._presence.leave()
+
+    # What commands and keys ask for
+
+    def is_command(self, line: str) -> bool:
+        from sessiontree.commands.command import typed
+
+        return typed(line) is not None
+
+    async def filled(self, line: str) -> str | None:
+        from sessiontree.tui.asking import filled
+
+        assert self.desk is not None
+        return await filled(self.desk, line, self.choose_entry)
+
+    def action_command(self, line: str) -> None:
+        self._later(line)
+
+    def action_tree(self) -> None:
+        self._later("/tree")
+
+    def action_sessions(self) -> None:
+        self._later("/resume")
+
+    def double_escape(self) -> None:
+        doing = {"tree": "/tree", "fork": "/fork"}.get(self.start.settings.double_escape)
+        if doing is not None:
+            self._later(doing)
+
+    def _later(self, line: str) -> None:
+        self.run_worker(self._command(line), group="command", exclusive=True, exit_on_error=False)
+
+    async def _command(self, line: str) -> None:
+        await self.ready.wait()
+        try:
+            await self.chat.run_command(line)
+        except SessionTreeError as error:
+            self.chat.fail(error)
+        self.chat.update_footer()
+
+    async def on_key(self, event: Any) -> None:
+        """Keys of extensions."""
+        shortcuts = {} if self._extensions is None else self._extensions.fittings.shortcuts
+        shortcut = shortcuts.get(event.key)
+        if shortcut is not None:
+            event.stop()
+            try:
+                await shortcut.run()
+            except SessionTreeError as error:
+                self.chat.fail(error)
+
+    async def choose_entry(self) -> EntryId | None:
+        from sessiontree.commands.text import short
+        from sessiontree.core.outline import calls_of_results, outline, row_text
+
+        assert self.desk is not None
+        session = self.desk.session
+        calls = calls_of_results(session.tree)
+        rows = outline(session.tree, session.heads.leaf)
+        at = next((index for index, row in enumerate(rows) if row.active), 0)
+        lines = [f"{short(row.entry.id)}  {row.prefix}{row_text(row.entry, calls)}" for row in rows]
+        chosen = await self.ui.ask(Chooser("Which entry?", lines, at=at))
+        return None if chosen is None else rows[chosen].entry.id
+
+    async def travel(self, place: str | None) -> Done:
+        """Go to a place of the tree, asking first what is to become of what is left."""
+        from sessiontree.commands.command import Done
+
+        desk = self.desk
+        assert desk is not None
+        while True:
+            target = place or await self.choose_entry()
+            if target is None:
+                return Done()
+            options = await self._summary_of(target)
+            if options is not None:
+                break
+            if place is not None:
+                return Done()
+        if desk.running:
+            desk.abort()
+            await desk.agent.idle()
+        outcome = await desk.navigate(target, **options)
+        self.chat.do("")
+        if outcome.aborted:
+            return Done(text="aborted: everything is where it was")
+        return Done()
+
+    async def _summary_of(self, target: str) -> dict[str, Any] | None:
+        """How what is left by going to a place is to be summarized; `None` to go back."""
+        desk = self.desk
+        assert desk is not None
+        plan = desk.session.plan_navigate(target)
+        if not (plan.moves and plan.abandoned) or self.start.settings.summary.skip_prompt:
+            return {}
+        choice = await self.ui.select("Summarize what you leave?", [NO_SUMMARY, SUMMARIZE, FOCUSED, OWN])
+        match choice:
+            case "No summary":
+                return {}
+            case "Summarize":
+                return {"summarize": True}
+            case "Summarize with a focus":
+                focus = await self.ui.editor("What is the summary to dwell on?")
+                return None if focus is None else {"summarize": True, "custom_instructions": focus or None}
+            case "Write the summary yourself":
+                words = await self.ui.editor("What was done on the branch that you leave?")
+                return None if not words else {"summary": words}
+            case _:
+                return None
+
+    async def pick_session(self) -> None:
+        """Go over to another session."""
+        from sessiontree.tui.presence import Presence
+        from sessiontree.tui.sessions import SessionsScreen
+
+        desk = self.desk
+        assert desk is not None
+        own = None if desk.session.file is None else str(desk.session.file)
+        file = await self.ui.ask(SessionsScreen(desk.session.cwd or self.start.cwd, own=own))
+        if file is None or file == own:
+            return
+        self.chat.keep_draft()
+        if await desk.open(file):
+            self.chat.editor.clear_words()
+            self.chat.reload(restore_draft=True)
+            if self._presence is not None:
+                self._presence.leave()
+            self._presence = Presence(desk.session)
+            self._file_size = _size(desk.session)
+            if not self._presence.alone:
+                self.ui.notify("another process has this session open: what it writes is shown here", "warning")
+
+    def show_page(self, text: str | Text, title: str = "") -> None:
+        self.push_screen(Page(title, safe_lines(text) if isinstance(text, str) else text))
+
+    def show_hotkeys(self) -> None:
+        shown = Text()
+        said = keymap(self.start.settings.keys)
+        areas = listed(said)
+        if self._extensions is not None and self._extensions.fittings.shortcuts:
+            keys = self._extensions.fittings.shortcuts.values()
+            areas.append(("extensions", [(key.key, f"{key.help} (from {key.source})") for key in keys]))
+        for area, keys in areas:
+            shown.append(f"{area}\n", "bold")
+            for key, help in keys:
+                shown.append(f"  {safe(key):<22} ", "bold")
+                shown.append(f"{safe(help)}\n")
+        self.show_page(shown, "Keys; [keys] in the configuration binds them anew")
+
+
+def _prepare() -> None:
+    """Import what a desk needs, in a thread, so that keys are answered meanwhile."""
+    for module in ("agent.tools", "commands.builtin", "commands.desk"):
+        import_module(f"sessiontree.{module}")
+
+
+def _size(session: Session) -> int | None:
+    try:
+        return None if session.file is None else os.stat(session.file).st_size
+    except OSError:
+        return None

@@ -1,0 +1,95 @@
+"""Asking for what a command still needs: one that is typed without an argument has it chosen from what there is."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from sessiontree.commands.arguments import places, prompts
+from sessiontree.commands.command import Argument, Command, Typed, Words, typed
+from sessiontree.commands.desk import Desk
+from sessiontree.commands.text import excerpt, short
+from sessiontree.core.entries import EntryId
+from sessiontree.core.outline import plain_text, row_text
+
+ChooseEntry = Callable[[], Awaitable[EntryId | None]]
+"""Has an entry chosen in the tree."""
+
+
+async def filled(desk: Desk, line: str, choose_entry: ChooseEntry) -> str | None:
+    """A command with what it needs; `None` when the person did not say."""
+    called = typed(line)
+    if called is None:
+        return line
+    command = desk.commands.find(called.name)
+    if not called.text.strip():
+        return await _without_arguments(desk, command, choose_entry)
+    return await _with_required(desk, command, called, choose_entry)
+
+
+async def _without_arguments(desk: Desk, command: Command, choose_entry: ChooseEntry) -> str | None:
+    match command.name:
+        case "fork" | "branch" if desk.settings.double_escape == "tree":
+            return _line(command, await choose_entry())
+        case "pop":
+            return _line(command, await _chosen_prompt(desk, "Go back to which message, with a summary?"))
+        case "branches":
+            return await _chosen_branch(desk)
+        case _:
+            return await _with_required(desk, command, Typed(command.name, ""), choose_entry)
+
+
+async def _with_required(desk: Desk, command: Command, called: Typed, choose_entry: ChooseEntry) -> str | None:
+    words = list(Words(called.text))
+    missing = [argument for argument in command.arguments if argument.required][len(words) :]
+    line = f"/{called.name} {called.text}".rstrip()
+    for argument in missing:
+        given = await _asked(desk, command, argument, choose_entry)
+        if not given:
+            return None
+        line = f"{line} {given if argument.rest else _quoted(given)}"
+    return line
+
+
+async def _asked(desk: Desk, command: Command, argument: Argument, choose_entry: ChooseEntry) -> str | None:
+    title = f"/{command.name}: {argument.name.lower()}?"
+    if argument.complete is places:
+        return await choose_entry()
+    if argument.complete is not None:
+        choices = list(await asyncio.to_thread(lambda: list(argument.complete(desk, "")) if argument.complete else []))
+        others = [choice for choice in choices if choice != desk.branch.name]
+        if others:
+            return await desk.ui.select(title, others)
+    return await desk.ui.input(title)
+
+
+async def _chosen_prompt(desk: Desk, title: str) -> EntryId | None:
+    tree = desk.session.tree
+    shown = {f"{short(id)}  {excerpt(plain_text(tree[id]))}": id for id in prompts(desk, "")}
+    if not shown:
+        return await desk.ui.input(title)
+    chosen = await desk.ui.select(title, list(shown))
+    return None if chosen is None else shown[chosen]
+
+
+async def _chosen_branch(desk: Desk) -> str | None:
+    """Branches are listed to go to one."""
+    session = desk.session
+    shown: dict[str, str] = {}
+    infos = [info for info in session.branches if not info.archived]
+    width = max(len(info.name) for info in infos)
+    for info in infos:
+        head = session.tree[info.head] if info.head is not None and info.head in session.tree else None
+        last = "(empty)" if head is None else excerpt(row_text(head), 60)
+        mark = "●" if info.current else " "
+        shown[f"{mark} {info.name.ljust(width)}  {short(info.head)}  {info.entry_count:>5} entries  {last}"] = info.name
+    chosen = await desk.ui.select("Which branch?", list(shown))
+    return None if chosen is None else f"/switch {_quoted(shown[chosen])}"
+
+
+def _line(command: Command, given: str | None) -> str | None:
+    return None if given is None else f"/{command.name} {_quoted(given)}"
+
+
+def _quoted(word: str) -> str:
+    return f'"{word}"' if " " in word else word

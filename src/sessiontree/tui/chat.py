@@ -1,0 +1,543 @@
+"""The chat: the conversation, the editor below it, and what is told in between.
+
+It shows what happens on a desk and hands over what is typed. Opening sessions, dialogs and the tree are the app's.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from asyncio import AbstractEventLoop, get_running_loop
+from typing import TYPE_CHECKING, ClassVar
+
+from rich.text import Text
+from textual import events
+from textual.app import ComposeResult
+from textual.binding import BindingType
+from textual.screen import Screen
+from textual.timer import Timer
+
+from sessiontree.core.safe import safe
+from sessiontree.errors import SessionTreeError
+from sessiontree.hooks import events as told
+from sessiontree.hooks.events import Event
+from sessiontree.tui.blocks import Block, Blocks
+from sessiontree.tui.completion import Completer, mentioned
+from sessiontree.tui.dialogs import Line
+from sessiontree.tui.drafts import Draft, Drafts, History
+from sessiontree.tui.drawing import Pen
+from sessiontree.tui.editor import Choices, Editor
+from sessiontree.tui.footer import Footer, Taken, facts_of, taken
+from sessiontree.tui.keys import bind
+from sessiontree.tui.transcript import Transcript
+
+if TYPE_CHECKING:
+    from sessiontree.commands.desk import Desk
+    from sessiontree.core.entries import JsonObject
+    from sessiontree.tui.app import SessionApp
+
+FRAME = 1 / 20
+"""Seconds between two drawings of what comes."""
+AT_ONCE = 60
+"""How many entries are shown at first, and added when one goes up."""
+DOUBLE = 0.5
+"""Seconds within which a key counts as pressed twice."""
+DRAFT_SECONDS = 0.3
+"""How long after the last key a draft is kept."""
+SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
+LONGEST = 40
+"""Lines that a command may say in the conversation; more goes on a page of its own."""
+
+
+class ChatScreen(Screen[None]):
+    DEFAULT_CSS = """
+    ChatScreen { background: $background; layers: base; }
+    #work, #queue { height: auto; padding: 0 1; display: none; }
+    #work.-shown, #queue.-shown { display: block; }
+    #work { color: $accent; }
+    #queue { color: $muted; }
+    """
+    AUTO_FOCUS = "Editor"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        bind("abort", "abort", priority=True),
+        bind("take_back", "take_back", priority=True),
+        bind("external_editor", "external_editor", priority=True),
+        bind("tree", "app.tree", priority=True),
+        bind("sessions", "app.sessions", priority=True),
+        bind("models", "app.command('/model')", priority=True),
+        bind("thinking", "thinking", priority=True),
+        bind("unfold", "unfold", priority=True),
+        bind("browse", "browse", priority=True),
+        bind("page_up", "page(-1)", priority=True),
+        bind("page_down", "page(1)", priority=True),
+        bind("hotkeys", "app.command('/hotkeys')", priority=True),
+    ]
+
+    if TYPE_CHECKING:
+
+        @property
+        def app(self) -> SessionApp: ...
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.desk: Desk | None = None
+        self.blocks = Blocks()
+        self._choices = Choices()
+        self.editor = Editor(self._choices, id="editor")
+        self.transcript = Transcript(id="transcript")
+        self.footer = Footer()
+        self.history = History()
+        self._work = Line(id="work")
+        self._queue = Line(id="queue")
+        self._taken = Taken()
+        self._entries: list[str] = []
+        """Ids of the path that is shown, from the first one shown on."""
+        self._live: list[Block] = []
+        """What has come of the answer that comes."""
+        self._shell: Block | None = None
+        self._dirty: set[Block] = set()
+        self._frame: Timer | None = None
+        self._drafting: Timer | None = None
+        self._doing = ""
+        """What is under way, in a word or two."""
+        self._since = 0.0
+        self._escaped = 0.0
+        self._left = 0.0
+        self._unsaid = ""
+        """What was said last, until it is written."""
+        self._waiting: tuple[str, ...] = ()
+        self._thread = 0
+        self._loop: AbstractEventLoop | None = None
+
+    def compose(self) -> ComposeResult:
+        yield self.transcript
+        yield self._work
+        yield self._queue
+        yield self._choices
+        yield self.editor
+        yield self.footer
+
+    def on_mount(self) -> None:
+        self._thread, self._loop = threading.get_ident(), get_running_loop()
+        self.transcript.dress(Pen(self.app.look))
+        self.set_interval(0.12, self._spin)
+
+    # The desk
+
+    def sit_down(self, desk: Desk) -> None:
+        """Show what is on a desk from now on."""
+        self.desk = desk
+        desk.hooks.listen(self.hear)
+        self.editor.completer = Completer(desk)
+        self.reload(restore_draft=True)
+
+    def reload(self, *, restore_draft: bool = False) -> None:
+        """Show the conversation as it is now, at the place where it is."""
+        desk = self.desk
+        if desk is None:
+            return
+        self._live, self._shell = [], None
+        path = desk.branch.path()
+        shown = path[-AT_ONCE:]
+        self._entries = [entry.id for entry in path[: -AT_ONCE or None]] if len(path) > AT_ONCE else []
+        self.blocks = Blocks(self.app.renderers)
+        self.transcript.show(self.blocks.of(shown), earlier=len(path) - len(shown))
+        if not shown:
+            self.transcript.add(Block("note", text=self._welcome()))
+        own = [block.text for block in self.transcript.blocks if block.kind == "user"]
+        self.editor.remember([*self.history.lines, *own])
+        if restore_draft:
+            draft = Drafts(desk.session).read()
+            if not draft.empty and not self.editor.text:
+                self.editor.put_draft(draft)
+        self._count()
+
+    def _welcome(self) -> str:
+        return "a new session: say something, /help lists the commands, f1 the keys"
+
+    def _count(self) -> None:
+        """Work out the footer; what the whole session took is counted in the background."""
+        if self.desk is None:
+            return
+        self.update_footer()
+        entries = list(self.desk.session.tree)
+        self.run_worker(lambda: self._counted(taken(entries)), thread=True, exclusive=True, group="count")
+
+    def _counted(self, total: Taken) -> None:
+        self._taken = total
+        self.app.call_from_thread(self.update_footer)
+
+    def update_footer(self) -> None:
+        if self.desk is not None:
+            self.footer.show(facts_of(self.desk, self._taken))
+
+    def on_transcript_earlier_wanted(self) -> None:
+        if self.desk is None or not self._entries:
+            return
+        tree = self.desk.session.tree
+        more = [tree[id] for id in self._entries[-AT_ONCE:]]
+        self._entries = self._entries[: -len(more)]
+        self.transcript.put_before(Blocks(self.app.renderers).of(more), earlier=len(self._entries))
+
+    def on_transcript_left(self) -> None:
+        self.editor.focus()
+
+    # What is typed
+
+    def on_editor_said(self, event: Editor.Said) -> None:
+        said = event.text
+        self.history.add(said)
+        self.editor.remember([*self.history.lines])
+        self.transcript.follow()
+        self._unsaid = said
+        self.keep_draft()
+        self.run_worker(self._say(said, later=event.later), group="say", exit_on_error=False)
+
+    async def _say(self, said: str, *, later: bool) -> None:
+        await self.app.ready.wait()
+        desk = self.desk
+        assert desk is not None
+        try:
+            if said.startswith("/") and self.app.is_command(said):
+                self._unsaid = ""
+                await self.run_command(said)
+            elif said.startswith("!"):
+                self._unsaid = ""
+                await self._run_shell(said)
+            else:
+                await self._prompt(said, later=later)
+        except (SessionTreeError, OSError) as error:
+            self.fail(error)
+            self._give_back(said)
+        except Exception as error:  # noqa: BLE001 - whatever fails, the app goes on and nothing typed is lost
+            self.fail(f"internal error, {type(error).__name__}: {error}")
+            self._give_back(said)
+        finally:
+            self._unsaid = ""
+            self.keep_draft()
+            self.update_footer()
+
+    async def _prompt(self, said: str, *, later: bool) -> None:
+        desk = self.desk
+        assert desk is not None
+        await self.app.model_found.wait()
+        if desk.running:
+            images = self._images(said)
+            await (desk.agent.follow_up(said, images) if later else desk.agent.steer(said, images))
+            return
+        outcome = (await desk.submit(said, self._images(said))).outcome
+        if outcome is not None and outcome.cancelled:
+            self.tell("a handler did not let it happen")
+            self._give_back(said)
+
+    def _images(self, said: str) -> list[JsonObject]:
+        """Images that the text names behind an `@`. Other files are for the model to read."""
+        from sessiontree.agent.tools.files import image_type
+        from sessiontree.core.messages import image
+
+        assert self.desk is not None
+        found: list[JsonObject] = []
+        for path in mentioned(said):
+            full = os.path.join(self.desk.session.cwd or ".", os.path.expanduser(path))
+            if os.path.isfile(full) and full.lower().endswith((".png", ".jpg", ".jpeg", ".gif", ".webp")):
+                with open(full, "rb") as file:
+                    data = file.read()
+                media = image_type(data)
+                if media is not None:
+                    found.append(image(data, media))
+        return found
+
+    async def run_command(self, line: str) -> None:
+        """Do what a command says, after asking for what it still needs."""
+        desk = self.desk
+        assert desk is not None
+        filled = await self.app.filled(line)
+        if filled is None:
+            return
+        try:
+            submitted = await desk.submit(filled)
+        finally:
+            self.do("")
+        if submitted.text:
+            self.tell(submitted.text)
+
+    async def _run_shell(self, line: str) -> None:
+        desk = self.desk
+        assert desk is not None
+        block = self._shell = Block("tool", head=f"! {line.lstrip('!').strip()}", state="live", tail=True)
+        self.transcript.add(block)
+        await self.app.model_found.wait()
+        self.do("running")
+        try:
+            submitted = await desk.submit(line)
+        except SessionTreeError:
+            self.transcript.replace([block], [])
+            raise
+        finally:
+            self.do("working" if desk.running else "")
+            self._shell = None if self._shell is block else self._shell
+        if block in self.transcript.blocks:  # it is written down when the turn ends
+            block.text, block.state = submitted.text, "done"
+            self.transcript.changed(block)
+
+    def _give_back(self, said: str) -> None:
+        if not self.editor.text:
+            self.editor.put(said)
+
+    def put_in_editor(self, text: str) -> None:
+        """Text to be said anew. What is being typed is not lost: undo brings it back."""
+        self.editor.put(text)
+        self.editor.focus()
+
+    # What is told
+
+    def tell(self, text: str) -> None:
+        if text.count("\n") >= LONGEST:
+            self.app.show_page(text)
+        else:
+            self.transcript.add(Block("told", text=text))
+
+    def fail(self, error: Exception | str) -> None:
+        self.transcript.add(Block("error", text=str(error)))
+
+    def do(self, what: str) -> None:
+        """Say what is under way; nothing, when nothing is."""
+        if what and not self._doing:
+            self._since = time.monotonic()
+        self._doing = what
+        self._work.set_class(bool(what), "-shown")
+        self._spin()
+
+    def _spin(self) -> None:
+        if self._doing:
+            seconds = time.monotonic() - self._since
+            sign = SPINNER[int(seconds * 8) % len(SPINNER)]
+            self._work.say(f"{sign} {safe(self._doing)} · {seconds:.0f} s · esc aborts")
+
+    def set_status(self, key: str, text: str | None) -> None:
+        self.footer.statuses.pop(key, None)
+        if text:
+            self.footer.statuses[key] = text
+        self.footer.refresh()
+
+    def hear(self, event: Event) -> None:
+        """Show an event. It may come from any thread."""
+        if threading.get_ident() == self._thread:
+            self._show(event)
+        elif self._loop is not None:
+            self._loop.call_soon_threadsafe(self._show, event)
+
+    def _show(self, event: Event) -> None:
+        match event:
+            case told.MessageDelta():
+                self._more(event)
+            case told.MessageStart(role="assistant"):
+                self._live = []
+                self.do("working")
+            case told.MessageEnd(entry=entry):
+                self._written(entry)
+            case told.ToolStart(call=call):
+                self.do(f"running {call.name}")
+            case told.ToolUpdate(call=call, text=text):
+                block = self.blocks.of_call(call.id) or self._shell
+                if block is not None:
+                    block.text = (block.text + text)[-100_000:]
+                    self._soon(block)
+            case told.ToolEnd(call=call):
+                block = self.blocks.of_call(call.id)
+                if block is not None:
+                    self.transcript.changed(block)
+                self.do("working")
+            case told.RunStart():
+                self.do("working")
+            case told.RunEnd(aborted=aborted, error=error):
+                self._ended(aborted, error)
+            case told.QueueChanged(steering=steering, follow_up=follow_up):
+                self._queued((*steering, *follow_up))
+            case told.RetryScheduled(delay=delay, error=error):
+                self.do(f"trying again in {delay:.0f} s, {error}")
+            case told.BeforeCompact():
+                self.do("compacting")
+            case told.Compacted(compaction_entry=entry):
+                self.transcript.add(*self.blocks.of_entry(entry))
+                self.do("working" if self.desk is not None and self.desk.running else "")
+            case told.CompactFailed(error=error, aborted=aborted):
+                self.fail("the compaction was aborted" if aborted else f"the compaction failed: {error}")
+            case told.BeforeNavigate(preparation=preparation) if preparation.user_wants_summary:
+                self.do("summarizing")
+            case told.BeforeMerge(user_wants_summary=True):
+                self.do("summarizing")
+            case told.ModelChanged(model=model):
+                self.transcript.add(Block("note", text=f"model: {model}"))
+                self.update_footer()
+            case told.ThinkingChanged(level=level):
+                self.transcript.add(Block("note", text=f"thinking: {level}"))
+                self.update_footer()
+            case told.Notice(level=level, text=text):
+                self.fail(text) if level == "error" else self.app.ui.notify(text, level)
+            case _:
+                pass
+
+    def _more(self, delta: told.MessageDelta) -> None:
+        """More of the answer that comes."""
+        kind = {"text": "answer", "thinking": "thought", "tool_call": "tool"}[delta.kind]
+        last = self._live[-1] if self._live else None
+        if last is None or last.kind != kind or delta.name is not None:
+            head = f"{delta.name} …" if kind == "tool" else ""
+            last = Block(kind, head=head, state="live")  # pyright: ignore[reportArgumentType]
+            self._live.append(last)
+            self.transcript.add(last)
+        if kind == "tool":
+            last.drawn["length"] = last.drawn.get("length", 0) + len(delta.text)
+            name = last.head.partition(" …")[0]
+            last.head = f"{name} … {last.drawn['length']} characters"
+        else:
+            last.text += delta.text
+        self._soon(last)
+
+    def _soon(self, block: Block) -> None:
+        self._dirty.add(block)
+        if self._frame is None:
+            self._frame = self.set_timer(FRAME, self._draw)
+
+    def _draw(self) -> None:
+        self._frame = None
+        dirty, self._dirty = self._dirty, set()
+        for block in dirty:
+            self.transcript.changed(block)
+
+    def _written(self, entry: told.Entry) -> None:
+        made = self.blocks.of_entry(entry)
+        first = made[0] if made else None
+        if first is not None and first.kind == "user":
+            self._unsaid = ""
+            self.keep_draft()
+        if self._shell is not None and first is not None and first.head.startswith("! "):
+            self.transcript.replace([self._shell], made)
+        else:
+            self.transcript.replace(self._live, made)
+            self._live = []
+        self._taken = self._taken.plus(entry)
+        self.update_footer()
+
+    def _ended(self, aborted: bool, error: str | None) -> None:
+        if self._live:
+            self.transcript.replace(self._live, [])
+            self._live = []
+        for block in self.transcript.blocks[-20:]:
+            if block.state == "live" and block is not self._shell:
+                block.state = "failed"
+                self.transcript.changed(block)
+        shown = self.transcript.blocks[-1].text if self.transcript.blocks else ""
+        if error is not None and not (shown and error.endswith(shown)):
+            self.fail(error)
+        self.do("")
+        if aborted:
+            self.run_worker(self._take_back(), group="queue", exit_on_error=False)
+
+    # What waits
+
+    def _queued(self, waiting: tuple[str, ...]) -> None:
+        self._waiting = waiting
+        self._queue.set_class(bool(waiting), "-shown")
+        lines = [Text(f"⋯ {' '.join(safe(text).split())}", no_wrap=True, overflow="ellipsis") for text in waiting[:5]]
+        hint = f"{len(waiting)} to be said · alt+up takes back" if waiting else ""
+        self._queue.say(Text("\n").join([*lines, Text(hint, "dim")]))
+        self.keep_draft()
+
+    def action_take_back(self) -> None:
+        self.run_worker(self._take_back(), group="queue", exit_on_error=False)
+
+    async def _take_back(self) -> None:
+        """Put what waits in the editor, before what is being typed."""
+        if self.desk is None or not self.desk.has_agent:
+            return
+        taken_back = await self.desk.agent.take_back()
+        words = [*taken_back.steering, *taken_back.follow_up]
+        if words:
+            self.editor.put("\n\n".join(filter(None, [*words, self.editor.text])))
+
+    # The draft
+
+    def on_text_area_changed(self) -> None:
+        if self._drafting is None:
+            self._drafting = self.set_timer(DRAFT_SECONDS, self.keep_draft)
+
+    def keep_draft(self) -> None:
+        """Keep what is typed, what was said but is not written yet, and what waits."""
+        if self._drafting is not None:
+            self._drafting.stop()
+            self._drafting = None
+        if self.desk is not None and self.desk.session.file is not None:
+            draft = self.editor.draft
+            queued = (*filter(None, [self._unsaid]), *self._waiting)
+            Drafts(self.desk.session).write(Draft(text=draft.text, pastes=draft.pastes, queued=queued))
+
+    # Keys
+
+    def action_abort(self) -> None:
+        desk = self.desk
+        if self.editor.close_choices():
+            return
+        if self.transcript.has_focus:
+            self.transcript.action_end()
+            return
+        if desk is not None and (desk.running or self._doing):
+            desk.abort()
+            return
+        now = time.monotonic()
+        if self.editor.text:
+            return
+        if now - self._escaped < DOUBLE:
+            self._escaped = 0.0
+            self.app.double_escape()
+        else:
+            self._escaped = now
+
+    def on_editor_leave(self, event: Editor.Leave) -> None:
+        now = time.monotonic()
+        if event.sure or now - self._left < 2 * DOUBLE:
+            self.app.leave()
+        else:
+            self._left = now
+            self.notify("once more to quit", timeout=2)
+
+    def action_external_editor(self) -> None:
+        from sessiontree.tui.outside import edited
+
+        text = edited(self.app, self.editor.words)
+        if text is not None:
+            self.editor.put(text)
+
+    def action_unfold(self) -> None:
+        self.transcript.unfold_all(not self.transcript.unfolded)
+
+    def action_browse(self) -> None:
+        if self.transcript.has_focus:
+            self.transcript.action_step(-1)
+        else:
+            self.transcript.focus()
+
+    def action_page(self, by: int) -> None:
+        self.transcript.scroll_page_down(animate=False) if by > 0 else self.transcript.scroll_page_up(animate=False)
+
+    def action_thinking(self) -> None:
+        self.run_worker(self._next_level(), group="thinking", exclusive=True, exit_on_error=False)
+
+    async def _next_level(self) -> None:
+        from sessiontree.commands.arguments import LEVELS
+
+        if self.desk is None:
+            return
+        try:
+            agent = self.desk.agent
+            at = LEVELS.index(agent.thinking) if agent.thinking in LEVELS else -1
+            await agent.set_thinking(LEVELS[(at + 1) % len(LEVELS)])
+        except SessionTreeError as error:
+            self.fail(error)
+
+    def on_paste(self, event: events.Paste) -> None:
+        """What is pasted while something else has the keyboard goes to the editor."""
+        self.editor.focus()
+        self.editor.post_message(events.Paste(event.text))

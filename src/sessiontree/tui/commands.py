@@ -1,0 +1,39 @@
+"""Commands that only the app has, and those of all front ends that it does in its own way."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from sessiontree.commands.builtin import builtin_commands
+from sessiontree.commands.command import Command, Done, Registry
+from sessiontree.commands.desk import Desk
+
+if TYPE_CHECKING:
+    from sessiontree.tui.app import SessionApp
+
+
+def app_commands(app: SessionApp) -> Registry:
+    """The commands of all front ends, with the app's own."""
+
+    async def tree(desk: Desk, args: Sequence[str]) -> Done:
+        return await app.travel(args[0] if args else None)
+
+    async def hotkeys(desk: Desk, args: Sequence[str]) -> Done:
+        app.show_hotkeys()
+        return Done()
+
+    shared = {command.name: command for command in builtin_commands()}
+    resume_by_name = shared["resume"].run
+
+    async def resume(desk: Desk, args: Sequence[str]) -> Done:
+        if args:
+            return await resume_by_name(desk, args) or Done()
+        await app.pick_session()
+        return Done()
+
+    own = {"tree": tree, "resume": resume}
+    commands = [replace(command, run=own.get(command.name, command.run)) for command in shared.values()]
+    return Registry([*commands, Command(name="hotkeys", help="List the keys", run=hotkeys)])

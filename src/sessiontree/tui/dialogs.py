@@ -1,0 +1,250 @@
+"""Dialogs: questions to the person, each a panel at the foot of the screen that goes away with the answer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+from rich.text import Text
+from textual import events
+from textual.app import App, ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical, VerticalScroll
+from textual.screen import ModalScreen
+from textual.widget import Widget
+from textual.widgets import Input, OptionList, Static, TextArea
+from textual.widgets.option_list import Option
+
+from sessiontree.core.safe import safe, safe_lines
+
+T = TypeVar("T")
+
+
+class Line(Static):
+    """Text of a session or an extension: never markup, never a control sequence."""
+
+    def __init__(self, text: str = "", *, id: str | None = None, classes: str | None = None) -> None:
+        super().__init__(safe_lines(text), id=id, classes=classes, markup=False)
+
+    def say(self, text: str | Text) -> None:
+        self.update(Text(safe_lines(text)) if isinstance(text, str) else text)
+
+
+class Dialog(ModalScreen[T | None]):
+    """A panel with a title and a line that says which keys there are; escape gives no answer."""
+
+    DEFAULT_CSS = """
+    Dialog { align: center bottom; background: $background 40%; }
+    Dialog > .panel {
+        width: 100%; height: auto; max-height: 70%;
+        background: $surface; border-top: heavy $primary; padding: 0 2;
+    }
+    Dialog .title { text-style: bold; height: auto; }
+    Dialog .hint { color: $muted; height: auto; margin-top: 1; }
+    Dialog OptionList, Dialog OptionList:focus {
+        background: $surface; border: none; height: auto; max-height: 16; padding: 0;
+    }
+    Dialog Input, Dialog Input:focus { border: none; background: $surface; height: 1; padding: 0; margin: 0; }
+    Dialog TextArea, Dialog TextArea:focus { border: none; background: $surface; height: 10; padding: 0; }
+    Dialog OptionList > .option-list--option-highlighted { background: $panel; text-style: bold; }
+    Dialog:nocolor OptionList > .option-list--option-highlighted { text-style: reverse; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,ctrl+c", "give_up", "cancel", priority=True)]
+    HINT: ClassVar[str] = "enter chooses · esc cancels"
+
+    if TYPE_CHECKING:
+
+        @property
+        def app(self) -> App[Any]: ...
+
+    def __init__(self, title: str) -> None:
+        super().__init__()
+        self._asked = title
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="panel"):
+            yield Line(self._asked, classes="title")
+            yield from self.compose_question()
+            yield Line(self.HINT, classes="hint")
+
+    def compose_question(self) -> ComposeResult:
+        yield from ()
+
+    def action_give_up(self) -> None:
+        self.dismiss(None)
+
+
+class Chooser(Dialog[int]):
+    """One of several lines; typing narrows them down to those that have all the words."""
+
+    HINT = "type to search · enter chooses · esc cancels"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("up", "step(-1)", priority=True),
+        Binding("down", "step(1)", priority=True),
+        Binding("pageup", "page(-1)", priority=True),
+        Binding("pagedown", "page(1)", priority=True),
+        Binding("enter", "choose", priority=True),
+    ]
+
+    def __init__(self, title: str, rows: Sequence[str], *, at: int = 0) -> None:
+        super().__init__(title)
+        self._rows = [safe(row) for row in rows]
+        self._at = at
+        self._shown: list[int] = []
+
+    def compose_question(self) -> ComposeResult:
+        yield Input(placeholder="search", select_on_focus=False)
+        yield OptionList(markup=False)
+
+    def on_mount(self) -> None:
+        self._narrow("")
+        if self._rows:
+            self.query_one(OptionList).highlighted = self._at
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        self._narrow(event.value)
+
+    def _narrow(self, query: str) -> None:
+        words = query.lower().split()
+        self._shown = [index for index, row in enumerate(self._rows) if all(word in row.lower() for word in words)]
+        options = self.query_one(OptionList)
+        options.clear_options()
+        options.add_options(
+            [Option(Text(self._rows[index], no_wrap=True, overflow="ellipsis")) for index in self._shown]
+        )
+        options.highlighted = 0 if self._shown else None
+
+    def action_step(self, by: int) -> None:
+        options = self.query_one(OptionList)
+        options.action_cursor_down() if by > 0 else options.action_cursor_up()
+
+    def action_page(self, by: int) -> None:
+        options = self.query_one(OptionList)
+        options.action_page_down() if by > 0 else options.action_page_up()
+
+    def action_choose(self) -> None:
+        at = self.query_one(OptionList).highlighted
+        if at is not None:
+            self.dismiss(self._shown[at])
+
+    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
+        self.dismiss(self._shown[event.option_index])
+
+
+class Confirm(Dialog[bool]):
+    HINT = "y yes · n no · enter is what stands in capitals · esc is no"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("y", "answer(True)"),
+        Binding("n", "answer(False)"),
+        Binding("enter", "default"),
+    ]
+
+    def __init__(self, title: str, text: str = "", *, default: bool = False) -> None:
+        super().__init__(title)
+        self._text = text
+        self._default = default
+
+    def compose_question(self) -> ComposeResult:
+        if self._text:
+            yield Line(self._text)
+        yield Line("[Y/n]" if self._default else "[y/N]")
+
+    def action_answer(self, yes: bool) -> None:
+        self.dismiss(yes)
+
+    def action_default(self) -> None:
+        self.dismiss(self._default)
+
+    def action_give_up(self) -> None:
+        self.dismiss(False)
+
+
+class Ask(Dialog[str]):
+    """A line of text."""
+
+    HINT = "enter · esc cancels"
+
+    def __init__(self, title: str, *, placeholder: str = "", text: str = "") -> None:
+        super().__init__(title)
+        self._placeholder = placeholder
+        self._text = text
+
+    def compose_question(self) -> ComposeResult:
+        yield Input(safe(self._text), placeholder=safe(self._placeholder), select_on_focus=False)
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        self.dismiss(event.value)
+
+
+class Write(Dialog[str]):
+    """A text at length."""
+
+    HINT = "ctrl+s is done · ctrl+g writes in $EDITOR · esc cancels"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("ctrl+s", "done", priority=True),
+        Binding("ctrl+g", "outside", priority=True),
+    ]
+
+    def __init__(self, title: str, text: str = "") -> None:
+        super().__init__(title)
+        self._text = text
+
+    def compose_question(self) -> ComposeResult:
+        yield TextArea(safe_lines(self._text), soft_wrap=True, tab_behavior="indent", highlight_cursor_line=False)
+
+    def on_mount(self) -> None:
+        area = self.query_one(TextArea)
+        area.move_cursor(area.document.end)
+
+    def action_done(self) -> None:
+        self.dismiss(self.query_one(TextArea).text)
+
+    def action_outside(self) -> None:
+        from sessiontree.tui.outside import edited
+
+        area = self.query_one(TextArea)
+        text = edited(self.app, area.text)
+        if text is not None:
+            area.text = safe_lines(text)
+
+
+class Page(Dialog[None]):
+    """Something to read, such as a table; any key that does not scroll closes it."""
+
+    DEFAULT_CSS = """
+    Page > .panel { max-height: 90%; }
+    Page VerticalScroll { height: auto; max-height: 30; scrollbar-size-vertical: 1; }
+    Page .text { width: auto; }
+    """
+    HINT = "↑ ↓ scroll · esc closes"
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("enter,q", "give_up")]
+
+    def __init__(self, title: str, text: str | Text) -> None:
+        super().__init__(title)
+        self._text = text
+
+    def compose_question(self) -> ComposeResult:
+        with VerticalScroll():
+            line = Line(classes="text")
+            line.say(self._text)
+            yield line
+
+    def on_mount(self) -> None:
+        self.query_one(VerticalScroll).focus()
+
+
+class Framed(Dialog[Any]):
+    """A widget of an extension, with the keyboard; it ends by `self.screen.dismiss(value)`."""
+
+    HINT = "esc closes"
+
+    def __init__(self, widget: Widget) -> None:
+        super().__init__("")
+        self._widget = widget
+
+    def compose_question(self) -> ComposeResult:
+        yield self._widget
+
+    def on_mount(self, event: events.Mount) -> None:
+        if self._widget.focusable:
+            self._widget.focus()

@@ -1,0 +1,290 @@
+"""Drawing: blocks as lines of a given width, made safe for the terminal.
+
+Markdown is drawn piece by piece, and pieces that have not changed are kept: what an answer costs while it comes does
+not grow with its length. No widgets here.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any, ClassVar
+
+from markdown_it import MarkdownIt
+from rich import markdown as rich_markdown
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.segment import Segment
+from rich.style import Style
+from rich.syntax import Syntax
+from rich.text import Text
+from textual.strip import Strip
+
+from sessiontree.core.safe import safe, safe_lines
+from sessiontree.tui.blocks import Block
+from sessiontree.tui.theme import Look
+
+FOLDED_LINES = 5
+"""How many lines of a tool's output are shown when it is folded."""
+FOLDED_DIFF = 16
+GUTTER = 2
+TAB = 4
+LONGEST = 4000
+"""Lines of one block that are drawn when it is unfolded; `/export` and the tool's own file have the rest."""
+
+
+class Pen:
+    """Draws blocks in one look."""
+
+    def __init__(self, look: Look) -> None:
+        self.look = look
+        self._console = Console(
+            file=io.StringIO(),
+            force_terminal=True,
+            color_system="truecolor",
+            theme=look.markdown,
+            width=80,
+            legacy_windows=False,
+            no_color=False,
+        )
+
+    def lines(self, block: Block, width: int, unfolded: bool) -> list[Strip]:
+        """The block in lines of at most `width` cells."""
+        opened = (unfolded if block.unfolded is None else block.unfolded) or not block.folds
+        key = (width, opened, id(self))
+        kept = block.drawn.get("lines")
+        if kept is None or kept[0] != key:
+            kept = block.drawn["lines"] = (key, self._drawn(block, max(width, 12), opened))
+        return kept[1]
+
+    def _drawn(self, block: Block, width: int, opened: bool) -> list[Strip]:
+        look, inner = self.look, width - GUTTER
+        match block.kind:
+            case "user":
+                lines = self._plain(block.text, inner - 1)
+                bar = Segment("▌ ", look.user + look.panel)
+                return [_row([bar, *_over(line, look.panel)], width, look.panel) for line in lines]
+            case "answer":
+                return _indented(self._markdown(block, inner))
+            case "thought":
+                return self._foldable(
+                    block, "✻", look.muted, opened, "thinking", look.muted + Style(italic=True), inner
+                )
+            case "tool":
+                return self._tool(block, opened, inner)
+            case "summary":
+                head = [_row([Segment("◆ ", look.warning), Segment(safe(block.head), look.strong)], width)]
+                body = self._markdown(block, inner) if opened else self._more(block.text, inner)
+                return [*_cut(head, width), *_indented(body)]
+            case "custom":
+                head = _row([Segment("▪ ", look.warning), Segment(safe(block.head), look.warning)], width)
+                body = self._markdown(block, inner) if block.component is None else self._rich(block.component, inner)
+                return [*_cut([head], width), *_indented(body)]
+            case "note":
+                return _marked(self._plain(block.text, inner, look.muted), Segment("· ", look.muted))
+            case "told":
+                return _indented(self._plain(block.text, inner, look.muted, wrap=False))
+            case "error":
+                return _marked(self._plain(block.text, inner, look.error), Segment("✗ ", look.error))
+
+    # Parts
+
+    def _tool(self, block: Block, opened: bool, width: int) -> list[Strip]:
+        look = self.look
+        mark = {"live": look.warning, "done": look.success, "failed": look.error}[block.state]
+        sign = {"live": "○ ", "done": "● ", "failed": "✗ "}[block.state]
+        head = self._plain(block.head, width, look.strong)
+        if not opened and len(head) > 2:
+            head = [*head[:1], _row([Segment("…", look.muted)], width)]
+        return [*_marked(head, Segment(sign, mark)), *_indented(self._output(block, opened, width))]
+
+    def _output(self, block: Block, opened: bool, width: int) -> list[Strip]:
+        said = block.text.rstrip("\n").split("\n") if block.text.strip() else []
+        limit = LONGEST if opened else FOLDED_DIFF if block.diff else FOLDED_LINES
+        hidden = len(said) - limit
+        shown = said if hidden <= 1 else said[-limit:] if block.tail else said[:limit]
+        style = self.look.error if block.state == "failed" else self.look.muted
+        lines = self._diff(shown, width) if block.diff else self._plain("\n".join(shown), width, style) if shown else []
+        if not opened:
+            lines = _limited(lines, limit + 1, block.tail)
+        if hidden <= 1:
+            return lines
+        more = _row([Segment(f"… {hidden} more lines", self.look.muted + Style(italic=True))], width)
+        return [more, *lines] if block.tail else [*lines, more]
+
+    def _diff(self, lines: Iterable[str], width: int) -> list[Strip]:
+        look = self.look
+        styles = {"+": look.success, "-": look.error, "@": look.user}
+        return [
+            strip
+            for line in lines
+            if not line.startswith(("--- ", "+++ "))
+            for strip in self._plain(line, width, styles.get(line[:1], look.muted))
+        ]
+
+    def _foldable(
+        self, block: Block, sign: str, mark: Style, opened: bool, head: str, style: Style, width: int
+    ) -> list[Strip]:
+        if opened:
+            return _marked(self._plain(block.text.strip(), width, style), Segment(f"{sign} ", mark))
+        live = block.state == "live"
+        words = " ".join(safe_lines(block.text[-400:] if live else block.text[:400]).split())
+        text = Text(f"{head}{' … ' if live else ': '}{words}", style=style, no_wrap=True)
+        if live and text.cell_len > width:
+            text = Text(f"{head} … {_end(words, width - len(head) - 3)}", style=style, no_wrap=True)
+        text.truncate(width, overflow="ellipsis")
+        return [_row([Segment(f"{sign} ", mark), *self._segments(text)], width + GUTTER)]
+
+    def _more(self, words: str, width: int) -> list[Strip]:
+        """The beginning of a text that is folded."""
+        text = Text(" ".join(safe_lines(words[: width * 4]).split()), style=self.look.muted, no_wrap=True)
+        text.truncate(width, overflow="ellipsis")
+        return [Strip(list(self._segments(text)))]
+
+    def _plain(self, words: str, width: int, style: Style | None = None, *, wrap: bool = True) -> list[Strip]:
+        strips: list[Strip] = []
+        for line in safe_lines(words).split("\n"):
+            text = Text(line.expandtabs(TAB), style=style or "", end="")
+            pieces = text.wrap(self._console, width, overflow="fold", tab_size=TAB) if wrap else [text]
+            for piece in pieces or [text]:
+                if not wrap:
+                    piece.truncate(width, overflow="ellipsis")
+                strips.append(Strip(list(self._segments(piece))))
+        return strips
+
+    def _segments(self, text: Text) -> Iterator[Segment]:
+        styled = Segment.apply_style(text.render(self._console), self._console.get_style(text.style))
+        return (segment for segment in styled if segment.text)
+
+    # Markdown
+
+    def _markdown(self, block: Block, width: int) -> list[Strip]:
+        """Piece by piece; those that are as they were are not drawn again."""
+        key = (width, id(self))
+        kept: list[tuple[str, list[Strip]]] = block.drawn.get("pieces", [])
+        if block.drawn.get("pieces_key") != key:
+            kept = []
+        now: list[tuple[str, list[Strip]]] = []
+        for index, piece in enumerate(pieces(block.text)):
+            if index < len(kept) and kept[index][0] == piece:
+                now.append(kept[index])
+            else:
+                now.append((piece, self._piece(piece, width)))
+        block.drawn["pieces"], block.drawn["pieces_key"] = now, key
+        lines: list[Strip] = []
+        for _, strips in now:
+            lines += [Strip([]), *strips] if lines else strips
+        return lines
+
+    def _rich(self, component: Any, width: int) -> list[Strip]:
+        """What Rich draws, without what would control the terminal."""
+        options = self._console.options.update(width=width, highlight=False)
+        lines = self._console.render_lines(component, options, pad=False)
+        return [
+            Strip([Segment(safe(text), style) for text, style, control in line if text and not control])
+            for line in lines
+        ]
+
+    def _piece(self, words: str, width: int) -> list[Strip]:
+        strips = self._rich(_Markdown(safe_lines(words), self.look), width)
+        while strips and not strips[-1].text.strip():
+            strips.pop()
+        while strips and not strips[0].text.strip():
+            strips.pop(0)
+        return strips
+
+
+FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
+
+
+def pieces(words: str) -> list[str]:
+    """Markdown cut where a blank line ends a piece for sure: not in a fence, and not before what is set in."""
+    found: list[str] = []
+    piece: list[str] = []
+    fence, blank = "", False
+    for line in words.split("\n"):
+        marked = FENCE.match(line)
+        if not fence and blank and piece and line.strip() and not line[0].isspace():
+            found.append("\n".join(piece))
+            piece = []
+        if marked is not None:
+            mark = marked[1]
+            if not fence:
+                fence = mark
+            elif mark.startswith(fence) and not line.strip(" `~"):
+                fence = ""
+        blank = not line.strip() and not fence
+        piece.append(line)
+    if any(line.strip() for line in piece):
+        found.append("\n".join(piece))
+    return found
+
+
+class _Heading(rich_markdown.Heading):
+    """On the left, without a frame."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        self.text.justify = "left"
+        yield self.text
+
+
+class _Code(rich_markdown.CodeBlock):
+    """On the background of the app, with a rail at its left."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        code = str(self.text).rstrip()
+        syntax = Syntax(code, self.lexer_name, theme=self.theme, word_wrap=True, background_color="default")
+        rail = Segment("│ ", console.get_style("markdown.hr"))
+        for line in console.render_lines(syntax, options.update(width=max(options.max_width - 2, 8)), pad=False):
+            yield from (rail, *line, Segment.line())
+
+
+class _Markdown(rich_markdown.Markdown):
+    """Markdown without links that a terminal follows, and with HTML shown as it stands."""
+
+    elements: ClassVar[dict[str, Any]] = {
+        **rich_markdown.Markdown.elements,
+        "heading_open": _Heading,
+        "fence": _Code,
+        "code_block": _Code,
+    }
+    parser = MarkdownIt("commonmark", {"html": False}).enable("strikethrough").enable("table")
+
+    def __init__(self, markup: str, look: Look) -> None:
+        super().__init__("", code_theme=look.code, hyperlinks=False)
+        self.markup = markup
+        self.parsed = self.parser.parse(markup.expandtabs(TAB))
+
+
+# Lines
+
+
+def _row(segments: Iterable[Segment], width: int, style: Style | None = None) -> Strip:
+    strip = Strip(list(segments))
+    return strip if style is None else strip.extend_cell_length(width, style)
+
+
+def _over(line: Strip, style: Style) -> list[Segment]:
+    return [Segment(segment.text, style + segment.style if segment.style else style) for segment in line]
+
+
+def _indented(lines: Iterable[Strip]) -> list[Strip]:
+    return [Strip([Segment(" " * GUTTER), *line]) for line in lines]
+
+
+def _marked(lines: list[Strip], mark: Segment) -> list[Strip]:
+    """Lines set in, with a mark before the first."""
+    return [Strip([mark, *line]) for line in lines[:1]] + _indented(lines[1:])
+
+
+def _cut(lines: Iterable[Strip], width: int) -> list[Strip]:
+    return [line.crop(0, width) for line in lines]
+
+
+def _limited(lines: list[Strip], limit: int, tail: bool) -> list[Strip]:
+    """Long lines take several when they are wrapped: no more than so many are shown of what is folded."""
+    return lines if len(lines) <= 2 * limit else lines[-limit:] if tail else lines[:limit]
+
+
+def _end(words: str, width: int) -> str:
+    return words[-max(width - 1, 1) :]

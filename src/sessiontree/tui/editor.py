@@ -1,0 +1,298 @@
+"""The editor: where a person types. History, long pastes, completion and undo; what becomes of the text is not here."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from rich.style import Style
+from rich.table import Table
+from rich.text import Text
+from textual import events
+from textual.app import App, RenderResult
+from textual.binding import BindingType
+from textual.message import Message
+from textual.widget import Widget
+from textual.widgets import TextArea
+
+from sessiontree.core.safe import safe, safe_lines
+from sessiontree.tui.completion import NOTHING, Completer, Offer
+from sessiontree.tui.drafts import Draft
+from sessiontree.tui.keys import bind
+
+LONG_LINES, LONG_LETTERS = 10, 1500
+"""A paste that is longer stands as one word in the editor."""
+SHOWN = 8
+"""How many choices are seen at once."""
+
+
+class Choices(Widget):
+    """What a word can become."""
+
+    DEFAULT_CSS = """
+    Choices { height: auto; max-height: 8; display: none; padding: 0 1; background: $surface; }
+    Choices.-open { display: block; }
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.offer: Offer = NOTHING
+        self.at = 0
+
+    def show(self, offer: Offer) -> None:
+        self.offer, self.at = offer, 0
+        self.set_class(bool(offer.choices), "-open")
+        self.refresh(layout=True)
+
+    def step(self, by: int) -> None:
+        self.at = (self.at + by) % len(self.offer.choices)
+        self.refresh()
+
+    @property
+    def chosen(self) -> str:
+        return self.offer.choices[self.at].text
+
+    def render(self) -> RenderResult:
+        table = Table.grid(padding=(0, 2, 0, 0), expand=False)
+        table.add_column(no_wrap=True, overflow="ellipsis")
+        table.add_column(no_wrap=True, overflow="ellipsis")
+        first = max(0, min(self.at - SHOWN // 2, len(self.offer.choices) - SHOWN))
+        for index, choice in enumerate(self.offer.choices[first : first + SHOWN], first):
+            mark = "› " if index == self.at else "  "
+            style = Style(bold=True) if index == self.at else Style()
+            table.add_row(Text(mark + safe(choice.text), style), Text(safe(choice.help), Style(dim=True)))
+        return table
+
+
+class Editor(TextArea):
+    DEFAULT_CSS = """
+    Editor, Editor:focus {
+        height: auto; max-height: 12; min-height: 1;
+        border: none; border-top: solid $panel; border-bottom: solid $panel;
+        padding: 0 1; background: $background;
+        scrollbar-size-vertical: 1;
+    }
+    Editor:focus { border-top: solid $secondary 60%; border-bottom: solid $secondary 60%; }
+    Editor.-shell:focus { border-top: solid $warning; border-bottom: solid $warning; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        bind("submit", "submit", priority=True),
+        bind("follow_up", "follow_up", priority=True),
+        bind("newline", "newline", priority=True),
+        bind("complete", "complete", priority=True),
+        bind("previous", "previous", priority=True),
+        bind("next", "next", priority=True),
+        bind("clear", "clear", priority=True),
+        bind("leave", "leave", priority=True),
+    ]
+
+    if TYPE_CHECKING:
+
+        @property
+        def app(self) -> App[Any]: ...
+
+    class Said(Message):
+        """The person is done with a text."""
+
+        def __init__(self, text: str, *, later: bool) -> None:
+            super().__init__()
+            self.text = text
+            self.later = later
+            """Whether it can wait until the agent is done."""
+
+    class Leave(Message):
+        """The person wants to quit, or asks how; `sure` when it was asked for in earnest."""
+
+        def __init__(self, *, sure: bool) -> None:
+            super().__init__()
+            self.sure = sure
+
+    def __init__(self, choices: Choices, *, id: str | None = None) -> None:
+        super().__init__(
+            id=id,
+            soft_wrap=True,
+            show_line_numbers=False,
+            highlight_cursor_line=False,
+            tab_behavior="indent",
+            compact=False,
+            placeholder="Say something, or / for commands, ! for the shell",
+        )
+        self.completer: Completer | None = None
+        self._choices = choices
+        self._pastes: dict[str, str] = {}
+        self._history: list[str] = []
+        self._back = 0
+        """How far back in the history one is."""
+        self._typed = ""
+        """What was there before one went back."""
+
+    # The text
+
+    @property
+    def words(self) -> str:
+        """The text, with what was pasted in full."""
+        said = self.text
+        for mark, pasted in self._pastes.items():
+            said = said.replace(mark, pasted)
+        return said
+
+    @property
+    def draft(self) -> Draft:
+        return Draft(text=self.text, pastes={mark: said for mark, said in self._pastes.items() if mark in self.text})
+
+    def put(self, text: str) -> None:
+        """Another text, which can be undone."""
+        self._close()
+        self.replace(safe_lines(text), (0, 0), self.document.end)
+        self.move_cursor(self.document.end)
+
+    def put_draft(self, draft: Draft) -> None:
+        self._pastes = {**self._pastes, **draft.pastes}
+        self.put("\n\n".join(filter(None, [*draft.queued, draft.text])))
+
+    def remember(self, lines: Iterable[str]) -> None:
+        """What was said before, oldest first."""
+        self._history = list(dict.fromkeys(reversed(list(lines))))[::-1]
+        self._back = 0
+
+    async def _on_paste(self, event: events.Paste) -> None:
+        pasted = safe_lines(event.text.replace("\r\n", "\n").replace("\r", "\n"))
+        lines = pasted.count("\n") + 1
+        event.prevent_default()
+        event.stop()
+        if lines > LONG_LINES or len(pasted) > LONG_LETTERS:
+            mark = f"[paste {len(self._pastes) + 1}: {lines} lines, {len(pasted)} characters]"
+            self._pastes[mark] = pasted
+            pasted = mark
+        self.replace(pasted, *self.selection, maintain_selection_offset=False)
+
+    def on_text_area_changed(self) -> None:
+        self.set_class(self.text.startswith("!"), "-shell")
+        if self._back and self.text != self._shown():
+            self._back = 0
+        self._look_for_choices()
+
+    # Completion
+
+    @property
+    def _before(self) -> str:
+        return self.get_text_range((0, 0), self.cursor_location)
+
+    def _look_for_choices(self) -> None:
+        before = self._before
+        if self.completer is None or not (before.startswith("/") or "@" in before) or self._back:
+            self._close()
+            return
+        self.run_worker(self._offer(before), exclusive=True, group="completion")
+
+    async def _offer(self, before: str) -> None:
+        if self.completer is None:
+            return
+        offer = await asyncio.to_thread(self.completer.offer, before)
+        if before == self._before:
+            whole = len(offer.choices) == 1 and before[offer.start :] == offer.choices[0].text
+            self._choices.show(NOTHING if whole else offer)
+
+    @property
+    def completing(self) -> bool:
+        return self._choices.has_class("-open")
+
+    def _close(self) -> None:
+        if self.completing:
+            self._choices.show(NOTHING)
+
+    def close_choices(self) -> bool:
+        """Whether there was something to close."""
+        was = self.completing
+        self._close()
+        return was
+
+    def action_complete(self) -> None:
+        if self.completing:
+            start, chosen = self._choices.offer.start, self._choices.chosen
+            before = self._before
+            blank = "" if chosen.endswith("/") else " "
+            at = self._location_of(before[:start])
+            self.replace(chosen + blank, at, self.cursor_location, maintain_selection_offset=False)
+        elif not self._before.strip():
+            return
+        elif self.completer is not None:
+            self.run_worker(self._offer(self._before), exclusive=True, group="completion")
+
+    def _location_of(self, before: str) -> tuple[int, int]:
+        row = before.count("\n")
+        return row, len(before) - (before.rfind("\n") + 1)
+
+    # Keys
+
+    def action_submit(self) -> None:
+        if self.completing and self._choices.chosen != self._before[self._choices.offer.start :]:
+            whole = self._choices.offer.start == 0 and self._before.startswith("/")
+            self.action_complete()
+            if not whole:
+                return
+        row, column = self.cursor_location
+        if column and self.document.get_line(row)[column - 1 : column] == "\\":
+            self.replace("\n", (row, column - 1), (row, column), maintain_selection_offset=False)
+            return
+        self._say(later=False)
+
+    def action_follow_up(self) -> None:
+        self._say(later=True)
+
+    def _say(self, *, later: bool) -> None:
+        said = self.words
+        if said.strip():
+            self._close()
+            self.clear_words()
+            self.post_message(self.Said(said.strip("\n"), later=later))
+
+    def clear_words(self) -> None:
+        self._back, self._typed = 0, ""
+        self.put("")
+
+    def action_newline(self) -> None:
+        self.replace("\n", *self.selection, maintain_selection_offset=False)
+
+    def action_previous(self) -> None:
+        if self.completing:
+            self._choices.step(-1)
+        elif self.navigator.is_first_wrapped_line(self.cursor_location) and self._back < len(self._history):
+            if self._back == 0:
+                self._typed = self.text
+            self._go_back(self._back + 1)
+        else:
+            self.action_cursor_up()
+
+    def action_next(self) -> None:
+        if self.completing:
+            self._choices.step(1)
+        elif self._back and self.navigator.is_last_wrapped_line(self.cursor_location):
+            self._go_back(self._back - 1)
+        else:
+            self.action_cursor_down()
+
+    def _go_back(self, to: int) -> None:
+        self._back = to
+        self.put(self._shown())
+
+    def _shown(self) -> str:
+        return safe_lines(self._history[-self._back]) if self._back else self._typed
+
+    def action_clear(self) -> None:
+        if self.selected_text:
+            self.action_copy()
+        elif copied := self.screen.get_selected_text():
+            self.app.copy_to_clipboard(copied)
+            self.screen.clear_selection()
+        elif self.text:
+            self.clear_words()
+        else:
+            self.post_message(self.Leave(sure=False))
+
+    def action_leave(self) -> None:
+        if self.text:
+            self.action_delete_right()
+        else:
+            self.post_message(self.Leave(sure=True))

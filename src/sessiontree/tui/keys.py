@@ -1,0 +1,128 @@
+"""Keys: everything that a key does, in one table, with the keys that do it unless the configuration says otherwise.
+
+A name here is what `[keys]` in the configuration binds anew and what `/hotkeys` lists. Screens bind by it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from textual.binding import Binding
+
+
+class Key(NamedTuple):
+    name: str
+    keys: str
+    """With commas between."""
+    help: str
+
+
+EDITOR = (
+    Key("submit", "enter", "say it, or run the command; while the agent works, say it after its next step"),
+    Key("follow_up", "alt+enter", "say it when the agent is done"),
+    Key("newline", "shift+enter,ctrl+j", "begin a new line (so does a backslash before enter)"),
+    Key("take_back", "alt+up", "take back what waits to be said"),
+    Key("complete", "tab", "complete a command, an argument or an @file"),
+    Key("previous", "up", "the line above; from the first, what was said before"),
+    Key("next", "down", "the line below; from the last, what was said after"),
+    Key("external_editor", "ctrl+g", "write in $EDITOR"),
+    Key("clear", "ctrl+c", "copy what is selected, or clear the editor; twice, quit"),
+    Key("leave", "ctrl+d", "quit, when the editor is empty"),
+)
+CHAT = (
+    Key("abort", "escape", "abort what runs; twice in an empty editor, what `double_escape` says"),
+    Key("tree", "ctrl+t", "the tree"),
+    Key("sessions", "ctrl+r", "the sessions"),
+    Key("models", "ctrl+l", "another model"),
+    Key("thinking", "shift+tab", "more thinking, or none again"),
+    Key("unfold", "ctrl+o", "unfold what tools said and the model thought, or fold it"),
+    Key("browse", "ctrl+up", "go through the conversation block by block"),
+    Key("page_up", "pageup", "a page up"),
+    Key("page_down", "pagedown", "a page down"),
+    Key("hotkeys", "f1", "the keys"),
+)
+BROWSE = (
+    Key("block_up", "up,k", "the block above"),
+    Key("block_down", "down,j", "the block below"),
+    Key("block_fold", "enter,space", "unfold or fold this one"),
+    Key("block_copy", "y,c", "copy this one"),
+    Key("block_first", "home,g", "the beginning"),
+    Key("block_last", "end,G", "the end"),
+    Key("browse_end", "escape,ctrl+down,q", "back to the editor"),
+)
+SESSIONS = (
+    Key("session_scope", "tab", "this folder, or all"),
+    Key("session_named", "ctrl+n", "only those with a name, or all"),
+    Key("session_archived", "ctrl+a", "the archived ones, or the others"),
+    Key("session_rename", "ctrl+r", "give it a name"),
+    Key("session_archive", "ctrl+s", "archive it, or bring it back"),
+    Key("session_delete", "ctrl+x,delete", "delete it, after asking"),
+)
+TREE = (
+    Key("tree_up", "up", "the row above"),
+    Key("tree_down", "down", "the row below"),
+    Key("tree_page_up", "pageup,left", "a page up"),
+    Key("tree_page_down", "pagedown,right", "a page down"),
+    Key("tree_first", "home", "the first row"),
+    Key("tree_last", "end", "the last row"),
+    Key("tree_turn_up", "alt+up", "what the user or the assistant said before"),
+    Key("tree_turn_down", "alt+down", "what the user or the assistant said next"),
+    Key("tree_fold", "ctrl+left,alt+left", "fold the segment; from inside it, to its beginning, then to the one above"),
+    Key("tree_unfold", "ctrl+right,alt+right", "unfold the segment; or to the next one"),
+    Key("tree_choose", "enter", "go there"),
+    Key("tree_summarize", "shift+enter,ctrl+s", "go there, and summarize what is left"),
+    Key("tree_escape", "escape", "clear the search; or leave the tree"),
+    Key("tree_cancel", "ctrl+c", "leave the tree"),
+    Key("tree_filter", "ctrl+o", "the next filter"),
+    Key("tree_filter_back", "ctrl+shift+o,alt+o", "the filter before"),
+    Key("tree_default", "ctrl+d", "show all but bookkeeping"),
+    Key("tree_no_tools", "ctrl+t", "the same without tool results, or with them again"),
+    Key("tree_user_only", "ctrl+u", "show only what the user said, or all again"),
+    Key("tree_labeled_only", "ctrl+l", "show only what has a label, or all again"),
+    Key("tree_all", "ctrl+a", "show everything, or not"),
+    Key("tree_label", "L,shift+l", "label the entry (while nothing is searched)"),
+    Key("tree_copy", "ctrl+x", "copy what the entry says"),
+    Key("tree_detail", "tab", "the entry in full, what the model would see from there, or neither"),
+    Key("tree_detail_up", "ctrl+up", "scroll what is shown of the entry up"),
+    Key("tree_detail_down", "ctrl+down", "scroll what is shown of the entry down"),
+    Key(
+        "tree_mark",
+        "space,ctrl+k",
+        "mark the entry; two that are marked are compared (space while nothing is searched)",
+    ),
+)
+
+AREAS: dict[str, tuple[Key, ...]] = {
+    "editor": EDITOR,
+    "chat": CHAT,
+    "conversation": BROWSE,
+    "sessions": SESSIONS,
+    "tree": TREE,
+}
+"""All keys by where they work."""
+
+
+def bind(name: str, action: str, *, priority: bool = False) -> Binding:
+    """The binding of a key of the table to an action."""
+    key = next(key for keys in AREAS.values() for key in keys if key.name == name)
+    return Binding(key.keys, action, key.help, id=name, priority=priority, show=False)
+
+
+def keymap(said: Mapping[str, str | list[str]]) -> dict[str, str]:
+    """What the configuration says, as Textual takes it."""
+    return {name: keys if isinstance(keys, str) else ",".join(keys) for name, keys in said.items()}
+
+
+def unknown(said: Iterable[str]) -> list[str]:
+    """Names that no key has."""
+    known = {key.name for keys in AREAS.values() for key in keys}
+    return [name for name in said if name not in known]
+
+
+def listed(said: Mapping[str, str]) -> list[tuple[str, list[tuple[str, str]]]]:
+    """Every area with its keys, as they are bound, and what each does."""
+    return [
+        (area, [(said.get(key.name, key.keys).replace(",", ", "), f"{key.help} ({key.name})") for key in keys])
+        for area, keys in AREAS.items()
+    ]

@@ -1,0 +1,348 @@
+"""The session picker: which session to go on in. Search, previews, and what one does to sessions as a whole."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+from rich.text import Text
+from textual.app import App, ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, Vertical
+from textual.screen import ModalScreen
+from textual.widgets import Input, OptionList
+from textual.widgets.option_list import Option
+
+from sessiontree import catalog, shelf
+from sessiontree.core.messages import role, text
+from sessiontree.core.outline import one_line
+from sessiontree.core.safe import safe
+from sessiontree.errors import SessionTreeError
+from sessiontree.tui.dialogs import Ask, Confirm, Line
+from sessiontree.tui.keys import bind
+
+if TYPE_CHECKING:
+    from sessiontree.index.reading import SessionSummary
+
+PREVIEWED = 12
+"""How many messages a preview has."""
+FOUND = 200
+"""How many entries a search by content looks at."""
+PAUSE = 0.15
+"""Seconds of no typing before what is in the files is searched."""
+
+
+class Row(NamedTuple):
+    summary: SessionSummary
+    depth: int
+    """How many forks lead to it from the first one that is listed."""
+
+
+def threaded(summaries: Sequence[SessionSummary]) -> list[Row]:
+    """Forks below what they were forked from, in the order of the newest among them."""
+    by_file = {os.path.realpath(summary.file): summary for summary in summaries}
+    children: dict[str | None, list[SessionSummary]] = {None: []}
+    for summary in summaries:
+        parent = os.path.realpath(summary.parent_session) if summary.parent_session else None
+        known = parent is not None and parent in by_file and parent != os.path.realpath(summary.file)
+        children.setdefault(parent if known else None, []).append(summary)
+    rows: list[Row] = []
+    waiting = [(summary, 0) for summary in reversed(children[None])]
+    seen: set[str] = set()
+    while waiting:
+        summary, depth = waiting.pop()
+        file = os.path.realpath(summary.file)
+        if file not in seen:
+            seen.add(file)
+            rows.append(Row(summary, depth))
+            waiting += [(child, depth + 1) for child in reversed(children.get(file, []))]
+    rows += [Row(summary, 0) for summary in summaries if os.path.realpath(summary.file) not in seen]
+    return rows
+
+
+def matching(rows: Iterable[Row], query: str, found: frozenset[str]) -> list[Row]:
+    """Rows that have all the words in what is known of them, or in what was said in them."""
+    words = query.lower().split()
+
+    def fits(row: Row) -> bool:
+        summary = row.summary
+        known = f"{summary.name or ''} {summary.first_message or ''} {summary.id} {summary.cwd}".lower()
+        return summary.file in found or all(word in known for word in words)
+
+    return [row for row in rows if fits(row)]
+
+
+class SessionsScreen(ModalScreen[str | None]):
+    """Gives the file of the session that was chosen."""
+
+    DEFAULT_CSS = """
+    SessionsScreen { background: $background; }
+    SessionsScreen > Vertical { padding: 0 2; }
+    SessionsScreen .title { text-style: bold; color: $primary; height: 1; }
+    SessionsScreen Input, SessionsScreen Input:focus { border: none; height: 1; padding: 0; background: $background; }
+    SessionsScreen OptionList, SessionsScreen OptionList:focus {
+        border: none; background: $background; height: 1fr; width: 3fr; padding: 0; scrollbar-size-vertical: 1;
+    }
+    SessionsScreen OptionList > .option-list--option-highlighted { background: $panel; text-style: bold; }
+    SessionsScreen:nocolor OptionList > .option-list--option-highlighted { text-style: reverse; }
+    SessionsScreen #preview { width: 2fr; height: 1fr; padding: 0 0 0 2; border-left: solid $panel; color: $muted; }
+    SessionsScreen.-narrow Horizontal { layout: vertical; }
+    SessionsScreen.-narrow OptionList { width: 100%; }
+    SessionsScreen.-narrow #preview {
+        width: 100%; height: 7; border-left: none; border-top: solid $panel; padding: 0;
+    }
+    SessionsScreen .hint { color: $muted; height: auto; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,ctrl+c", "give_up", priority=True),
+        Binding("up", "step(-1)", priority=True),
+        Binding("down", "step(1)", priority=True),
+        Binding("pageup", "page(-1)", priority=True),
+        Binding("pagedown", "page(1)", priority=True),
+        Binding("enter", "choose", priority=True),
+        bind("session_scope", "scope", priority=True),
+        bind("session_named", "named", priority=True),
+        bind("session_archived", "archived", priority=True),
+        bind("session_rename", "rename", priority=True),
+        bind("session_archive", "archive", priority=True),
+        bind("session_delete", "delete", priority=True),
+    ]
+    NARROW = 100
+
+    if TYPE_CHECKING:
+
+        @property
+        def app(self) -> App[Any]: ...
+
+    def __init__(self, cwd: str, *, own: str | None = None) -> None:
+        super().__init__()
+        self._cwd = cwd
+        self._own = own
+        """The file of the session that is open, which is marked."""
+        self._all = False
+        self._only_named = False
+        self._archived = False
+        self._rows: list[Row] = []
+        self._shown: list[Row] = []
+        self._found: frozenset[str] = frozenset()
+        self._title = Line(classes="title")
+        self._search = Input(placeholder="search names, first messages, and what was said", select_on_focus=False)
+        self._list = OptionList(markup=False)
+        self._preview = Line(id="preview")
+
+    def compose(self) -> ComposeResult:
+        with Vertical():
+            yield self._title
+            yield self._search
+            with Horizontal():
+                yield self._list
+                yield self._preview
+            yield Line(
+                "enter opens · tab this folder/all · ctrl+n named · ctrl+a archived · ctrl+r rename · "
+                "ctrl+s archive · ctrl+x delete · esc",
+                classes="hint",
+            )
+
+    def on_mount(self) -> None:
+        self.set_class(self.size.width < self.NARROW, "-narrow")
+        self._search.focus()
+        self._load()
+
+    def on_resize(self) -> None:
+        self.set_class(self.size.width < self.NARROW, "-narrow")
+
+    # Listing
+
+    def _load(self) -> None:
+        self.run_worker(self._listed(), exclusive=True, group="list", exit_on_error=False)
+
+    async def _listed(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._say("reading …")
+
+        def progress(done: int, total: int) -> None:
+            loop.call_soon_threadsafe(self._say, f"reading {done * 100 // max(total, 1)} % …")
+
+        try:
+            listed = await asyncio.to_thread(
+                catalog.sessions, self._cwd, all=self._all, archived=self._archived, progress=progress
+            )
+        except SessionTreeError as error:
+            self._say(str(error))
+            return
+        self._rows = threaded([summary for summary in listed if summary.name or not self._only_named])
+        self._narrow()
+
+    def _say(self, note: str = "") -> None:
+        where = "all folders" if self._all else self._cwd
+        kinds = [word for word, on in (("named", self._only_named), ("archived", self._archived)) if on]
+        count = f"{len(self._shown)} of {len(self._rows)}"
+        self._title.say(" · ".join(["Sessions", where, *kinds, note or count]))
+
+    def _narrow(self) -> None:
+        at = self._at
+        self._shown = matching(self._rows, self._search.value, self._found)
+        self._list.clear_options()
+        self._list.add_options([Option(self._line(row)) for row in self._shown])
+        files = [row.summary.file for row in self._shown]
+        wanted = at.file if at is not None else self._own
+        self._list.highlighted = files.index(wanted) if wanted in files else 0 if files else None
+        self._say("" if self._shown else self._nothing())
+
+    def _nothing(self) -> str:
+        if self._search.value:
+            return "nothing matches; esc, or clear the search"
+        if self._only_named:
+            return "none has a name; ctrl+n shows all"
+        return "none is archived; ctrl+a goes back" if self._archived else "there are none; tab shows all folders"
+
+    def _line(self, row: Row) -> Text:
+        summary = row.summary
+        title = summary.name or summary.first_message or "(empty)"
+        when = summary.modified[:16].replace("T", " ")
+        own = "●" if summary.file == self._own else " "
+        shown = Text(f"{own} {when}  {'└ ' if row.depth else ''}".replace("└", "  " * (row.depth - 1) + "└"), "dim")
+        shown.append(safe(one_line(title)), "bold" if summary.name else "")
+        shown.append(f"  {summary.message_count} messages", "dim")
+        if summary.branch_count > 1:
+            shown.append(f", {summary.branch_count} branches", "dim")
+        if summary.damaged:
+            shown.append("  damaged", "bold")
+        if self._all:
+            shown.append(f"  {safe(summary.cwd)}", "dim")
+        shown.no_wrap, shown.overflow = True, "ellipsis"
+        return shown
+
+    @property
+    def _at(self) -> SessionSummary | None:
+        at = self._list.highlighted
+        return self._shown[at].summary if at is not None and at < len(self._shown) else None
+
+    # Searching and previewing
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        self._found = frozenset()
+        self._narrow()
+        self.run_worker(self._search_inside(event.value), exclusive=True, group="search", exit_on_error=False)
+
+    async def _search_inside(self, query: str) -> None:
+        await asyncio.sleep(PAUSE)
+        if len(query.strip()) < 3:
+            return
+        with suppress(SessionTreeError):
+            hits = await asyncio.to_thread(catalog.search, query, cwd=self._cwd, all=self._all, limit=FOUND)
+            self._found = frozenset(hit.file for hit in hits)
+            self._narrow()
+
+    def on_option_list_option_highlighted(self) -> None:
+        if self._at is not None:
+            self.run_worker(self._previewed(self._at), exclusive=True, group="preview", exit_on_error=False)
+        else:
+            self._preview.say("")
+
+    async def _previewed(self, summary: SessionSummary) -> None:
+        await asyncio.sleep(0.05)
+        self._preview.say(await asyncio.to_thread(preview, summary))
+
+    # Keys
+
+    def action_give_up(self) -> None:
+        if self._search.value:
+            self._search.value = ""
+        else:
+            self.dismiss(None)
+
+    def action_choose(self) -> None:
+        if self._at is not None:
+            self.dismiss(self._at.file)
+
+    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
+        self.dismiss(self._shown[event.option_index].summary.file)
+
+    def action_step(self, by: int) -> None:
+        self._list.action_cursor_down() if by > 0 else self._list.action_cursor_up()
+
+    def action_page(self, by: int) -> None:
+        self._list.action_page_down() if by > 0 else self._list.action_page_up()
+
+    def action_scope(self) -> None:
+        self._all = not self._all
+        self._load()
+
+    def action_named(self) -> None:
+        self._only_named = not self._only_named
+        self._load()
+
+    def action_archived(self) -> None:
+        self._archived = not self._archived
+        self._load()
+
+    def action_rename(self) -> None:
+        summary = self._at
+        if summary is None:
+            return
+
+        def rename(name: str | None) -> None:
+            if name is not None:
+                self._change(lambda: _rename(summary.file, name))
+
+        self.app.push_screen(Ask("Name of the session (empty takes it away)", text=summary.name or ""), rename)
+
+    def action_archive(self) -> None:
+        summary = self._at
+        if summary is not None:
+            self._change(lambda: shelf.archive(summary.file, archived=not summary.archived))
+
+    def action_delete(self) -> None:
+        summary = self._at
+        if summary is None:
+            return
+        if summary.file == self._own:
+            self.notify("this session is open: it is not deleted", severity="warning")
+            return
+
+        def delete(sure: bool | None) -> None:
+            if sure:
+                self._change(lambda: shelf.delete(summary.file))
+
+        title = summary.name or summary.first_message or summary.id
+        self.app.push_screen(
+            Confirm(
+                "Delete this session?", f"{one_line(title)}\nIt goes to the trash; `delete --restore` brings it back."
+            ),
+            delete,
+        )
+
+    def _change(self, change: object) -> None:
+        assert callable(change)
+        try:
+            change()
+        except (SessionTreeError, OSError) as error:
+            self.notify(safe(str(error)), severity="error", markup=False)
+        self._load()
+
+
+def _rename(file: str, name: str) -> None:
+    with catalog.open(file) as session:
+        session.rename(name or None)
+
+
+def preview(summary: SessionSummary) -> Text:
+    """The last messages of a session, from the end of its file."""
+    shown = Text()
+    if summary.damage:
+        shown.append(f"{safe(summary.damage)}\n\n", "bold")
+    try:
+        with catalog.open(summary.file, read_only=True) as session:
+            messages = session.context().messages[-PREVIEWED:]
+    except (SessionTreeError, OSError) as error:
+        return Text(safe(str(error)))
+    for message in messages:
+        words = one_line(text(message.get("content")))
+        if words:
+            shown.append(f"{'›' if role(message) == 'user' else ' '} ", "bold")
+            shown.append(f"{safe(words)}\n", "" if role(message) == "user" else "dim")
+    return shown

@@ -1,0 +1,141 @@
+"""Themes: the colours of the app, light and dark, and which of the two the terminal asks for."""
+
+from __future__ import annotations
+
+import os
+import re
+import select
+import sys
+import time
+from typing import NamedTuple
+
+from rich.style import Style
+from rich.theme import Theme as RichTheme
+from textual.theme import Theme
+
+ANSWER_SECONDS = 0.15
+"""How long a terminal has to tell its background."""
+
+DARK = Theme(
+    name="sessiontree-dark",
+    primary="#8ab4f8",
+    secondary="#9aa3b2",
+    accent="#d9a962",
+    foreground="#d5d8de",
+    background="#111317",
+    surface="#171a1f",
+    panel="#20242b",
+    success="#87bf8c",
+    warning="#d9a962",
+    error="#e5878a",
+    dark=True,
+    variables={"muted": "#858c98"},
+)
+LIGHT = Theme(
+    name="sessiontree-light",
+    primary="#2a5db0",
+    secondary="#5b6270",
+    accent="#8f5f00",
+    foreground="#23262c",
+    background="#fcfbf8",
+    surface="#f4f2ed",
+    panel="#e9e6df",
+    success="#2e7a3a",
+    warning="#8f5f00",
+    error="#b0323a",
+    dark=False,
+    variables={"muted": "#6b7280"},
+)
+
+
+class Look(NamedTuple):
+    """Styles of what is drawn in the conversation."""
+
+    code: str
+    """The name of a style of Pygments."""
+    panel: Style
+    """Behind the user's words."""
+    muted: Style
+    strong: Style
+    user: Style
+    success: Style
+    warning: Style
+    error: Style
+    markdown: RichTheme
+
+
+def look(theme: Theme) -> Look:
+    muted = Style(color=theme.variables["muted"])
+    accent, primary = Style(color=theme.accent), Style(color=theme.primary)
+    return Look(
+        code="github-dark" if theme.dark else "default",
+        panel=Style(bgcolor=theme.panel),
+        muted=muted,
+        strong=Style(bold=True),
+        user=primary,
+        success=Style(color=theme.success),
+        warning=Style(color=theme.warning),
+        error=Style(color=theme.error),
+        markdown=RichTheme(
+            {
+                "markdown.h1": primary + Style(bold=True, underline=True),
+                "markdown.h2": primary + Style(bold=True),
+                **{f"markdown.h{level}": Style(bold=True) for level in (3, 4, 5, 6)},
+                "markdown.code": accent,
+                "markdown.block_quote": muted + Style(italic=True),
+                "markdown.hr": muted,
+                "markdown.item.bullet": muted,
+                "markdown.item.number": muted,
+                "markdown.link": primary + Style(underline=True),
+                "markdown.link_url": muted,
+                "markdown.table.border": muted,
+                "markdown.table.header": Style(bold=True),
+            }
+        ),
+    )
+
+
+def theme_for(terminal_is_light: bool) -> Theme:
+    return LIGHT if terminal_is_light else DARK
+
+
+# Which one
+
+
+def terminal_is_light() -> bool:
+    """Whether the terminal has a light background: asked of it, or told by `COLORFGBG`; dark where nobody tells."""
+    said = _asked()
+    found = re.search(r"\]11;rgba?:([0-9a-fA-F]+)/([0-9a-fA-F]+)/([0-9a-fA-F]+)", said)
+    if found is not None:
+        red, green, blue = (int(part, 16) / (16 ** len(part) - 1) for part in found.groups())
+        return 0.299 * red + 0.587 * green + 0.114 * blue > 0.5
+    return os.environ.get("COLORFGBG", "").rpartition(";")[2] in ("7", "15")
+
+
+def _asked() -> str:
+    """What the terminal answers to being asked for its background.
+
+    It is asked for its kind too, which every terminal answers: one that knows nothing of backgrounds is not waited for.
+    """
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        return ""
+    import termios
+    import tty
+
+    fd = sys.stdin.fileno()
+    before = termios.tcgetattr(fd)
+    said = b""
+    try:
+        tty.setcbreak(fd, termios.TCSANOW)
+        os.write(sys.stdout.fileno(), b"\x1b]11;?\x07\x1b[c")
+        until = time.monotonic() + ANSWER_SECONDS
+        while not re.search(rb"\x1b\[\?[\d;]*c", said):
+            left = until - time.monotonic()
+            if left <= 0 or not select.select([fd], [], [], left)[0]:
+                break
+            said += os.read(fd, 1024)
+    except (OSError, termios.error):
+        pass
+    finally:
+        termios.tcsetattr(fd, termios.TCSANOW, before)
+    return said.decode("latin-1")

@@ -1,0 +1,33 @@
+"""How the app is started from the shell."""
+
+from __future__ import annotations
+
+import pytest
+
+from sessiontree.cli.app import _spelled_out
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        (["-c"], ["chat", "-c"]),
+        (["--session", "auth"], ["chat", "--session", "auth"]),
+        (["--no-color", "-r"], ["--no-color", "chat", "-r"]),
+        (["-p", "-c", "hi"], ["prompt", "-c", "hi"]),
+        (["tree", "@"], ["tree", "@"]),
+        (["--help"], ["--help"]),
+        (["-h"], ["-h"]),
+        (["--version"], ["--version"]),
+        ([], []),
+    ],
+)
+def test_options_without_a_command_are_the_apps(typed: list[str], meant: list[str]) -> None:
+    assert _spelled_out(typed) == meant
+
+
+def test_without_a_terminal_the_app_says_what_to_do_instead(fails) -> None:
+    assert "sessiontree -p" in fails("-c")
+
+
+def test_two_ways_to_name_a_session_are_wrong_usage(fails) -> None:
+    assert "give one of" in fails("chat", "-c", "-r", code=2)

@@ -1,0 +1,136 @@
+"""What tests of the app share: an app with a scripted model, driven by keys, and what is on its screen."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from textual.pilot import Pilot
+
+import sessiontree as st
+from sessiontree.config import Config
+from sessiontree.model.base import Model
+from sessiontree.model.scripted import ScriptedModel
+from sessiontree.session import Session
+from sessiontree.tui.app import SessionApp, Start
+
+SECONDS = 10.0
+
+
+class ScriptedModels:
+    """Finds one model under every name."""
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+
+    def find(self, name: str | None = None) -> Model:
+        return self.model
+
+    def names(self) -> list[str]:
+        return [self.model.info.name, "scripted:other"]
+
+
+class Driver:
+    """Types, and reads the screen."""
+
+    def __init__(self, app: SessionApp, pilot: Pilot[None], model: ScriptedModel) -> None:
+        self.app = app
+        self.pilot = pilot
+        self.model = model
+
+    @property
+    def chat(self) -> Any:
+        return self.app.chat
+
+    @property
+    def editor(self) -> Any:
+        return self.app.chat.editor
+
+    @property
+    def blocks(self) -> list[str]:
+        """What the conversation shows, each block as `kind: text`."""
+        return [f"{block.kind}: {block.head or block.text}" for block in self.app.chat.transcript.blocks]
+
+    @property
+    def screen(self) -> str:
+        """All that is on the screen, as text."""
+        strips = self.app.screen._compositor.render_strips(self.app.size)
+        return "\n".join(strip.text.rstrip() for strip in strips)
+
+    async def until(self, fact: Callable[[], Any]) -> None:
+        """Wait until something is true."""
+        for _ in range(int(SECONDS / 0.01)):
+            if fact():
+                await self.pilot.pause()
+                return
+            await asyncio.sleep(0.01)
+        raise AssertionError(f"it did not come true; the screen is\n{self.screen}\n{self.blocks}")
+
+    async def shows(self, *words: str) -> None:
+        await self.until(lambda: all(word in self.screen for word in words))
+
+    async def press(self, *keys: str) -> None:
+        await self.pilot.press(*keys)
+
+    async def type(self, text: str) -> None:
+        self.editor.insert(text)
+        await self.pilot.pause()
+
+    async def say(self, text: str) -> None:
+        """Type a text and press enter."""
+        await self.type(text)
+        self.editor.close_choices()
+        await self.press("enter")
+
+    async def idle(self) -> None:
+        """Wait until nothing runs any more."""
+        await self.until(lambda: self.app.desk is not None and not self.app.desk.running and not self.chat._doing)
+
+    async def answered(self, text: str) -> None:
+        """Say something, and wait until the model has answered."""
+        asked = len(self.model.requests)
+        await self.say(text)
+        await self.until(lambda: len(self.model.requests) > asked)
+        await self.idle()
+
+
+Running = Callable[..., AbstractAsyncContextManager[Driver]]
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "project"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    return folder
+
+
+@pytest.fixture
+def running(project: Path) -> Running:
+    """The app with these answers to come, as an async context."""
+
+    @asynccontextmanager
+    async def run(
+        *answers: Any,
+        session: Session | None = None,
+        size: tuple[int, int] = (100, 30),
+        settings: Config | None = None,
+        before: Callable[[SessionApp], Awaitable[None]] | None = None,
+        ready: bool = True,
+        **start: Any,
+    ) -> AsyncGenerator[Driver]:
+        model = ScriptedModel(answers)
+        opened = start.pop("opened", None) or session or st.create()
+        first = Start(session=opened, cwd=str(project), settings=settings or Config(), **start)
+        app = SessionApp(first, models=ScriptedModels(model))
+        async with app.run_test(size=size, notifications=True) as pilot:
+            driver = Driver(app, pilot, model)
+            if ready:
+                await driver.until(lambda: app.model_found.is_set() and app.ready.is_set())
+            yield driver
+
+    return run

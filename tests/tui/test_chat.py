@@ -1,0 +1,304 @@
+"""The chat: what is said, what comes back, and that nothing typed is lost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import sessiontree as st
+from sessiontree.config import Config
+from sessiontree.core.entries import CustomMessage
+from sessiontree.core.messages import ToolCall
+from sessiontree.model.base import ModelError
+from sessiontree.model.scripted import Delay, Thinking
+from sessiontree.tui.drafts import Draft, Drafts
+
+from .conftest import Running
+
+
+async def test_what_is_said_and_answered_is_shown_and_kept(running: Running) -> None:
+    async with running("It is **forty-two**.") as app:
+        await app.answered("What is it?")
+
+        await app.shows("What is it?", "It is forty-two.")
+        assert app.editor.text == ""
+        assert [entry.type for entry in app.app.desk.branch.path()] == ["model_change", "message", "message"]
+
+
+async def test_an_answer_is_shown_while_it_comes(running: Running) -> None:
+    async with running(["The beginning ", Delay(30), "and the end."]) as app:
+        await app.say("Tell")
+
+        await app.shows("The beginning", "working", "esc aborts")
+        await app.press("escape")
+        await app.idle()
+        await app.shows("The beginning", "aborted")
+
+
+async def test_thoughts_and_tool_output_are_folded_and_can_be_unfolded(running: Running) -> None:
+    call = ToolCall("c", "bash", {"command": "seq 1 30"})
+    async with running([Thinking("first line\nsecond thought"), call], "Done.", size=(80, 60)) as app:
+        await app.answered("Count")
+
+        await app.shows("✻ thinking: first line second thought", "$ seq 1 30", "… 25 more lines", "30", "Done.")
+        assert "\n  second thought" not in app.screen
+        await app.press("ctrl+o")
+        await app.shows("\n   second thought", " 13\n")
+        assert "more lines" not in app.screen
+        await app.press("ctrl+o")
+        await app.shows("… 25 more lines")
+
+
+async def test_one_block_is_unfolded_by_itself(running: Running) -> None:
+    first, second = (ToolCall(name, "bash", {"command": f"echo {name}; seq 1 20"}) for name in "ab")
+    async with running([first, second], "Done.", size=(80, 60)) as app:
+        await app.answered("Count")
+
+        await app.press("ctrl+up", "up", "enter")
+        await app.until(lambda: app.screen.count("… 16 more lines") == 1)
+        await app.press("escape")
+        assert app.editor.has_focus
+
+
+async def test_an_edit_shows_its_diff(running: Running, project: Path) -> None:
+    (project / "a.py").write_text("one\ntwo\nthree\n")
+    call = ToolCall("c", "edit", {"path": "a.py", "old_text": "two", "new_text": "2"})
+    async with running(call, "Done.") as app:
+        await app.answered("Edit")
+
+        await app.shows("edit a.py", "-two", "+2")
+
+
+async def test_a_tool_that_fails_is_marked(running: Running) -> None:
+    async with running(ToolCall("c", "read", {"path": "nowhere"}), "Hm.") as app:
+        await app.answered("Read")
+
+        await app.shows("✗ read nowhere")
+
+
+async def test_the_footer_tells_where_one_is_and_what_it_took(running: Running) -> None:
+    async with running("Yes.", session=st.create("my work")) as app:
+        await app.answered("Is it?")
+
+        last = "\n".join(app.screen.split("\n")[-2:])
+        for word in ("project", "my work", "on main", "tokens", "of 128k", "scripted"):
+            assert word in last
+
+
+async def test_a_model_that_fails_is_one_clear_line(running: Running) -> None:
+    async with running(ModelError("scripted:scripted", "auth", "the key was refused")) as app:
+        await app.answered("Hello")
+
+        errors = [block for block in app.blocks if block.startswith("error")]
+        assert len(errors) == 1
+        assert "the key was refused" in errors[0]
+
+
+async def test_what_is_said_while_the_agent_works_waits_and_is_said_after_the_turn(running: Running) -> None:
+    async with running(["One", Delay(0.5)], "Two") as app:
+        await app.say("First")
+        await app.shows("One")
+        await app.say("Second")
+        await app.shows("⋯ Second", "alt+up takes back")
+        await app.until(lambda: len(app.model.requests) == 2)
+        await app.idle()
+
+        assert "⋯" not in app.screen
+        assert [block for block in app.blocks if block.startswith("user")] == ["user: First", "user: Second"]
+
+
+async def test_what_waits_can_be_taken_back(running: Running) -> None:
+    async with running(["One", Delay(30)]) as app:
+        await app.say("First")
+        await app.shows("One")
+        await app.say("Second")
+        await app.type("Third")
+        await app.press("alt+enter")
+        await app.shows("⋯ Second", "⋯ Third")
+        await app.press("alt+up")
+        await app.until(lambda: app.editor.text == "Second\n\nThird")
+
+        assert "⋯" not in app.screen
+        await app.press("escape")
+
+
+async def test_aborting_gives_back_what_waits(running: Running) -> None:
+    async with running(["One", Delay(30)]) as app:
+        await app.say("First")
+        await app.shows("One")
+        await app.say("Second")
+        await app.shows("⋯ Second")
+        await app.press("escape")
+
+        await app.until(lambda: app.editor.text == "Second")
+
+
+async def test_a_shell_command_is_run_and_the_model_sees_it_with_one_mark_only(running: Running) -> None:
+    async with running("Seen.") as app:
+        await app.say("!echo seen")
+        await app.until(lambda: any("! echo seen" in block for block in app.blocks) and not app.chat._doing)
+        await app.say("!!echo secret")
+        await app.until(lambda: any("secret" in block for block in app.blocks) and not app.chat._doing)
+        await app.answered("What did I run?")
+
+        sent = str(app.model.requests[-1].messages)
+        assert "echo seen" in sent
+        assert "secret" not in sent
+        await app.shows("! echo secret (the model does not see this)")
+
+
+async def test_an_unknown_command_is_told_and_given_back(running: Running) -> None:
+    async with running() as app:
+        await app.say("/modle")
+
+        await app.shows("no command '/modle'", "/model")
+        assert app.editor.text == "/modle"
+
+
+async def test_a_path_is_no_command(running: Running) -> None:
+    async with running("A path.") as app:
+        await app.answered("/etc/hosts is what?")
+
+        await app.shows("A path.")
+
+
+async def test_an_image_that_is_named_goes_along(running: Running, project: Path) -> None:
+    (project / "dot.png").write_bytes(b"\x89PNG\r\n\x1a\n" + b"\0" * 30)
+    async with running("A dot.") as app:
+        await app.answered("What is in @dot.png ?")
+
+        await app.shows("[image: png, 38 bytes]")
+        assert [block["type"] for block in app.model.requests[0].messages[-1]["content"]] == ["text", "image"]
+
+
+async def test_custom_messages_are_hidden_or_shown_in_their_own_style(running: Running) -> None:
+    session = st.create()
+    session.append(CustomMessage(custom_type="note", content="to be seen"))
+    session.append(CustomMessage(custom_type="note", content="not to be seen", display=False))
+    async with running(session=session) as app:
+        await app.shows("▪ note", "to be seen")
+        assert "not to be seen" not in app.screen
+
+
+async def test_a_long_conversation_is_shown_from_its_end_and_read_on_when_one_goes_up(running: Running) -> None:
+    session = st.create()
+    for number in range(200):
+        session.append(st.user(f"question {number}"))
+    async with running(session=session) as app:
+        await app.shows("question 199")
+        assert len(app.chat.transcript.blocks) == 60
+        for _ in range(40):
+            await app.press("pageup")
+        await app.until(lambda: len(app.chat.transcript.blocks) == 200)
+        for _ in range(40):
+            await app.press("pageup")
+        await app.shows("question 0")
+
+
+async def test_the_end_stays_in_sight_unless_one_has_gone_up(running: Running) -> None:
+    long = "\n\n".join(f"line {number}" for number in range(60))
+    async with running(long, "short", size=(80, 24)) as app:
+        await app.answered("Tell")
+        await app.shows("line 59")
+        await app.press("pageup", "pageup")
+        seen = app.screen.split("\n")[:5]
+        app.chat.tell("something new")
+        await app.pilot.pause()
+        assert app.screen.split("\n")[:5] == seen
+        await app.answered("And?")
+        await app.shows("short")
+
+
+# Nothing is lost
+
+
+async def test_a_draft_is_there_again_after_a_crash(running: Running) -> None:
+    session = st.create()
+    session.append(st.user("before"))
+    file = session.file
+    async with running(session=session) as app:
+        await app.type("half a thought")
+        await app.until(lambda: Drafts(session).read().text == "half a thought")
+        assert Path(Drafts(session).file).stat().st_mode & 0o777 == 0o600
+
+    async with running(session=st.open(file)) as app:
+        await app.until(lambda: app.editor.text == "half a thought")
+
+
+async def test_the_draft_of_a_new_session_is_there_in_the_next_one_of_the_folder(running: Running) -> None:
+    async with running() as app:
+        await app.type("begun")
+        await app.until(lambda: not Drafts(app.app.desk.session).read().empty)
+
+    async with running() as app:
+        await app.until(lambda: app.editor.text == "begun")
+
+
+async def test_what_was_queued_is_there_again_after_a_crash(running: Running) -> None:
+    session = st.create()
+    session.append(st.user("before"))
+    Drafts(session).write(Draft(text="typed", queued=("queued",)))
+    async with running(session=session) as app:
+        await app.until(lambda: app.editor.text == "queued\n\ntyped")
+
+
+async def test_what_was_said_leaves_no_draft(running: Running) -> None:
+    async with running("Yes.") as app:
+        await app.answered("Said")
+
+        assert Drafts(app.app.desk.session).read().empty
+
+
+async def test_what_could_not_be_said_is_given_back(running: Running) -> None:
+    session = st.create()
+    session.append(st.user("before"))
+    async with running(session=st.open(session.file, read_only=True)) as app:
+        await app.say("Hello")
+
+        await app.shows("read", "✗")
+        await app.until(lambda: app.editor.text == "Hello")
+        assert "read-only" in app.screen
+
+
+# Ending
+
+
+async def test_control_c_clears_and_twice_quits(running: Running) -> None:
+    async with running() as app:
+        await app.type("words")
+        await app.press("ctrl+c")
+        assert app.editor.text == ""
+        await app.press("ctrl+z")
+        assert app.editor.text == "words"
+        await app.press("ctrl+c", "ctrl+c")
+        assert app.app.is_running
+        await app.press("ctrl+c")
+        await app.until(lambda: not app.app.is_running)
+
+
+@pytest.mark.parametrize("line", ["/quit"])
+async def test_quitting_closes_the_session(running: Running, line: str) -> None:
+    async with running("Yes.") as app:
+        await app.answered("Hello")
+        await app.say(line)
+        await app.until(lambda: not app.app.is_running)
+
+        assert app.app.desk.session._closed
+
+
+async def test_keys_are_what_the_configuration_says(running: Running) -> None:
+    settings = Config(keys={"unfold": "ctrl+e", "follow_up": ["f5", "f6"]})
+    async with running([Thinking("a\nb"), "Yes."], settings=settings) as app:
+        await app.answered("Hello")
+        await app.press("ctrl+e")
+        assert app.chat.transcript.unfolded
+        await app.press("ctrl+o")
+        assert app.chat.transcript.unfolded
+        await app.say("/hotkeys")
+        await app.shows("f5, f6")
+
+
+async def test_a_name_that_no_key_has_is_told(running: Running) -> None:
+    async with running(settings=Config(keys={"jump": "f9"})) as app:
+        await app.shows("'jump'")
