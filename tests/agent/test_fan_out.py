@@ -10,7 +10,7 @@ import sessiontree as st
 from sessiontree.agent.fan_out import Variant, fan_out
 from sessiontree.core.messages import ToolCall
 from sessiontree.errors import InvalidOperation
-from sessiontree.hooks.bus import Hooks
+from sessiontree.hooks.bus import Context, Hooks
 from sessiontree.hooks.events import MessageEnd
 from sessiontree.model.base import ModelError, ModelInfo, Request
 from sessiontree.model.scripted import Delay, ScriptedModel
@@ -93,7 +93,8 @@ async def test_a_fault_of_ours_in_one_is_raised_when_the_others_are_done(session
 
 
 async def test_handlers_know_on_whose_branch_they_are(session: Session, asked: str) -> None:
-    hooks, seen, watched = Hooks(), set[str](), set[tuple[str, str]]()
+    hooks = Hooks(Context(session=session, branch=session.head))
+    seen, watched = set[str](), set[tuple[str, str]]()
 
     @st.tool
     def look() -> str:
@@ -142,8 +143,9 @@ async def test_what_cannot_begin_is_refused_before_anything_is_written(
 async def test_giving_up_aborts_them_all_and_writes_that_down(session: Session, asked: str) -> None:
     model = ScriptedModel([["So", Delay(30)], ["So", Delay(30)]])
     fanning = asyncio.create_task(fan_out(session, "HEAD", ["a", "b"], model=model))
-    while len(model.requests) < 2:
-        await asyncio.sleep(0.01)
+    async with asyncio.timeout(10):
+        while len(model.requests) < 2:
+            await asyncio.sleep(0.01)
 
     fanning.cancel()
     with pytest.raises(asyncio.CancelledError):

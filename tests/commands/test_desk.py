@@ -32,8 +32,9 @@ async def test_a_summary_is_given_up_and_the_person_stays(desk: MakeDesk, sessio
     *_, last = talk(session, "one", "1")
     at = desk([Delay(30), "never"])
     popping = asyncio.create_task(run(at, "/pop"))
-    while not at.model.requests:
-        await asyncio.sleep(0.01)
+    async with asyncio.timeout(10):
+        while not at.model.requests:
+            await asyncio.sleep(0.01)
 
     at.abort()
 

@@ -156,6 +156,17 @@ async def test_programs_are_run_without_a_shell(api: Api, tmp_path: Path) -> Non
     assert (await api.exec("sleep", "30", timeout=0.1)).timed_out
 
 
+async def test_where_the_session_is_about_no_folder_programs_run_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    desk = Desk(st.memory(), model=None, models=Scripts())
+
+    ran = await Api("mine", desk, Fittings()).exec("pwd")
+
+    assert ran.output.strip() == str(tmp_path)
+
+
 async def test_renderers_and_shortcuts_are_there_for_front_ends_until_they_are_taken_off(tmp_path: Path) -> None:
     fittings, pressed = Fittings(), list[str]()
     api = Api("mine", make_desk(tmp_path), fittings)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.util
+import py_compile
 import sys
 from pathlib import Path
 
@@ -155,11 +157,11 @@ async def test_a_change_of_a_file_loads_it_anew(load: Load, user: Path) -> None:
     assert loaded.names == ["hello"]
 
 
-async def test_compiled_code_beside_an_extension_is_never_run(load: Load, user: Path) -> None:
-    import importlib.util
-    import py_compile
-
-    package = user / "extensions" / "pack"
+@pytest.mark.parametrize("where", ["found", "named"])
+async def test_compiled_code_beside_an_extension_is_never_run(
+    load: Load, user: Path, tmp_path: Path, where: str
+) -> None:
+    package = (user / "extensions" if where == "found" else tmp_path) / "pack"
     write(package / "__init__.py", "from . import inside\ndef setup(api): api.word = inside.WORD\n")
     inside = write(package / "inside.py", "WORD = 'evil'\n")
     # A cache that says that it needs no check: Python's own import would run it.
@@ -167,7 +169,7 @@ async def test_compiled_code_beside_an_extension_is_never_run(load: Load, user: 
     assert Path(importlib.util.cache_from_source(str(inside))).exists()
     write(inside, "WORD = 'good'\n")
 
-    loaded = await load()
+    loaded = await load(files=(package,) if where == "named" else ())
 
     assert loaded.extensions.loaded[0].api.word == "good"
 

@@ -62,10 +62,19 @@ async def test_trust_lasts_as_long_as_the_content_stays_the_same(
     assert not (evil / "extensions" / "__pycache__").exists()
 
 
+async def test_compiled_code_is_neither_trusted_nor_run(load: Load, evil: Path) -> None:
+    await load(ui=Person("yes"))
+
+    write(evil / "extensions" / "__pycache__" / "evil.cpython-311.pyc", "what any other program leaves there")
+
+    assert (await load()).names == ["evil"]
+
+
 @pytest.mark.parametrize(
     "change",
     [
         lambda root: write(root / "extensions" / "evil.py", MARK + "# more\n"),
+        lambda root: write(root / "extensions" / "evil.py", MARK.replace("ran", "RAN")),
         lambda root: write(root / "extensions" / "second.py", MARK),
         lambda root: write(root / "extensions" / "data" / "words.txt", "more"),
         lambda root: (root / "extensions" / "evil.py").rename(root / "extensions" / "good.py"),

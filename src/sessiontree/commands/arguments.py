@@ -51,7 +51,7 @@ def levels(desk: Desk, begun: str) -> Iterable[str]:
 
 def sessions(desk: Desk, begun: str) -> Iterable[str]:
     """Names and ids of the sessions of this folder."""
-    known = catalog.sessions(desk.session.cwd or None)
+    known = catalog.sessions(desk.cwd)
     return [word for summary in known for word in (summary.name, summary.id) if word and " " not in word]
 
 
@@ -62,7 +62,7 @@ def commands(desk: Desk, begun: str) -> Iterable[str]:
 def files(desk: Desk, begun: str) -> Iterable[str]:
     """Files and folders below the folder that the session is about."""
     folder, _, _ = begun.rpartition("/")
-    where = os.path.join(desk.session.cwd or ".", os.path.expanduser(f"{folder}/" if "/" in begun else ""))
+    where = os.path.join(desk.cwd, os.path.expanduser(f"{folder}/" if "/" in begun else ""))
     try:
         with os.scandir(where) as found:
             listed = sorted((entry.name, entry.is_dir()) for entry in found if not entry.name.startswith("."))

@@ -7,6 +7,7 @@ through `submit`. Drawing and asking are the business of the front end, behind `
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
 from typing import Literal
 
@@ -102,6 +103,11 @@ class Desk:
     @property
     def branch(self) -> Branch:
         return self._branch or self.session.head
+
+    @property
+    def cwd(self) -> str:
+        """The folder that the session is about, if there is one; else the one that the program runs in."""
+        return self.session.cwd if os.path.isdir(self.session.cwd) else os.getcwd()
 
     @property
     def model(self) -> Model | None:
@@ -344,7 +350,7 @@ class Desk:
         before = self.session
         if before.file is None:
             return catalog.memory(name, cwd=before.cwd)
-        return catalog.create(name, cwd=before.cwd or ".")
+        return catalog.create(name, cwd=self.cwd)
 
     async def open(self, session: str) -> bool:
         """Go over to another session, by any of its names. Says whether no handler objected."""

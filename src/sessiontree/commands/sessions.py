@@ -74,7 +74,7 @@ async def _resume(desk: Desk, args: Sequence[str]) -> Done:
 
 async def _chosen_session(desk: Desk) -> str | None:
     own = None if desk.session.file is None else str(desk.session.file)
-    known = [summary for summary in catalog.sessions(desk.session.cwd or None) if summary.file != own]
+    known = [summary for summary in catalog.sessions(desk.cwd) if summary.file != own]
     if not known:
         raise InvalidOperation("there is no other session of this folder")
     shown = {
@@ -121,7 +121,7 @@ async def _name(desk: Desk, args: Sequence[str]) -> Done:
 async def _search(desk: Desk, args: Sequence[str]) -> Done:
     import asyncio
 
-    hits = await asyncio.to_thread(catalog.search, args[0], cwd=desk.session.cwd or None, limit=HITS)
+    hits = await asyncio.to_thread(catalog.search, args[0], cwd=desk.cwd, limit=HITS)
     rows = [
         [hit.session[-8:], short(hit.entry), hit.branch or "", "seen" if hit.in_context else "", excerpt(hit.snippet)]
         for hit in hits
@@ -153,7 +153,7 @@ async def _export_branch(desk: Desk, args: Sequence[str]) -> Done:
 def _target(desk: Desk, file: str) -> str:
     if not file.endswith(catalog.SUFFIX):
         raise InvalidOperation(f"{file!r} does not end in {catalog.SUFFIX}, and there is no other form yet")
-    return os.path.abspath(os.path.join(desk.session.cwd or ".", os.path.expanduser(file)))
+    return os.path.abspath(os.path.join(desk.cwd, os.path.expanduser(file)))
 
 
 async def _quit(desk: Desk, args: Sequence[str]) -> Done:

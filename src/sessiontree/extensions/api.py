@@ -223,7 +223,7 @@ class Api:
 
     async def exec(self, program: str, *arguments: str, cwd: str | None = None, timeout: float | None = None) -> Ran:
         """Run a program to its end, without a shell in between. Its output and errors come together."""
-        return await run_command(shlex.join([program, *arguments]), cwd=cwd or self._desk.session.cwd, timeout=timeout)
+        return await run_command(shlex.join([program, *arguments]), cwd=cwd or self._desk.cwd, timeout=timeout)
 
 
 def _of_type(entries: list[Entry], custom_type: str | None) -> list[Entry]:

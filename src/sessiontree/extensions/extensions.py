@@ -89,7 +89,7 @@ class Extensions:
         """Load anew whenever a file changes, and nothing runs, until this is cancelled."""
         from watchfiles import awatch  # pyright: ignore[reportUnknownVariableType]
 
-        project = project_root(self._desk.session.cwd or ".", home())
+        project = project_root(self._desk.cwd, home())
         folders = [os.path.join(root, folder) for root in (home(), project) if root for folder in (EXTENSIONS, PROMPTS)]
         there = [path for path in (*folders, *(found.path for found in self._given)) if os.path.exists(path)]
         if not there:
@@ -112,7 +112,7 @@ class Extensions:
         return content
 
     async def _take_project(self) -> None:
-        root = project_root(self._desk.session.cwd or ".", home())
+        root = project_root(self._desk.cwd, home())
         if root is not None:
             content = self._content(root)
             if content.files and await self._trusted(content):
