@@ -1,0 +1,73 @@
+"""Handlers that fail at any event while somebody works through the commands: everything is done all the same.
+
+A tool call whose guard fails is blocked; its result, which says so, is written in the same place.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import sessiontree as st
+from sessiontree.agent.tool import tool
+from sessiontree.commands.desk import Desk
+from sessiontree.core.messages import ToolCall
+from sessiontree.hooks.events import EVENTS, Notice
+from tests.commands.conftest import Scripts, listened, scripted
+
+LINES = (
+    "one", "/label here", "/retry", "/branch-here side", "two", "/switch main", "/merge side", "/cherry-pick side",
+    "/pop", "/undo", "/thinking high", "/model scripted:large", "/compact", "/uncompact", "/clone", "/new", "three",
+)  # fmt: skip
+
+NEVER = {"tool_update", "retry_scheduled", "queue_changed", "compact_failed", "notice"}
+"""Events that these commands do not bring about, or that only listeners are shown."""
+
+
+@tool
+def look() -> str:
+    """Look."""
+    return "seen"
+
+
+async def worked(event: str | None, handler: Any) -> tuple[list[str], list[str]]:
+    """The types of all entries of the last two sessions, and what was told."""
+    answers = [[ToolCall("1", "look", {})], "word " * 2000, *["word " * 2000] * 12]
+    large = scripted("large", *["word " * 2000] * 12)
+    first = st.memory()
+    desk = Desk(first, model=scripted("usual", *answers), models=Scripts(large=large), tools=[look], system="")
+    told = listened(desk)
+    if event is not None:
+        desk.hooks.on(event, handler, source="faulty", deadline=0.05)
+    await desk.start()
+    for line in LINES:
+        done = await desk.submit(line)
+        assert done.outcome is None or done.outcome.ok, line
+    last = desk.session
+    await desk.close()
+    assert not [problem for problem in (*first.problems, *last.problems) if problem.severity == "fault"]
+    notices = [event.text for event in told if isinstance(event, Notice)]
+    return [entry.type for entry in (*first.tree, *last.tree)], notices
+
+
+def raising(event: object, context: object) -> None:
+    raise ValueError("out of order")
+
+
+def junk(event: object, context: object) -> Any:
+    return {"nonsense": 1}
+
+
+@pytest.mark.parametrize("handler", [raising, junk])
+@pytest.mark.parametrize("event", EVENTS)
+async def test_a_handler_that_fails_is_told_of_and_the_work_goes_on(event: str, handler: Any) -> None:
+    whole, _ = await worked(None, None)
+
+    types, notices = await worked(event, handler)
+
+    assert types == whole
+    asked = EVENTS[event].answer is not None
+    if event not in NEVER and (asked or handler is raising):
+        assert notices
+        assert all(notice.startswith("faulty ") and event in notice for notice in notices)
