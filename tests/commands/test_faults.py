@@ -5,6 +5,7 @@ A tool call whose guard fails is blocked; its result, which says so, is written 
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -33,8 +34,9 @@ def look() -> str:
 
 async def worked(event: str | None, handler: Any) -> tuple[list[str], list[str]]:
     """The types of all entries of the last two sessions, and what was told."""
-    answers = [[ToolCall("1", "look", {})], "word " * 2000, *["word " * 2000] * 12]
-    large = scripted("large", *["word " * 2000] * 12)
+    long = "word" * 2500
+    answers = [[ToolCall("1", "look", {})], *[long] * 12]
+    large = scripted("large", *[long] * 12)
     first = st.memory()
     desk = Desk(first, model=scripted("usual", *answers), models=Scripts(large=large), tools=[look], system="")
     told = listened(desk)
@@ -59,11 +61,18 @@ def junk(event: object, context: object) -> Any:
     return {"nonsense": 1}
 
 
+@pytest.fixture(scope="module")
+def whole() -> list[str]:
+    """What is there when nothing fails."""
+    types, notices = asyncio.run(worked(None, None))
+    assert not notices
+    assert {"compaction", "branch_summary", "branch_point", "model_change"} <= set(types)
+    return types
+
+
 @pytest.mark.parametrize("handler", [raising, junk])
 @pytest.mark.parametrize("event", EVENTS)
-async def test_a_handler_that_fails_is_told_of_and_the_work_goes_on(event: str, handler: Any) -> None:
-    whole, _ = await worked(None, None)
-
+async def test_a_handler_that_fails_is_told_of_and_the_work_goes_on(event: str, handler: Any, whole: list[str]) -> None:
     types, notices = await worked(event, handler)
 
     assert types == whole
