@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 
 import click
@@ -32,17 +33,46 @@ from sessiontree.session import Session
 @app.command()
 @session_argument
 @click.option("--filter", type=click.Choice(FILTERS), help="Which entries to show; --json shows all by default.")
+@click.option("--interactive", is_flag=True, help="Choose a place in the tree, and go there.")
 @json_option
-def tree(session: str, filter: str | None, as_json: bool) -> None:
+@click.pass_context
+def tree(context: click.Context, session: str, filter: str | None, interactive: bool, as_json: bool) -> None:
     """Draw the tree of a session.
 
     Chains stay flat; what is indented is where branches part. The active path has bullets.
     """
+    if interactive:
+        _choose_and_go(context, session)
+        return
     opened_session = opened(session, read_only=True)
     if as_json:
         echo_json(_tree_json(opened_session, filter or "all"))
     else:
         _draw(opened_session, filter or "default")
+
+
+def _choose_and_go(context: click.Context, name: str) -> None:
+    """Have a place chosen in the terminal, and carry out `navigate` with it."""
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise click.UsageError("--interactive needs a terminal")
+    try:
+        from sessiontree.tui.tree import choose
+    except ModuleNotFoundError as error:
+        raise click.UsageError("--interactive needs the extra: pip install 'sessiontree[tui]'") from error
+    from sessiontree import config
+    from sessiontree.cli.ops import navigate
+
+    with opened(name) as session:
+        choice = choose(session, config.load())
+    if choice is not None:
+        context.invoke(
+            navigate,
+            session=name,
+            place=choice.entry,
+            summarize=choice.summarize,
+            focus=choice.instructions,
+            summary=choice.summary,
+        )
 
 
 def _tree_json(session: Session, filter: str) -> JsonObject:

@@ -86,11 +86,7 @@ TREE = (
     Key("tree_detail", "tab", "the entry in full, what the model would see from there, or neither"),
     Key("tree_detail_up", "ctrl+up", "scroll what is shown of the entry up"),
     Key("tree_detail_down", "ctrl+down", "scroll what is shown of the entry down"),
-    Key(
-        "tree_mark",
-        "space,ctrl+k",
-        "mark the entry; two that are marked are compared (space while nothing is searched)",
-    ),
+    Key("tree_mark", "ctrl+k", "mark the entry; two that are marked are compared"),
 )
 
 AREAS: dict[str, tuple[Key, ...]] = {

@@ -1,0 +1,288 @@
+"""The tree screen: choosing a place of a session, in the lower half of the terminal.
+
+It moves nothing. It returns a `Choice`, or nothing; whoever opened it navigates. Labels are written at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import Literal, TypeAlias
+
+from msgspec import Struct
+from rich.text import Text
+from textual.app import App, ComposeResult
+from textual.containers import Vertical, VerticalScroll
+from textual.screen import ModalScreen
+from textual.widgets import Input, Static
+
+from sessiontree.config import Config
+from sessiontree.core.entries import EntryId
+from sessiontree.core.safe import safe
+from sessiontree.errors import SessionTreeError
+from sessiontree.session import Session
+from sessiontree.tui.dialogs import Chooser, Write
+from sessiontree.tui.keys import keymap
+from sessiontree.tui.theme import DARK, LIGHT, terminal_is_light, theme_for
+from sessiontree.tui.tree_detail import compared, described, seen_from, words_of
+from sessiontree.tui.tree_view import TreeView
+
+Summaries: TypeAlias = Literal["ask", "unasked", "none"]
+"""Whether one asks for a summary of what is left, makes one only by its own key, or none can be made."""
+
+REST_SECONDS = 0.08
+"""The details of an entry are shown once the cursor has rested on it so long."""
+PANES = ("", "text", "model")
+OPTIONS = (
+    "No summary",
+    "Summarize what is left",
+    "Summarize with a focus",
+    "Write the summary myself",
+)
+
+
+class Choice(Struct, frozen=True, kw_only=True):
+    """The entry that was chosen, and what is to become of what is left."""
+
+    entry: EntryId
+    summarize: bool = False
+    """Whether a model is to summarize it."""
+    instructions: str | None = None
+    """What the summary should pay attention to."""
+    summary: str | None = None
+    """The summary in the person's own words."""
+
+
+class TreeScreen(ModalScreen[Choice | None]):
+    DEFAULT_CSS = """
+    TreeScreen { background: $background 40%; align: left bottom; }
+    TreeScreen > .pane {
+        height: 1fr; background: $background; padding: 0 2; display: none;
+        scrollbar-size-vertical: 1; scrollbar-background: $background; scrollbar-color: $panel;
+    }
+    TreeScreen > .pane > Static { width: 1fr; height: auto; }
+    TreeScreen > .panel { height: 50%; min-height: 6; background: $surface; border-top: heavy $primary; }
+    TreeScreen .title, TreeScreen .foot { height: 1; padding: 0 2; text-wrap: nowrap; text-overflow: ellipsis; }
+    TreeScreen .foot { color: $muted; }
+    TreeScreen Input, TreeScreen Input:focus {
+        height: 1; border: none; padding: 0 2; background: $panel; display: none;
+    }
+    """
+    AUTO_FOCUS = "TreeView"
+
+    def __init__(self, session: Session, *, summaries: Summaries = "ask", pane: bool = False) -> None:
+        super().__init__()
+        self._session = session
+        self._summaries = summaries
+        self._pane = "text" if pane else ""
+        self._told = ""
+        """What was done last, until the next key."""
+        self._labeled: EntryId | None = None
+        self._about = Static(markup=False)
+        """What the pane says."""
+        self.view = TreeView(session)
+
+    @property
+    def _app(self) -> App[object]:
+        return self.app  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+
+    def compose(self) -> ComposeResult:
+        with VerticalScroll(classes="pane", can_focus=False):
+            yield self._about
+        with Vertical(classes="panel"):
+            yield Static(classes="title", markup=False)
+            yield self.view
+            yield Input(placeholder="label (empty takes it away)", select_on_focus=False)
+            yield Static(classes="foot", markup=False)
+
+    def on_mount(self) -> None:
+        self._show_lines()
+        self._rest()
+
+    # What is shown
+
+    def on_tree_view_changed(self, event: TreeView.Changed) -> None:
+        self._show_lines()
+        self._rest()
+
+    def on_tree_view_left(self, event: TreeView.Left) -> None:
+        self.dismiss(None)
+
+    def _show_lines(self) -> None:
+        view = self.view
+        name = safe(self._session.name or "unnamed")
+        title = Text(no_wrap=True, overflow="ellipsis")
+        title.append(name, style="bold")
+        if view.query_text:
+            title.append("  search: ")
+            title.append(safe(view.query_text), style="bold reverse")
+        else:
+            title.append(f" · on branch {safe(self._session.heads.current)} · type to search", style="dim")
+        self.query_one(".title", Static).update(title)
+        self._show_foot()
+
+    def _show_foot(self) -> None:
+        view = self.view
+        at, of = view.place
+        working = f" · {view.progress:.0%}" if view.progress is not None else ""
+        said = self._told or "enter go · tab details · L label · ctrl+k mark · ctrl+o filter · esc leave"
+        foot = Text(f"{at}/{of} · {view.filter}{working} · {said}", no_wrap=True, overflow="ellipsis")
+        self.query_one(".foot", Static).update(foot)
+
+    def tell(self, text: str) -> None:
+        """Say something in the last line."""
+        self._told = safe(text)
+        self._show_foot()
+
+    # Details
+
+    def action_detail(self) -> None:
+        self._pane = PANES[(PANES.index(self._pane) + 1) % len(PANES)]
+        self.view.marks = self.view.marks if self._pane else []
+        self._rest()
+
+    def action_detail_scroll(self, by: int) -> None:
+        self.query_one(".pane", VerticalScroll).scroll_relative(y=by * 3, animate=False)
+
+    def _rest(self) -> None:
+        """Show the details of where the cursor is, once it stays there."""
+        self.run_worker(self._detail, group="detail", exclusive=True)
+
+    async def _detail(self) -> None:
+        pane = self.query_one(".pane", VerticalScroll)
+        chosen, marks = self.view.chosen, list(self.view.marks)
+        pane.display = len(marks) == 2 or (bool(self._pane) and chosen is not None)
+        if not pane.display or chosen is None:
+            return
+        await asyncio.sleep(REST_SECONDS)
+        text = await asyncio.to_thread(self._details, chosen, marks)
+        self._about.update(text)
+        pane.scroll_home(animate=False)
+
+    def _details(self, chosen: EntryId, marks: list[EntryId]) -> Text:
+        if len(marks) == 2:
+            return compared(self._session.tree, *marks)
+        if self._pane == "model":
+            return seen_from(self._session.tree, chosen)
+        return described(self._session, chosen)
+
+    # What is done with an entry
+
+    def action_copy(self) -> None:
+        if self.view.chosen is not None:
+            words = words_of(self._session.tree[self.view.chosen])
+            self._app.copy_to_clipboard(words.encode("utf-8", "replace").decode())
+            self.tell(f"copied {len(words)} characters")
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """The key of labels is a letter, which belongs to a search that has begun."""
+        return not (action == "label" and self.view.query_text)
+
+    def action_label(self) -> None:
+        if self.view.chosen is not None:
+            self._labeled = self.view.chosen
+            field = self.query_one(Input)
+            field.value = self._session.tree.label(self._labeled) or ""
+            field.display = True
+            field.focus()
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        labeled = self._labeled
+        self._end_label()
+        if labeled is None or (self._session.tree.label(labeled) or "") == event.value.strip():
+            return
+        try:
+            self._session.label(self._session.tree[labeled], event.value)
+        except SessionTreeError as error:
+            self.tell(str(error))
+        else:
+            self.tell("labeled" if event.value.strip() else "the label is gone")
+            self.view.look_again()
+
+    def key_escape(self) -> None:
+        self._end_label()
+
+    def _end_label(self) -> None:
+        self._labeled = None
+        self.query_one(Input).display = False
+        self.view.focus()
+
+    # Choosing
+
+    def action_cancel(self) -> None:
+        self.dismiss(None)
+
+    def action_choose(self) -> None:
+        self._choose(asks=self._summaries == "ask")
+
+    def action_summarize(self) -> None:
+        chosen = self.view.chosen
+        if self._summaries == "none":
+            self.tell("no summary can be made here")
+        elif chosen is not None:
+            self.dismiss(Choice(entry=chosen, summarize=self._leaves_something(chosen)))
+
+    def _choose(self, *, asks: bool) -> None:
+        chosen = self.view.chosen
+        if chosen is None:
+            return
+        if asks and self._leaves_something(chosen):
+            self.run_worker(self._ask(chosen), group="ask", exclusive=True)
+        else:
+            self.dismiss(Choice(entry=chosen))
+
+    async def _ask(self, chosen: EntryId) -> None:
+        """Ask what is to become of what is left; without an answer, one is in the tree again."""
+        match await self._app.push_screen_wait(Chooser("What becomes of what you leave?", OPTIONS)):
+            case 0:
+                self.dismiss(Choice(entry=chosen))
+            case 1:
+                self.dismiss(Choice(entry=chosen, summarize=True))
+            case 2:
+                focus = await self._app.push_screen_wait(Write("What should the summary pay attention to?"))
+                if focus is not None:
+                    self.dismiss(Choice(entry=chosen, summarize=True, instructions=focus.strip() or None))
+            case 3:
+                words = await self._app.push_screen_wait(Write("The summary of what you leave"))
+                if words is not None and words.strip():
+                    self.dismiss(Choice(entry=chosen, summary=words.strip()))
+            case _:
+                pass
+
+    def _leaves_something(self, chosen: EntryId) -> bool:
+        """Whether going there leaves a part of the path behind."""
+        outline = self.view.outline
+        if outline is None or outline.shape.leaf is None:
+            return False
+        shape = outline.shape
+        position = shape.positions[chosen]
+        while position >= 0 and shape.ids[position] not in shape.path:
+            position = shape.above[position]
+        return position < 0 or shape.ids[position] != shape.leaf
+
+
+class TreeApp(App[Choice | None]):
+    """The tree of a session by itself."""
+
+    ENABLE_COMMAND_PALETTE = False
+
+    def __init__(self, session: Session, settings: Config, *, light: bool = False) -> None:
+        super().__init__(ansi_color="NO_COLOR" in os.environ)
+        self._session = session
+        self._settings = settings
+        self.register_theme(DARK)
+        self.register_theme(LIGHT)
+        self.theme = "ansi-dark" if self.no_color else theme_for(light).name
+        self.set_keymap(keymap(settings.keys))
+
+    def get_theme_variable_defaults(self) -> dict[str, str]:
+        return {"muted": "ansi_default" if self.no_color else DARK.variables["muted"]}
+
+    def on_mount(self) -> None:
+        summaries = "unasked" if self._settings.summary.skip_prompt else "ask"
+        self.push_screen(TreeScreen(self._session, summaries=summaries, pane=True), self.exit)
+
+
+def choose(session: Session, settings: Config) -> Choice | None:
+    """Have a place chosen in the terminal."""
+    return TreeApp(session, settings, light=terminal_is_light()).run()

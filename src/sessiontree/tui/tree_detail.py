@@ -1,0 +1,113 @@
+"""Details of entries in the tree: one in full, what the model would see from there, or how two of them differ.
+
+Texts in, texts out: every line is safe for a terminal. What takes the whole path is asked for in another thread.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+from rich.text import Text
+
+from sessiontree.commands.text import short
+from sessiontree.comparison import diff, usages
+from sessiontree.core.context import explain
+from sessiontree.core.entries import BranchSummary, Compaction, CustomMessage, Entry, EntryId, JsonObject, Message
+from sessiontree.core.fulltext import full_text, speaker
+from sessiontree.core.messages import blocks, model_of, role, spent, string
+from sessiontree.core.outline import Calls, row_text, short_count
+from sessiontree.core.safe import safe, safe_lines
+from sessiontree.core.tree import Tree
+from sessiontree.session import Session
+
+MOST = 100_000
+"""So many characters of an entry are shown; `sessiontree show` has all."""
+MOST_LINES = 400
+"""So many entries of a path are listed."""
+
+
+def words_of(entry: Entry) -> str:
+    """What an entry says, as one would copy it."""
+    match entry.decoded():
+        case Message(message) if role(message) in ("user", "assistant", "toolResult"):
+            return "\n\n".join(filter(None, _said(message)))
+        case CustomMessage() | Compaction() | BranchSummary():
+            return full_text(entry)
+        case _:
+            return full_text(entry) or entry.raw.decode("utf-8", "replace")
+
+
+def _said(message: JsonObject) -> Iterator[str]:
+    for block in blocks(message.get("content")):
+        match block.get("type"):
+            case "text":
+                yield string(block.get("text"))
+            case "thinking":
+                yield f"(thinking) {string(block.get('thinking'))}"
+            case "toolCall":
+                yield f"→ {string(block.get('name'))} {json.dumps(block.get('arguments'), ensure_ascii=False)}"
+            case kind:
+                yield f"({string(kind) or 'something'})"
+    if message.get("errorMessage"):
+        yield f"error: {string(message.get('errorMessage'))}"
+
+
+def described(session: Session, id: EntryId) -> Text:
+    """The entry in full, with its time, and what it took."""
+    entry = session.tree[id]
+    label = session.tree.label(id)
+    body = entry.decoded()
+    model = model_of(body.message) if isinstance(body, Message) else None
+    sums = [sum_ for usage in usages(body) if (sum_ := spent(usage)) is not None]
+    facts = [
+        short(id),
+        speaker(entry),
+        entry.timestamp[:19].replace("T", " "),
+        f"[{label}]" if label else "",
+        f"on {entry.branch}" if isinstance(entry.branch, str) else "",
+        "/".join(model) if model else "",
+        f"{short_count(sum(item.tokens for item in sums))} tokens" if sums else "",
+        f"${sum(item.cost for item in sums):.4f}" if any(item.cost for item in sums) else "",
+    ]
+    words = words_of(entry)
+    text = Text(safe(" · ".join(fact for fact in facts if fact)), style="bold")
+    text.append("\n\n")
+    text.append(safe_lines(words[:MOST]) or "(no content)", style="not bold")
+    if len(words) > MOST:
+        text.append(f"\n\n… {len(words) - MOST} more characters: `sessiontree show` has them", style="dim not bold")
+    return text
+
+
+def seen_from(tree: Tree, id: EntryId) -> Text:
+    """What the model would see from an entry, and why."""
+    explanation = explain(tree, id)
+    entries, calls = explanation.entries, Calls(tree)
+    reach = sum(item.reaches for item in entries)
+    text = Text(
+        f"From here the model sees {reach} of {len(entries)} entries, about {short_count(explanation.tokens)} tokens\n",
+        style="bold",
+    )
+    if len(entries) > MOST_LINES:
+        text.append(f"\n… {len(entries) - MOST_LINES} before", style="dim not bold")
+    for item in entries[-MOST_LINES:]:
+        reason = item.reason + (f" {short(item.represented_by)}" if item.represented_by else "")
+        line = f"\n{'✓' if item.reaches else '·'} {safe(row_text(item.entry, calls))[:100]} — {safe(reason)}"
+        text.append(line, style="not bold" if item.reaches else "dim not bold")
+    return text
+
+
+def compared(tree: Tree, a: EntryId, b: EntryId) -> Text:
+    """How the paths of two entries differ, from where they part."""
+    result, calls = diff(tree, (short(a), a), (short(b), b)), Calls(tree)
+    text = Text(safe(f"1 {short(a)} and 2 {short(b)} part at {short(result.common_ancestor)}"), style="bold")
+    for sign, style, entries, stats in zip("-+", ("red", "green"), result.entries, result.stats, strict=True):
+        facts = f"{len(entries)} entries, {short_count(stats.tokens)} tokens, ${stats.cost:.4f}"
+        text.append(f"\n\n{sign * 3} {safe(stats.name)}: {facts}", style=f"{style} bold")
+        for entry in entries[:MOST_LINES]:
+            text.append(f"\n{sign} {safe(row_text(entry, calls))}", style=f"{style} not bold")
+        if len(entries) > MOST_LINES:
+            text.append(f"\n… {len(entries) - MOST_LINES} more", style="dim not bold")
+        if stats.files:
+            text.append(f"\n  files: {safe(', '.join(stats.files))}", style="dim not bold")
+    return text

@@ -1,0 +1,400 @@
+"""Keys and rows of the tree, through the whole app."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+import sessiontree as st
+from sessiontree.config import Config
+from sessiontree.core.entries import Compaction
+from sessiontree.core.messages import assistant, tool_call, tool_result, user
+from sessiontree.tui.keys import TREE
+from sessiontree.tui.tree import TreeApp
+
+
+def session_of_two_ways():
+    """user, assistant, [read], then two ways: `cache`, which is active, and `dict`."""
+    session = st.memory("speed")
+    session.append(user("How do I make this faster?"))
+    session.append(assistant([tool_call("c1", "read", {"path": "slow.py"})]))
+    session.append(tool_result("c1", "read", "def slow(): pass"))
+    answer = session.append(assistant("A cache, or a dict?"))
+    session.label(answer, "two-ways")
+    for name in ("dict", "cache"):
+        session.create_branch(name, at="two-ways")
+        session.append(user(f"With a {name}."))
+        session.append(assistant(f"The {name} is done."))
+    return session
+
+
+class Driver:
+    """The app under test, as somebody sees it."""
+
+    def __init__(self, app, pilot):
+        self.app = app
+        self.pilot = pilot
+
+    @property
+    def screen(self):
+        return self.app.screen
+
+    @property
+    def view(self):
+        return self.app.screen_stack[1].view
+
+    async def press(self, *keys):
+        await self.pilot.press(*keys)
+        await self.settle()
+
+    async def settle(self):
+        for _ in range(200):
+            await self.pilot.pause()
+            if self.view.progress is None and self.view.outline is not None:
+                return
+            await self.pilot.pause(0.02)
+        raise AssertionError("the rows never came")
+
+    def rows(self):
+        view = self.view
+        return [view.render_line(y).text.rstrip() for y in range(min(view.size.height, len(view._folds)))]
+
+    @property
+    def cursor(self):
+        """What the row under the cursor says."""
+        [row] = [row for row in self.rows() if row.startswith("›")]
+        return row[1:].strip()
+
+    def all_text(self):
+        return "\n".join(strip.text for strip in self.app.screen._compositor.render_strips())
+
+
+class Opened:
+    def __init__(self, session, *, size=(80, 40), keys=None, app=None):
+        self.app = app or TreeApp(session, Config(keys=keys or {}))
+        self.size = size
+
+    async def __aenter__(self):
+        self._context = self.app.run_test(size=self.size)
+        driver = Driver(self.app, await self._context.__aenter__())
+        await driver.settle()
+        return driver
+
+    async def __aexit__(self, *error):
+        await self._context.__aexit__(*error)
+
+
+# Drawing
+
+
+async def test_the_tree_is_drawn_as_by_the_command_with_a_cursor_on_the_active_leaf():
+    async with Opened(session_of_two_ways()) as tree:
+        assert tree.rows() == [
+            "  • user: How do I make this faster?",
+            "  • [read: slow.py]",
+            "  • [two-ways] assistant: A cache, or a dict? (main)",
+            "  ├⊟ • [branch cache]",
+            "  │     • user: With a cache.",
+            "› │     • assistant: The cache is done. (cache) ← active",
+            "  └⊟ [branch dict]",
+            "        user: With a dict.",
+            "        assistant: The dict is done. (dict)",
+        ]
+
+
+async def test_a_compaction_says_how_much_it_was():
+    session = st.memory()
+    first = session.append(user("hi"))
+    session.append(Compaction(summary="so far", first_kept=first.id, tokens_before=12_345))
+
+    async with Opened(session) as tree:
+        assert tree.rows()[1] == "› • [compaction: 12k tokens] (main) ← active"
+
+
+@pytest.mark.parametrize(("size", "half"), [((80, 24), 12), ((160, 48), 24)])
+async def test_the_panel_takes_half_of_the_terminal(size, half):
+    async with Opened(session_of_two_ways(), size=size) as tree:
+        assert tree.screen.query_one(".panel").outer_size.height == half
+
+
+async def test_what_stands_behind_a_long_text_stays_in_sight():
+    session = st.memory()
+    session.append(user("word " * 100))
+
+    async with Opened(session) as tree:
+        [row] = tree.rows()
+        assert row.endswith("… (main) ← active")
+
+
+async def test_a_wide_tree_pans_and_every_row_keeps_room_for_its_text():
+    session = st.memory()
+    place = session.append(user("root"))
+    for number in range(30):
+        session.append(user(f"aside {number} and more words"), parent=place)
+        place = session.append(user(f"level {number} and more words"), parent=place)
+
+    async with Opened(session, size=(60, 80)) as tree:
+        assert tree.cursor.endswith("user: level 29 and mo… (main) ← active")
+        assert all("user: level" in row or "user: aside" in row or "user: root" in row for row in tree.rows())
+        assert tree.cursor.startswith("…")
+        await tree.press("home")
+        assert tree.cursor == "• user: root"
+
+
+async def test_hostile_text_is_shown_and_not_obeyed():
+    session = st.memory("\x1b]0;owned\x07")
+    entry = session.append(user("red \x1b[31m and \x9b2J \u202e back"))
+    session.label(entry, "\x1b[2J")
+
+    async with Opened(session) as tree:
+        await tree.press("tab")
+        await tree.pilot.pause(0.3)
+        assert not {"\x1b", "\x07", "\x9b", "\u202e"} & set(tree.all_text())
+        assert "\\x1b[31m" in tree.all_text()
+
+
+async def test_an_empty_session_says_so():
+    async with Opened(st.memory()) as tree:
+        assert "There is nothing in this session yet." in tree.all_text()
+
+
+# Moving
+
+
+async def test_up_and_down_go_by_rows_and_round_the_ends():
+    async with Opened(session_of_two_ways()) as tree:
+        await tree.press("up")
+        assert "With a cache." in tree.cursor
+        await tree.press("down", "down")
+        assert "[branch dict]" in tree.cursor
+        await tree.press("home")
+        assert "faster" in tree.cursor
+        await tree.press("up")
+        assert "The dict is done." in tree.cursor
+        await tree.press("down")
+        assert "faster" in tree.cursor
+        await tree.press("end")
+        assert "The dict is done." in tree.cursor
+
+
+async def test_pages_go_by_what_is_in_sight_and_stop_at_the_ends():
+    session = st.memory()
+    session.extend([user(f"message {number}") for number in range(100)])
+
+    async with Opened(session, size=(80, 24)) as tree:
+        page = tree.view.size.height - 1
+        for key, place in (("pageup", 100 - page), ("left", 100 - 2 * page), ("pagedown", 100 - page), ("right", 100)):
+            await tree.press(key)
+            assert tree.view.place == (place, 100)
+        await tree.press("right")
+        assert tree.view.place == (100, 100)
+        assert "message 99" in tree.cursor
+
+
+async def test_turns_pass_over_what_tools_said():
+    async with Opened(session_of_two_ways()) as tree:
+        await tree.press("home", "alt+down")
+        assert "two-ways" in tree.cursor
+        await tree.press("alt+up")
+        assert "faster" in tree.cursor
+        await tree.press("alt+up")
+        assert "faster" in tree.cursor
+
+
+async def test_a_segment_is_folded_from_its_beginning_and_unfolded_again():
+    async with Opened(session_of_two_ways()) as tree:
+        await tree.press("ctrl+left")
+        assert "[branch cache]" in tree.cursor
+        await tree.press("alt+left")
+        assert tree.rows()[3] == "› ├⊞ • [branch cache] (+2) ← active"
+        assert len(tree.rows()) == 7
+        await tree.press("ctrl+left")
+        assert "faster" in tree.cursor, "folded already: to the segment above"
+        await tree.press("ctrl+right")
+        assert "⊞" in tree.cursor
+        await tree.press("alt+right")
+        assert len(tree.rows()) == 9
+        await tree.press("ctrl+right")
+        assert "[branch dict]" in tree.cursor
+        await tree.press("ctrl+right")
+        assert "The dict is done." in tree.cursor, "there is no further segment"
+
+
+# Filters
+
+
+@pytest.mark.parametrize(
+    ("key", "filter", "count"),
+    [
+        ("ctrl+d", "default", 9),
+        ("ctrl+t", "no-tools", 8),
+        ("ctrl+u", "user-only", 3),
+        ("ctrl+l", "labeled-only", 1),
+        ("ctrl+a", "all", 12),
+    ],
+)
+async def test_each_filter_has_a_key_that_takes_it_away_again(key, filter, count):
+    async with Opened(session_of_two_ways()) as tree:
+        await tree.press(key)
+        assert (tree.view.filter, len(tree.rows())) == (filter, count)
+        await tree.press(key)
+        assert (tree.view.filter, len(tree.rows())) == ("default", 9)
+
+
+async def test_filters_are_gone_through_forwards_and_back():
+    async with Opened(session_of_two_ways()) as tree:
+        seen = []
+        for _ in range(5):
+            await tree.press("ctrl+o")
+            seen.append(tree.view.filter)
+        assert seen == ["no-tools", "user-only", "labeled-only", "all", "default"]
+        await tree.press("alt+o")
+        assert tree.view.filter == "all"
+
+
+async def test_the_cursor_keeps_its_entry_and_comes_back_to_it_when_it_is_shown_again():
+    async with Opened(session_of_two_ways()) as tree:
+        await tree.press("home", "down")
+        assert "[read: slow.py]" in tree.cursor
+        await tree.press("ctrl+t")
+        assert "faster" in tree.cursor, "hidden: the nearest row above"
+        await tree.press("ctrl+t")
+        assert "[read: slow.py]" in tree.cursor
+
+
+async def test_what_a_filter_hides_is_bridged():
+    async with Opened(session_of_two_ways()) as tree:
+        await tree.press("ctrl+u")
+        assert tree.rows() == [
+            "  • user: How do I make this faster?",
+            "› ├─ • user: With a cache. ← active",
+            "  └─ user: With a dict.",
+        ]
+
+
+# Searching
+
+
+async def test_typing_searches_for_all_words_in_any_order():
+    async with Opened(session_of_two_ways()) as tree:
+        await tree.press(*"dict", "space", *"user")
+        assert tree.rows() == ["› user: With a dict."]
+        assert "search: dict user" in tree.all_text()
+        await tree.press(*["backspace"] * 4)
+        assert len(tree.rows()) == 4
+        await tree.press("escape")
+        assert len(tree.rows()) == 9
+
+
+async def test_a_search_finds_labels_and_a_capital_l_is_then_a_letter():
+    async with Opened(session_of_two_ways()) as tree:
+        await tree.press(*"two-ways")
+        assert len(tree.rows()) == 1
+        await tree.press("L")
+        assert tree.view.query_text == "two-waysL"
+        assert "Nothing that the filter default shows says 'two-waysL'" in tree.all_text()
+        await tree.press("escape", *"faster")
+        assert len(tree.rows()) == 1, "the keyboard is still here"
+
+
+async def test_what_is_pasted_is_searched_for():
+    async with Opened(session_of_two_ways()) as tree:
+        from textual.events import Paste
+
+        tree.view.post_message(Paste("cache\nis done"))
+        await tree.settle()
+        assert tree.view.query_text == "cache is done"
+        assert len(tree.rows()) == 1
+
+
+# A tree that grows, keys, and work
+
+
+async def test_what_comes_to_the_session_is_taken_in_and_the_cursor_stays():
+    session = session_of_two_ways()
+    async with Opened(session) as tree:
+        await tree.press("up")
+        session.append(user("More."))
+        tree.view.look_again()
+        await tree.settle()
+        assert "With a cache." in tree.cursor
+        assert any("user: More. (cache) ← active" in row for row in tree.rows())
+
+
+async def test_every_key_can_be_bound_anew():
+    keys = {"tree_up": "k", "tree_filter": ["f5", "f6"]}
+    async with Opened(session_of_two_ways(), keys=keys) as tree:
+        await tree.press("k", "f6")
+        assert tree.view.filter == "no-tools"
+        assert tree.view.query_text == ""
+        assert "With a cache." in tree.cursor
+
+
+def test_every_key_of_the_table_is_bound():
+    from sessiontree.tui.tree_view import TreeView
+
+    assert {binding.id for binding in TreeView.BINDINGS} == {key.name for key in TREE}
+
+
+def counted(function):
+    """How many functions of ours are called."""
+    count = 0
+
+    def profile(frame, event, argument):
+        nonlocal count
+        if event == "call" and "/sessiontree/" in frame.f_code.co_filename:
+            count += 1
+
+    sys.setprofile(profile)
+    try:
+        function()
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+def large(entries):
+    session = st.memory()
+    bodies = [user(f"message {number}") for number in range(entries // 2)]
+    half = session.extend(bodies)
+    session.extend(bodies, parent=half[len(half) // 2])
+    return session
+
+
+def doings_of(view):
+    return [
+        ("step", lambda: view.action_step(1)),
+        ("page", lambda: view.action_page(1)),
+        ("edge", lambda: view.action_edge(1)),
+        ("turn", lambda: view.action_turn(-1)),
+        ("to the beginning of the segment", lambda: view.action_fold()),
+        ("fold", lambda: view.action_fold()),
+        ("unfold", lambda: view.action_unfold()),
+        ("mark", lambda: view.action_mark()),
+        ("draw", lambda: [view.render_line(y) for y in range(10)]),
+    ]
+
+
+async def test_the_work_for_a_key_does_not_grow_with_the_tree():
+    counts = []
+    for entries in (200, 6000):
+        async with Opened(large(entries), size=(80, 24)) as tree:
+            tree.view.action_edge(0)
+            counts.append({what: counted(doing) for what, doing in doings_of(tree.view)})
+            await tree.pilot.pause()
+
+    small, big = counts
+    assert all(small.values())
+    assert {name: count for name, count in big.items() if count > 1.2 * small[name] + 5} == {}
+
+
+async def test_new_rows_of_a_large_tree_are_worked_on_in_slices_and_keys_answer_meanwhile(monkeypatch):
+    monkeypatch.setattr("sessiontree.tui.tree_view.FRAME", 0.0)
+    async with Opened(large(4000), size=(80, 24)) as tree:
+        tree.view.action_filter("all")
+        assert tree.view.progress is not None
+        tree.view.action_filter("user-only")
+        tree.view.action_step(-1)
+        await tree.settle()
+        assert tree.view.outline.filter == "user-only"
