@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import stat
+import tempfile
 import time
 from pathlib import Path
 
@@ -115,7 +116,34 @@ def test_the_end_of_output_is_kept_in_little_memory_however_much_comes(monkeypat
     assert len(tail.text()) <= BYTES
     assert tail.path is not None
     assert os.path.getsize(tail.path) == 1 << 20
-    assert "more than" in tail.note()
+    assert tail.note().endswith(f"(4000000 bytes). The first {1 << 20} bytes are in {tail.path}]")
+    os.unlink(tail.path)
+
+
+def test_output_that_cannot_be_kept_is_told_and_holds_up_nobody(monkeypatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", "/nowhere")
+    tail = Tail(lines=2)
+    for number in range(4):
+        tail.take(f"{number}\n".encode())
+    tail.close()
+
+    assert tail.text() == "2\n3"
+    assert tail.note() == "[Only the last 2 of 4 lines are shown (8 bytes). The rest could not be kept]"
+
+
+def test_a_file_of_full_output_has_no_gap_after_the_disk_was_full_for_a_while(monkeypatch) -> None:
+    tail, write = Tail(lines=1), os.write
+    tail.take(b"one\ntwo\n")
+    assert tail.path is not None
+    with monkeypatch.context() as full:
+        full.setattr(os, "write", lambda *_: write(-1, b""))
+        tail.take(b"three\n")
+    tail.take(b"four\n")
+    tail.close()
+
+    assert tail.note().endswith(f"The first 8 bytes are in {tail.path}]")
+    with open(tail.path) as file:
+        assert file.read() == "one\ntwo\n"
     os.unlink(tail.path)
 
 

@@ -11,6 +11,8 @@ import pytest
 from sessiontree.agent.tool import ToolError
 from sessiontree.agent.tools import edit, ls, read, write
 from sessiontree.agent.tools.output import BYTES, LINES
+from sessiontree.agent.tools.read import IMAGE_BYTES
+from sessiontree.model.cleaning import Image, Images
 from tests.agent.tools.conftest import Call, text
 
 PNG = b"\x89PNG\r\n\x1a\n" + b"\0" * 20
@@ -68,6 +70,16 @@ async def test_an_image_is_shown_as_one(call: Call, folder: Path) -> None:
 
     assert isinstance(output.content, list)
     assert output.content[1] == {"type": "image", "data": base64.b64encode(PNG).decode(), "mimeType": "image/png"}
+
+
+async def test_the_largest_image_that_is_read_is_one_that_is_sent(call: Call, folder: Path) -> None:
+    (folder / "largest.png").write_bytes(PNG.ljust(IMAGE_BYTES, b"\0"))
+    (folder / "larger.png").write_bytes(PNG.ljust(IMAGE_BYTES + 1, b"\0"))
+
+    message = {"role": "toolResult", "content": (await call(read, path="largest.png")).content}
+    assert isinstance(Images([message], taken=True).sent(message["content"][1]), Image)
+    with pytest.raises(ToolError, match=r"more than 3\.75 MB"):
+        await call(read, path="larger.png")
 
 
 @pytest.mark.parametrize(
@@ -162,6 +174,14 @@ async def test_an_edit_that_could_mean_several_places_is_refused(call: Call, fol
 
     await call(edit, path="a", old_text="x", new_text="z", replace_all=True)
     assert (folder / "a").read_text() == "z\ny\nz\n"
+
+
+async def test_an_edit_of_places_that_overlap_is_refused(call: Call, folder: Path) -> None:
+    (folder / "a").write_text("}\n}\n}\n")
+
+    with pytest.raises(ToolError, match="2 times, at lines 1, 2"):
+        await call(edit, path="a", old_text="}\n}\n", new_text="}\n")
+    assert (folder / "a").read_text() == "}\n}\n}\n"
 
 
 async def test_an_edit_of_what_does_not_stand_there_is_refused_with_a_hint(call: Call, folder: Path) -> None:

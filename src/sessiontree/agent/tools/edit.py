@@ -56,7 +56,7 @@ def _replaced(text: str, arguments: Arguments) -> tuple[str, int, int]:
         old, new = (piece.replace("\r\n", "\n").replace("\n", "\r\n") for piece in (old, new))
     if old == new:
         raise ToolError("old_text and new_text are the same, so there is nothing to edit")
-    places = _places(text, old)
+    places = _places(text, old, len(old) if arguments.replace_all else 1)
     if not places:
         raise ToolError(f"old_text does not stand in {arguments.path}{_hint(text, old)}")
     if len(places) > 1 and not arguments.replace_all:
@@ -68,13 +68,13 @@ def _replaced(text: str, arguments: Arguments) -> tuple[str, int, int]:
     return text.replace(old, new), len(places), text.count("\n", 0, places[0]) + 1
 
 
-def _places(text: str, piece: str) -> list[int]:
-    """Where `piece` stands, one after the other, as `str.replace` finds them."""
+def _places(text: str, piece: str, step: int) -> list[int]:
+    """Where `piece` stands. Places may overlap, and either could be meant, unless `step` takes one after the other."""
     places: list[int] = []
     at = text.find(piece)
     while at >= 0:
         places.append(at)
-        at = text.find(piece, at + len(piece))
+        at = text.find(piece, at + step)
     return places
 
 

@@ -7,6 +7,7 @@ end of one that is still coming. What is not shown goes to a file that only its 
 from __future__ import annotations
 
 import codecs
+import contextlib
 import os
 import re
 import tempfile
@@ -81,9 +82,13 @@ class Tail:
         self.total = 0
         """Bytes in all."""
         self.newlines = 0
+        self.truncated = False
+        """Whether there is more than fits."""
         self.path: str | None = None
         """The file with everything, where there is one."""
         self._file: int | None = None
+        self._filed = 0
+        """Bytes in the file: not all of them, where it would be too large or the disk is full."""
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def take(self, data: bytes) -> str:
@@ -98,19 +103,17 @@ class Tail:
         return clean(self._decoder.decode(data))
 
     def _spill(self, data: bytes) -> None:
-        if self._file is None:
+        if not self.truncated:
             if self.total + len(data) <= self._size and self.newlines + data.count(b"\n") <= self._lines:
                 return
-            self._file, self.path = tempfile.mkstemp(prefix="sessiontree-", suffix=".txt")
-            for earlier in self._kept:
-                os.write(self._file, earlier)
-        room = FILE_BYTES - self.total
-        if room > 0:
-            os.write(self._file, data[:room])
-
-    @property
-    def truncated(self) -> bool:
-        return self.path is not None
+            self.truncated = True
+            data = b"".join(self._kept) + data
+        elif self._filed < self.total:
+            return  # behind a gap, nothing more
+        with contextlib.suppress(OSError):
+            if self._file is None:
+                self._file, self.path = tempfile.mkstemp(prefix="sessiontree-", suffix=".txt")
+            self._filed += os.write(self._file, data[: FILE_BYTES - self._filed])
 
     def text(self) -> str:
         """The last lines that fit, cleaned."""
@@ -127,9 +130,14 @@ class Tail:
 
     def note(self) -> str:
         """What is said of output that is not all shown."""
-        if self.path is None:
+        if not self.truncated:
             return ""
-        size = f"{self.total} bytes" if self.total <= FILE_BYTES else f"more than {FILE_BYTES} bytes"
         shown = self.text().count("\n") + 1
         lines = self.newlines + (not self._kept[-1].endswith(b"\n"))
-        return f"[Only the last {shown} of {lines} lines are shown ({size}). All of it is in {self.path}]"
+        if self._filed == self.total:
+            rest = f"All of it is in {self.path}"
+        elif self._filed:
+            rest = f"The first {self._filed} bytes are in {self.path}"
+        else:
+            rest = "The rest could not be kept"
+        return f"[Only the last {shown} of {lines} lines are shown ({self.total} bytes). {rest}]"

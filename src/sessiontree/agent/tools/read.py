@@ -12,9 +12,10 @@ from sessiontree.agent.tool import Tool, ToolContext, ToolError, ToolOutput
 from sessiontree.agent.tools.files import SNIFF, check_regular, image_type, is_binary, resolve
 from sessiontree.agent.tools.output import BYTES, LINES, head
 from sessiontree.core.messages import image
+from sessiontree.model.cleaning import IMAGE_LIMIT
 
-IMAGE_BYTES = 5 << 20
-"""The largest image that is sent; providers refuse larger ones."""
+IMAGE_BYTES = IMAGE_LIMIT // 4 * 3
+"""The largest image that is sent, before base64 makes it longer."""
 COUNTED = 64 << 20
 """The lines of larger files are not counted, in bytes."""
 
@@ -48,7 +49,9 @@ def _read(arguments: Arguments, cwd: str) -> ToolOutput:
 
 def _image(path: str, media: str, data: bytes) -> ToolOutput:
     if len(data) > IMAGE_BYTES:
-        raise ToolError(f"{path} is an image of more than {IMAGE_BYTES >> 20} MiB, which is too large to look at")
+        raise ToolError(
+            f"{path} is an image of more than {IMAGE_BYTES / 1_000_000:g} MB, which is too large to look at"
+        )
     said = {"type": "text", "text": f"{path} is an image ({media})."}
     return ToolOutput(content=[said, image(data, media)])
 
