@@ -266,11 +266,12 @@ def test_whatever_is_raised_below_is_a_failure_of_a_kind(raised: Exception, kind
     assert (told.kind, told.reason) == (kind, reason)
 
 
-async def test_how_long_to_wait_is_told() -> None:
-    with Server([fail(429, retry_after=7)]) as server:
+@pytest.mark.parametrize(("said", "seconds"), [(7, 7), ("0.25", 0.25), ("soon", None)])
+async def test_how_long_to_wait_is_told(said: float | str, seconds: float | None) -> None:
+    with Server([fail(429, retry_after=said)]) as server:
         _, error = await failed(model(server))
 
-    assert error.retry_after == 7
+    assert error.retry_after == seconds
 
 
 async def test_a_connection_that_breaks_leaves_what_had_arrived() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic_ai import exceptions
 
-from sessiontree.core.messages import is_object
+from sessiontree.core.messages import is_object, string
 from sessiontree.model.base import Failure, ModelError
 from sessiontree.model.cleaning import clean_text
 
@@ -50,7 +50,16 @@ def failure(model: str, error: Exception) -> ModelError:
     if kind in ("rejected", "server") and status != 429 and _is_overflow(reason):
         kind = "overflow"
     said = reason if status is None else f"{reason} ({status})"
-    return ModelError(model, kind, said, status=status, retry_after=getattr(error, "retry_after", None))
+    return ModelError(model, kind, said, status=status, retry_after=_retry_after(error))
+
+
+def _retry_after(error: Exception) -> float | None:
+    """How long the provider asks to wait. Some say it with a fraction, which is passed over below."""
+    asked: float | None = getattr(error, "retry_after", None)
+    headers: Any = getattr(error, "headers", None) or {}
+    if asked is None and re.fullmatch(r"\d+\.\d+", said := string(headers.get("retry-after"))):
+        return float(said)
+    return asked
 
 
 def _kind(error: Exception, status: int | None) -> Failure:
