@@ -128,3 +128,18 @@ def test_what_a_project_brings_along_does_not_run(
     assert captured.out == "Hello.\n"
     assert captured.err == f"sessiontree: what is in {here}/.sessiontree is not loaded: nobody has trusted it\n"
     assert not Path("ran").exists()
+
+
+def test_an_extension_that_was_asked_for_and_fails_ends_it_before_anything_is_said(
+    server: Server, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gate = here / "gate.py"
+    gate.write_text("def setup(api):\n    raise RuntimeError('broken gate')\n")
+
+    assert run(["-p", "hello", "-e", "gate.py"]) == 1
+
+    assert capsys.readouterr().err == (
+        "sessiontree: extension gate is not loaded: RuntimeError: broken gate\n"
+        f"sessiontree: nothing was done, since {gate} could not be set up\n"
+    )
+    assert not server.requests

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sessiontree.cli.output import safe_lines
+from sessiontree.errors import InvalidOperation
 from sessiontree.hooks.ui import Level, NoUi
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ class Working:
     """A desk with its extensions, from beginning to end."""
 
     def __init__(self, desk: Desk, files: Sequence[str]) -> None:
-        """Raises `NotFound` for an extension that is not there."""
+        """Raises `NotFound` for an extension that is not there; entering it, `InvalidOperation` for one that fails."""
         from sessiontree.extensions.extensions import Extensions
 
         self.desk = desk
@@ -42,6 +43,11 @@ class Working:
 
     async def __aenter__(self) -> Desk:
         await self._extensions.load()
+        lacking = self._extensions.lacking
+        if lacking:
+            # It may be what guards the rest.
+            self._extensions.unload()
+            raise InvalidOperation(f"nothing was done, since {', '.join(lacking)} could not be set up")
         await self.desk.start()
         return self.desk
 

@@ -66,6 +66,12 @@ class Extensions:
         await self._take_project()
         return [*(extension.name for extension in self.loaded), *(f"/{name}" for name in self._prompts)]
 
+    @property
+    def lacking(self) -> list[str]:
+        """Files that were given and could not be set up."""
+        paths = {extension.path for extension in self.loaded}
+        return [found.path for found in self._given if found.path not in paths]
+
     def unload(self) -> None:
         """Take off all handlers, commands, tools and the rest."""
         while self.loaded:
