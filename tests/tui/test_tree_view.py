@@ -142,6 +142,22 @@ async def test_a_wide_tree_pans_and_every_row_keeps_room_for_its_text():
         assert tree.cursor == "• user: root"
 
 
+async def test_long_labels_and_many_branches_leave_room_for_the_text():
+    session = st.memory()
+    place = session.append(user("what it is about"))
+    session.label(place, "label " * 20)
+    for number in range(6):
+        session.create_branch(f"branch-{number}-{'x' * 40}", at=place, current=False)
+    session.append(assistant("no branch is at the first entry but main"))
+    session.move(place)
+    for name in list(session.heads.heads)[1:]:
+        session.move(place, branch=name)
+
+    async with Opened(session, size=(160, 40)) as tree:
+        assert "[label label label label…] user: what it is about" in tree.cursor
+        assert "(and 4 more) ← active" in tree.cursor
+
+
 async def test_hostile_text_is_shown_and_not_obeyed():
     session = st.memory("\x1b]0;owned\x07")
     entry = session.append(user("red \x1b[31m and \x9b2J \u202e back"))
@@ -325,6 +341,7 @@ async def test_what_comes_to_the_session_is_taken_in_and_the_cursor_stays():
 async def test_every_key_can_be_bound_anew():
     keys = {"tree_up": "k", "tree_filter": ["f5", "f6"]}
     async with Opened(session_of_two_ways(), keys=keys) as tree:
+        assert "f5 filter" in tree.all_text()
         await tree.press("k", "f6")
         assert tree.view.filter == "no-tools"
         assert tree.view.query_text == ""

@@ -33,6 +33,14 @@ Summaries: TypeAlias = Literal["ask", "unasked", "none"]
 REST_SECONDS = 0.08
 """The details of an entry are shown once the cursor has rested on it so long."""
 PANES = ("", "text", "model")
+HINTS = {
+    "tree_choose": "go",
+    "tree_detail": "details",
+    "tree_label": "label",
+    "tree_mark": "mark",
+    "tree_filter": "filter",
+    "tree_escape": "leave",
+}
 OPTIONS = (
     "No summary",
     "Summarize what is left",
@@ -77,6 +85,8 @@ class TreeScreen(ModalScreen[Choice | None]):
         self._pane = "text" if pane else ""
         self._told = ""
         """What was done last, until the next key."""
+        self._hint = ""
+        """The keys that one needs most, as they are bound."""
         self._labeled: EntryId | None = None
         self._about = Static(markup=False)
         """What the pane says."""
@@ -96,6 +106,8 @@ class TreeScreen(ModalScreen[Choice | None]):
             yield Static(classes="foot", markup=False)
 
     def on_mount(self) -> None:
+        keys = {active.binding.id: key for key, active in reversed(self.active_bindings.items())}
+        self._hint = " · ".join(f"{keys[name]} {does}" for name, does in HINTS.items() if name in keys)
         self._show_lines()
         self._rest()
 
@@ -125,7 +137,7 @@ class TreeScreen(ModalScreen[Choice | None]):
         view = self.view
         at, of = view.place
         working = f" · {view.progress:.0%}" if view.progress is not None else ""
-        said = self._told or "enter go · tab details · L label · ctrl+k mark · ctrl+o filter · esc leave"
+        said = self._told or self._hint
         foot = Text(f"{at}/{of} · {view.filter}{working} · {said}", no_wrap=True, overflow="ellipsis")
         self.query_one(".foot", Static).update(foot)
 

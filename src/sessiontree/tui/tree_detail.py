@@ -100,14 +100,15 @@ def seen_from(tree: Tree, id: EntryId) -> Text:
 def compared(tree: Tree, a: EntryId, b: EntryId) -> Text:
     """How the paths of two entries differ, from where they part."""
     result, calls = diff(tree, (short(a), a), (short(b), b)), Calls(tree)
-    text = Text(safe(f"1 {short(a)} and 2 {short(b)} part at {short(result.common_ancestor)}"), style="bold")
-    for sign, style, entries, stats in zip("-+", ("red", "green"), result.entries, result.stats, strict=True):
+    text = Text(safe(f"1 and 2 part at {short(result.common_ancestor)}"), style="bold")
+    for number, entries, stats in zip("12", result.entries, result.stats, strict=True):
         facts = f"{len(entries)} entries, {short_count(stats.tokens)} tokens, ${stats.cost:.4f}"
-        text.append(f"\n\n{sign * 3} {safe(stats.name)}: {facts}", style=f"{style} bold")
+        files = f", files: {', '.join(stats.files)}" if stats.files else ""
+        text.append("\n" + safe(f"{number} {stats.name}: {facts}{files}"), style="not bold")
+    for sign, style, entries in zip("-+", ("red", "green"), result.entries, strict=True):
+        text.append("\n")
         for entry in entries[:MOST_LINES]:
             text.append(f"\n{sign} {safe(row_text(entry, calls))}", style=f"{style} not bold")
         if len(entries) > MOST_LINES:
             text.append(f"\n… {len(entries) - MOST_LINES} more", style="dim not bold")
-        if stats.files:
-            text.append(f"\n  files: {safe(', '.join(stats.files))}", style="dim not bold")
     return text

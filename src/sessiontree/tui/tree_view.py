@@ -39,6 +39,9 @@ ROOM = 40
 """So many columns are left for what a row says, however far in it stands."""
 TEXT_ROOM = 20
 """So many of them belong to its text, whatever stands behind it."""
+NAME_ROOM = 24
+MOST_NAMES = 3
+"""So many branches are named in a row."""
 GUTTER = 2
 MARKS = 2
 TEXTS_KEPT = 1000
@@ -408,9 +411,12 @@ class TreeView(ScrollView, can_focus=True):
             (("›" if row == self._cursor else " ") + mark, look("label")),
             (self._prefix(outline, folds, row, width), look("rail")),
             ("• " if outline.on_path(row) else "", look("path")),
-            (f"[{safe(label)}] " if label else "", look("label")),
+            (f"[{_brief(label)}] " if label else "", look("label")),
         ]
-        tail = [(f" ({safe(name)})", look("branch")) for name in self._names.get(id, ())]
+        names = self._names.get(id, [])
+        tail = [(f" ({_brief(name)})", look("branch")) for name in names[:MOST_NAMES]]
+        if len(names) > MOST_NAMES:
+            tail.append((f" (and {len(names) - MOST_NAMES} more)", look("branch")))
         if row in folds:
             tail.append((f" (+{len(outline.below(row))})", look("aside")))
         if row == outline.active or (row in folds and outline.active in outline.below(row)):
@@ -418,8 +424,7 @@ class TreeView(ScrollView, can_focus=True):
         taken = sum(cell_len(text) for text, _ in [*lead, *tail])
         text = self.text(id)
         room = max(width - taken, min(TEXT_ROOM, cell_len(text)))
-        if cell_len(text) > room:
-            text = set_cell_size(text, room - 1) + "…"
+        text = _cut(text, room)
         quiet = text.startswith("[")
         return [*lead, (text, look("aside") if quiet else Style.null()), *tail]
 
@@ -443,6 +448,15 @@ class TreeView(ScrollView, can_focus=True):
         for name, head in self._session.heads.heads.items():
             if name not in self._session.heads.archived:
                 self._names.setdefault(head, []).append(name)
+
+
+def _brief(name: str) -> str:
+    """A label or the name of a branch, safe, and no longer than leaves room for the text."""
+    return _cut(safe(name), NAME_ROOM)
+
+
+def _cut(text: str, room: int) -> str:
+    return text if cell_len(text) <= room else set_cell_size(text, room - 1) + "…"
 
 
 def _advance(steps: Steps[Outline]) -> Outline | float:

@@ -1,0 +1,106 @@
+import pytest
+
+import sessiontree as st
+from sessiontree.core.entries import Compaction, CustomMessage, ModelChange
+from sessiontree.core.messages import assistant, tool_call, tool_result, user
+from sessiontree.tui import tree_detail
+from sessiontree.tui.tree_detail import compared, described, seen_from, words_of
+from tests.builders import entry, say
+from tests.tui.test_tree_view import session_of_two_ways
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (user("two\nlines"), "two\nlines"),
+        (
+            assistant([{"type": "thinking", "thinking": "hm"}, {"type": "text", "text": "so"}]),
+            "(thinking) hm\n\nso",
+        ),
+        (assistant([tool_call("c", "read", {"path": "é.py"})]), '→ read {"path": "é.py"}'),
+        (assistant("", stop_reason="error", error="too long"), "error: too long"),
+        (tool_result("c", "read", "what it said"), "what it said"),
+        (user([{"type": "image", "data": "…"}]), "(image)"),
+        (say("bashExecution", command="ls", output="a.py"), "ls\na.py"),
+        (CustomMessage(custom_type="note", content="see"), "see"),
+        (Compaction(summary="all of it", tokens_before=5), "all of it"),
+        (ModelChange(provider="p", model="m"), "p\nm"),
+    ],
+)
+def test_an_entry_is_copied_as_one_would_read_it(body, words):
+    assert words_of(entry("a", None, body)) == words
+
+
+def test_an_entry_that_says_nothing_is_shown_by_its_line():
+    assert words_of(entry("a", None, {"type": "reset_boundary"})).startswith('{"id":"a"')
+
+
+def test_a_description_has_time_branch_label_tokens_and_cost():
+    session = st.memory()
+    made = session.append(assistant("done", provider="p", model="m", usage={"input": 3000, "output": 1, "cost": 0.5}))
+    session.label(made, "good")
+
+    first, _, rest = described(session, made.id).plain.partition("\n\n")
+
+    assert first.startswith(f"{made.id[:8]} · assistant · {made.timestamp[:10]} ")
+    assert first.endswith(" · [good] · on main · p/m · 3k tokens · $0.5000")
+    assert rest == "done"
+
+
+def test_of_a_huge_entry_the_beginning_is_shown_and_the_rest_counted(monkeypatch):
+    monkeypatch.setattr(tree_detail, "MOST", 10)
+    session = st.memory()
+    made = session.append(user("x" * 25))
+
+    assert described(session, made.id).plain.endswith("xxx\n\n… 15 more characters: `sessiontree show` has them")
+
+
+def test_what_the_model_would_see_says_why_the_rest_does_not_reach_it():
+    session = st.memory()
+    session.append(user("old"))
+    kept = session.append(user("kept"))
+    session.append(Compaction(summary="so far", first_kept=kept.id, tokens_before=100))
+
+    lines = seen_from(session.tree, session.heads.leaf).plain.splitlines()
+
+    assert lines[0].startswith("From here the model sees 2 of 3 entries, about ")
+    assert lines[2].startswith("· user: old — summarized by a compaction ")
+    assert lines[3] == "✓ user: kept — as it is"
+
+
+def test_of_a_long_path_the_end_is_listed(monkeypatch):
+    monkeypatch.setattr(tree_detail, "MOST_LINES", 2)
+    session = st.memory()
+    session.extend([user(str(number)) for number in range(5)])
+
+    assert seen_from(session.tree, session.heads.leaf).plain.splitlines()[2:] == [
+        "… 3 before",
+        "✓ user: 3 — as it is",
+        "✓ user: 4 — as it is",
+    ]
+
+
+def test_a_comparison_tells_what_each_side_took_and_did():
+    session = session_of_two_ways()
+    cache, dict_ = session.place("cache"), session.place("dict")
+
+    lines = compared(session.tree, cache, dict_).plain.splitlines()
+
+    assert lines[0] == f"1 and 2 part at {session.place('two-ways')[:8]}"
+    assert lines[1] == f"1 {cache[:8]}: 3 entries, 0 tokens, $0.0000"
+    assert "- assistant: The cache is done." in lines
+    assert lines[-1] == "+ assistant: The dict is done."
+
+
+def test_hostile_text_is_made_safe():
+    session = st.memory()
+    one = session.append(user("\x1b[2J"))
+    two = session.append(user("\x1b]0;x\x07"), parent=None)
+
+    texts = [
+        described(session, one.id),
+        seen_from(session.tree, one.id),
+        compared(session.tree, one.id, two.id),
+    ]
+
+    assert not any("\x1b" in text.plain or "\x07" in text.plain for text in texts)
