@@ -20,7 +20,7 @@ from sessiontree.agent.wire import event_to_wire
 from sessiontree.core.messages import ToolCall
 from sessiontree.hooks.events import EVENTS, BeforeToolCall, ToolStart
 from tests.cli.conftest import Run, process
-from tests.model.server import Server, calls, fail, slow
+from tests.model.server import Answer, Server, calls, fail, slow
 
 COMMAND = [sys.executable, "-c", "from sessiontree.cli import main; main()"]
 
@@ -257,7 +257,7 @@ def interrupted(server: Server, *arguments: str, number: int = signal.SIGINT) ->
     return subprocess.CompletedProcess(child.args, child.returncode, out, err)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_aborts_and_what_had_arrived_is_kept(server: Server, here: Path, number: int) -> None:
     server.add(slow())
 
@@ -270,6 +270,62 @@ def test_a_signal_aborts_and_what_had_arrived_is_kept(server: Server, here: Path
     last = st.open(session.id).head.path()[-1].body.message
     assert last["stopReason"] == "aborted"
     assert last["content"][0]["text"].startswith("word word")
+
+
+def test_a_signal_that_is_to_be_ignored_is(server: Server, here: Path) -> None:
+    server.add(slow("word " * 20))
+
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # what is started has it so too, as with nohup
+    try:
+        done = interrupted(server, "Talk", number=signal.SIGHUP)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+    assert done.returncode == 0
+    assert done.stdout == "word " * 20 + "\n"
+
+
+def test_an_answer_that_is_cut_off_says_so(server: Server, capsys: pytest.CaptureFixture[str], here: Path) -> None:
+    from sessiontree.cli.app import run
+
+    server.add(Answer(text="This is only", finish="length"), "This is all.")
+
+    assert run(["-p", "x"]) == 0
+    captured = capsys.readouterr()
+    assert captured.out == "This is only\n"
+    assert "cut off" in captured.err
+    assert run(["-p", "x"]) == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_a_conversation_that_cannot_be_compacted_goes_on_and_says_so(
+    server: Server, capsys: pytest.CaptureFixture[str], here: Path
+) -> None:
+    from sessiontree.cli.app import run
+
+    config = Path(os.environ["SESSIONTREE_HOME"]) / "config.toml"
+    config.write_text(f'{config.read_text()}[models."openai:scripted"]\ncontext_window = 4096\n')
+    usage = {"prompt_tokens": 3500, "completion_tokens": 10}
+    server.add(Answer(text="word " * 1000), Answer(text="Well.", usage=usage), fail(400, "no summaries here"))
+
+    assert run(["-p", "x"]) == 0
+    assert run(["-p", "-c", "y"]) == 0
+    captured = capsys.readouterr()
+    assert captured.out.endswith("Well.\n")
+    assert "could not be compacted: openai:scripted: no summaries here" in captured.err
+
+
+def test_the_configured_thinking_level_holds_from_the_beginning_of_a_session(cli: Run, server: Server) -> None:
+    config = Path(os.environ["SESSIONTREE_HOME"]) / "config.toml"
+    config.write_text(f'thinking = "high"\n{config.read_text()}[models."openai:scripted"]\nthinking = true\n')
+    server.add("One.", "Two.", "Three.")
+    cli("new", "--name", "empty")
+
+    cli("-p", "--session", "empty", "x")
+    cli("-p", "--session", "empty", "--thinking", "low", "x")
+    cli("-p", "--session", "empty", "x")
+
+    assert [request["reasoning_effort"] for request in server.requests] == ["high", "low", "low"]
 
 
 def test_output_that_nobody_takes_ends_the_run_and_keeps_what_had_arrived(server: Server, here: Path) -> None:

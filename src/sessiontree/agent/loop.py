@@ -83,8 +83,17 @@ class Outcome(Struct, frozen=True, kw_only=True):
     @property
     def text(self) -> str:
         """What the model said last."""
+        return text(self._said.get("content"))
+
+    @property
+    def cut_off(self) -> bool:
+        """Whether that ends where it reached its limit."""
+        return stop_reason(self._said) == "length"
+
+    @property
+    def _said(self) -> JsonObject:
         body = None if self.message is None else self.message.body
-        return text(body.message.get("content")) if isinstance(body, Message) else ""
+        return body.message if isinstance(body, Message) else {}
 
 
 class _Turn(NamedTuple):

@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 FAILED, MODEL_FAILED, ABORTED = 1, 3, 130
 """Exit codes."""
 
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""That abort the run."""
+
 LEVELS = ("off", "minimal", "low", "medium", "high", "xhigh")
 
 
@@ -104,7 +107,7 @@ def prompt(
         target = catalog.fork(source, at=branch or "HEAD")
     else:
         target = source or (catalog.memory(cwd=os.getcwd()) if no_session else catalog.create())
-    level = thinking or (None if source is not None else settings.thinking)
+    level = thinking or (settings.thinking if before is None or before.leaf is None else None)
     with target:
         on = before if before is not None and target is source else target.head
         desk = Desk(
@@ -211,7 +214,7 @@ async def _run(
     from sessiontree.commands.desk import Submitted
 
     loop = asyncio.get_running_loop()
-    signals = (signal.SIGINT, signal.SIGTERM)
+    signals = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]  # as `nohup` has it
 
     def give_up() -> None:
         for number in signals:
@@ -239,24 +242,20 @@ def _failed(error: SessionTreeError | str, code: int) -> int:
 
 def chosen_model(name: str | None, branch: Branch | None, settings: Config, hooks: Hooks) -> Model:
     """The model that was named, or that the session had, or the usual one; it tries again what may pass."""
-    from sessiontree.hooks.events import RetryScheduled
-    from sessiontree.model.find import NoModel, find
-    from sessiontree.model.retry import Retry, Retrying
+    from sessiontree.commands.models import ConfiguredModels
+    from sessiontree.model.find import NoModel
 
-    def told(retry: Retry) -> None:
-        hooks.show(RetryScheduled(attempt=retry.attempt, delay=retry.delay, error=str(retry.error)))
-
+    models = ConfiguredModels(settings, hooks)
     state = None if branch is None else branch.context().state
     known = state is not None and state.provider not in (None, "unknown") and state.model is not None
     before = f"{state.provider}:{state.model}" if state is not None and known else None
     try:
-        found = find(name or before, settings)
+        return models.find(name or before)
     except (NoModel, NotFound) as error:
         if name is not None or before is None:
             raise
         click.echo(f"sessiontree: {safe(str(error))}; going on with the usual model", err=True)
-        found = find(None, settings)
-    return Retrying(found, attempts=settings.retry.attempts, base_delay=settings.retry.base_delay, on_retry=told)
+        return models.find()
 
 
 class _Guard:
@@ -310,7 +309,7 @@ class _Text:
         """Whether a line was begun."""
 
     def show(self, event: Event) -> None:
-        from sessiontree.hooks.events import MessageDelta, MessageEnd, Notice, RetryScheduled, ToolStart
+        from sessiontree.hooks.events import CompactFailed, MessageDelta, MessageEnd, Notice, RetryScheduled, ToolStart
 
         match event:
             case MessageDelta(kind="text") if self._live:
@@ -323,6 +322,8 @@ class _Text:
                 click.echo(dim(safe(f"{call.name} {call.arguments}")[:200]), err=True)
             case Notice(text=text):
                 click.echo(f"sessiontree: {safe(text)}", err=True)
+            case CompactFailed(error=error, aborted=False):
+                click.echo(f"sessiontree: the conversation could not be compacted: {safe(error)}", err=True)
             case RetryScheduled(error=error, delay=delay):
                 click.echo(f"sessiontree: {safe(error)}; trying again in {delay:.0f} s", err=True)
             case _:
@@ -331,5 +332,9 @@ class _Text:
     def end(self, submitted: Submitted) -> None:
         for said in filter(None, (submitted.text, submitted.editor_text)):
             click.echo(safe_lines(said))
-        if not self._live and submitted.outcome is not None and submitted.outcome.text:
+        if submitted.outcome is None:
+            return
+        if not self._live and submitted.outcome.text:
             click.echo(safe_lines(submitted.outcome.text))
+        if submitted.outcome.cut_off:
+            click.echo("sessiontree: the answer was cut off at the length that the model may write", err=True)
