@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 JOBS   ?= 2
 
-.PHONY: help demo test test-peers torture bench lint types coverage strace clean
+.PHONY: help demo test test-peers torture bench lint types coverage strace chromium clean
 
 help:  ## Show what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -38,7 +38,12 @@ strace:
 	@command -v strace >/dev/null || ! command -v apt-get >/dev/null \
 	  || { apt-get install --yes --quiet --no-install-recommends strace >/dev/null 2>&1; true; }
 
-coverage: $(VENV)/.installed strace
+# Opens exported pages. Where it cannot be had, the tests that need it say so and are skipped.
+chromium:
+	@command -v chromium >/dev/null || ! command -v apt-get >/dev/null \
+	  || { apt-get install --yes --quiet --no-install-recommends chromium >/dev/null 2>&1; true; }
+
+coverage: $(VENV)/.installed strace chromium
 	$(BIN)/python -m pytest -m "not peers and not torture" -n $(JOBS) --cov --cov-report=
 	$(BIN)/coverage report --include='*/sessiontree/core/*,*/sessiontree/format/*' --fail-under=100
 

@@ -9,10 +9,10 @@ import pytest
 import sessiontree
 
 LAYERS = [  # bottom first
-    "_version", "errors", "home", "core", "format", "comparison", "config", "store", "loaded", "session",
+    "_version", "errors", "home", "core", "format", "comparison", "export", "config", "store", "loaded", "session",
     "index", "catalog", "shelf", "hooks", "model", "ops", "agent", "commands", "extensions", "tui", "cli",
 ]  # fmt: skip
-PURE = {"core", "format", "comparison"}
+PURE = {"core", "format", "comparison", "export"}
 IMPURE_MODULES = {
     "asyncio", "fcntl", "glob", "io", "os", "pathlib", "random", "secrets", "shutil", "socket", "sqlite3",
     "subprocess", "sys", "tempfile", "threading", "time", "uuid", "uuid_utils",

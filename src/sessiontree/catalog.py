@@ -107,6 +107,8 @@ def fork(
     """A new session with the path to `at`, or with the whole tree. The source is not touched."""
     if session.header.version > VERSION:
         raise ReadOnly(session.where, f"it is of version {session.header.version}, and a fork would not be")
+    if session.header.redacted:
+        raise ReadOnly(session.where, "it was redacted when it was exported, and a fork would not say so")
     id, stamp = new_session_id(), iso(time.time_ns() // 1_000_000)
     leaf = session.place(at)
     title = clean_name(name)

@@ -62,6 +62,7 @@ MODULES = {
     "fan-out": "fan_out",
     **dict.fromkeys(("merge", "promote", "cherry-pick", "rebase", "compact", "uncompact"), "ops"),
     **dict.fromkeys(("compare", "diff"), "read"),
+    "export": "export",
     "migrate": "write",
     "rename": "write",
     **dict.fromkeys(("archive", "delete"), "shelf"),

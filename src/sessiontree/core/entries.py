@@ -320,3 +320,5 @@ class Header(Struct, frozen=True, kw_only=True):
     forked_from: EntryId | None = None
     title: str | None = None
     """A name that peers keep in the header or in a title slot; `session_info` goes before it."""
+    redacted: bool = False
+    """Secrets were taken out of the lines that follow, so the session is not to be gone on with."""

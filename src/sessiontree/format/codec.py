@@ -458,6 +458,7 @@ def read_header(raw: bytes, wire: JsonObject) -> Header | None:
         parent_session=_maybe_text(wire.get("parentSession")),
         forked_from=_maybe_text(wire.get("forkedFrom")),
         title=_maybe_text(wire.get("title")) or _maybe_text(wire.get("name")),
+        redacted=_flag(wire.get("redacted")),
     )
 
 

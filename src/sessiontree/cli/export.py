@@ -1,0 +1,115 @@
+"""The command that gives a session away: as a page, Markdown, text, JSON or JSONL, with or without its secrets."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+import click
+
+from sessiontree.cli.app import app, opened, place_option, session_argument
+from sessiontree.cli.output import safe, safe_lines
+from sessiontree.export import FORMS, Exported, Redactor, Report, export
+from sessiontree.session import Session
+
+ENDINGS = {".html": "html", ".htm": "html", ".md": "md", ".jsonl": "jsonl", ".json": "json", ".txt": "text"}
+STDOUT = "-"
+
+
+@app.command(
+    "export",
+    epilog="\b\nExamples:\n  sessiontree export @ -o page.html\n  sessiontree export @ --format md --branch cache -o -",
+)
+@session_argument
+@click.option("-o", "--output", metavar="FILE", help="The file to write, or - for standard output.")
+@click.option(
+    "--format", "form", type=click.Choice(FORMS), help="The form; by default as the file's name says, or html."
+)
+@place_option("--branch", help="Only the path to this place.")
+@place_option("--subtree", help="Only this entry and what hangs below it.")
+@click.option("--redact", is_flag=True, help="Take out keys, tokens, private keys and home paths.")
+@click.option("--pattern", "patterns", multiple=True, metavar="RE", help="With --redact: also what this matches.")
+@click.option("--force", is_flag=True, help="Write over a file that is there.")
+def export_command(
+    session: str,
+    output: str | None,
+    form: str | None,
+    branch: str | None,
+    subtree: str | None,
+    redact: bool,
+    patterns: tuple[str, ...],
+    force: bool,
+) -> None:
+    """Export a session, or a part of it, as one file. Nothing is sent anywhere."""
+    if patterns and not redact:
+        raise click.UsageError("--pattern needs --redact")
+    if branch is not None and subtree is not None:
+        raise click.UsageError("--branch and --subtree do not go together")
+    with opened(session, read_only=True) as source:
+        chosen = form or ENDINGS.get(os.path.splitext(output or "")[1].lower(), "html")
+        redactor = Redactor(patterns, homes=_homes()) if redact else None
+        if chosen == "jsonl" and branch is None and subtree is None and redactor is None:
+            made = Exported(content=_bytes(source), report=None)
+        else:
+            made = export(source.lines(), chosen, branch=branch, subtree=subtree, redactor=redactor)
+        target = output or _default_name(source, chosen)
+    if target == STDOUT:
+        _print(made.content)
+    else:
+        _write(target, made.content, force=force)
+        click.echo(f"{safe(target)}  {_size(len(made.content))}")
+    if made.report is not None:
+        _tell(made.report)
+
+
+def _bytes(session: Session) -> bytes:
+    """The whole session as it is: byte for byte the file, where there is one."""
+    return session.file.read_bytes() if session.file is not None else b"".join(line + b"\n" for line in session.lines())
+
+
+def _homes() -> list[str]:
+    """The user's own home, where it is no folder that looks like one."""
+    home = os.path.expanduser("~")
+    return [home] if home.startswith(os.sep) and len(home) > 1 else []
+
+
+def _default_name(session: Session, form: str) -> str:
+    ending = next(ending for ending, name in ENDINGS.items() if name == form)
+    known = "".join(letter for letter in session.id if letter.isascii() and letter.isalnum())
+    return f"session-{known[-12:] or 'unnamed'}{ending}"
+
+
+def _write(target: str, content: bytes, *, force: bool) -> None:
+    """Make the file, readable by its owner alone, whole or not at all."""
+    if not force and os.path.lexists(target):
+        raise click.ClickException(f"{target} is there already (--force writes over it)")
+    beside = f"{target}.{os.getpid()}.part"
+    fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        with os.fdopen(fd, "wb") as file:
+            file.write(content)
+        os.replace(beside, target)
+    except BaseException:
+        os.unlink(beside)
+        raise
+
+
+def _print(content: bytes) -> None:
+    """To a terminal only what it cannot obey, to everything else the bytes as they are."""
+    buffer: Any = getattr(sys.stdout, "buffer", None)
+    if buffer is None or sys.stdout.isatty():
+        click.echo(safe_lines(content.decode("utf-8", "replace")), nl=False)
+    else:
+        buffer.write(content)
+
+
+def _size(count: int) -> str:
+    return f"{count:,} bytes" if count < 10_000 else f"{count / 1000:,.0f} kB"
+
+
+def _tell(report: Report) -> None:
+    """What was taken out, on standard error so that it never stands in the export."""
+    counts = ", ".join(f"{count} {what}" for what, count in report.counts.items())
+    left = f"; {report.lines_left_out} unreadable lines left out" if report.lines_left_out else ""
+    click.echo(f"redacted: {counts or 'nothing was found'}{left}", err=True)

@@ -1,0 +1,82 @@
+"""Export: a session, or a part of it, as a page that people open or text that other tools read.
+
+Pure: the lines of a session in, bytes out; what is exported twice is the same twice. `part` chooses, `redact` takes
+secrets out, and each form has a module of its own. Nothing here writes files or asks the network for anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from msgspec import Struct
+
+from sessiontree.core.places import resolve
+from sessiontree.errors import InvalidOperation
+from sessiontree.export.redact import Redactor, Report
+from sessiontree.export.snapshot import Snapshot, read_snapshot
+
+FORMS = ("html", "md", "jsonl", "json", "text")
+
+
+class Exported(Struct, frozen=True, kw_only=True):
+    content: bytes
+    report: Report | None
+    """What was taken out, where redaction was asked for."""
+
+
+def export(
+    lines: Iterable[bytes],
+    form: str = "html",
+    *,
+    branch: str | None = None,
+    subtree: str | None = None,
+    redactor: Redactor | None = None,
+) -> Exported:
+    """A session, given by its lines, in one of `FORMS`.
+
+    `branch` names a place whose path alone is exported; `subtree` an entry that is exported with all that hangs below
+    it. Raises `NotFound`, `Ambiguous`, or `InvalidOperation` for what cannot be exported.
+    """
+    if form not in FORMS:
+        raise InvalidOperation(f"no form {form!r}: choose one of {', '.join(FORMS)}")
+    if branch is not None and subtree is not None:
+        raise InvalidOperation("either one path or one subtree is exported, not both")
+    whole = read_snapshot(lines)
+    chosen = _part(whole, branch, subtree)
+    if redactor is not None:
+        chosen = redactor.lines(whole.lines if chosen is None else chosen)
+    report = None if redactor is None else redactor.report
+    if form == "jsonl":
+        return Exported(content=b"".join(line + b"\n" for line in chosen or whole.lines), report=report)
+    shown = whole if chosen is None else read_snapshot(chosen)
+    return Exported(content=_render(shown, form).encode("utf-8", "replace"), report=report)
+
+
+def _part(whole: Snapshot, branch: str | None, subtree: str | None) -> list[bytes] | None:
+    """The lines of the part that is asked for; `None` for the whole."""
+    if branch is None and subtree is None:
+        return None
+    from sessiontree.export.part import path_part, subtree_part
+
+    place = resolve(branch or subtree or "", whole.tree, whole.heads)
+    if branch is not None:
+        return path_part(whole, place)
+    if place is None:
+        raise InvalidOperation("the place before everything is no entry, so nothing hangs below it but the whole tree")
+    return subtree_part(whole, place)
+
+
+def _render(whole: Snapshot, form: str) -> str:
+    match form:
+        case "html":
+            from sessiontree.export.page import page
+
+            return page(whole)
+        case "json":
+            from sessiontree.export.document import document
+
+            return document(whole)
+        case _:
+            from sessiontree.export.text import markdown, plain
+
+            return markdown(whole) if form == "md" else plain(whole)

@@ -1,0 +1,659 @@
+// The page at work: draws the tree, shows paths, filters, searches, compares. What entries show comes as clean HTML in
+// the data; text is only ever put in as text. The rules of the drawing are those of core/outline.py, the rules of the
+// model's view those of core/context.py.
+"use strict";
+(() => {
+  const $ = (id) => document.getElementById(id);
+  const data = JSON.parse($("data").textContent);
+  const size = data.id.length;
+  const numbers = new Map(data.id.map((id, number) => [id, number]));
+  const root = document.documentElement;
+  const reading = $("reading"), path = $("path"), versus = $("versus"), tree = $("tree"), rows = $("rows");
+  const state = { leaf: data.leaf, entry: -1, filter: 0, terms: [], folded: new Set(), model: false, compare: null };
+  const small = matchMedia("(max-width: 760px)");
+
+  // Shape
+
+  const pathTo = (number) => {
+    const found = [];
+    for (; number >= 0; number = data.parent[number]) found.push(number);
+    return found.reverse();
+  };
+
+  const drawing = (shown) => {
+    const kids = new Map([[-1, []]]);
+    const nearest = new Int32Array(size);
+    for (let number = 0; number < size; number++) {
+      const parent = data.parent[number];
+      const anchor = parent < 0 ? -1 : nearest[parent];
+      nearest[number] = anchor;
+      if (!shown(number)) continue;
+      kids.get(anchor).push(number);
+      kids.set(number, []);
+      nearest[number] = number;
+    }
+    const drawn = [];
+    const roots = kids.get(-1);
+    const waiting = roots.map((number) => ({ number, rails: "", level: 0, fresh: roots.length > 1, connector: "" })).reverse();
+    while (waiting.length) {
+      const at = waiting.pop();
+      const below = kids.get(at.number);
+      drawn.push({ number: at.number, prefix: at.rails + at.connector, folds: below.length > 1 || (at.connector && below.length) });
+      if (state.folded.has(at.number)) continue;
+      const rails = at.rails + ({ "├─ ": "│  ", "└─ ": "   " }[at.connector] || "");
+      const parts = below.length > 1;
+      const inner = !parts && at.fresh && at.level > 0;
+      for (let index = below.length - 1; index >= 0; index--) {
+        waiting.push({
+          number: below[index],
+          rails: inner ? rails + "   " : rails,
+          level: at.level + (parts || inner ? 1 : 0),
+          fresh: parts,
+          connector: parts ? (index === below.length - 1 ? "└─ " : "├─ ") : "",
+        });
+      }
+    }
+    return { rows: drawn, active: data.leaf < 0 ? -1 : nearest[data.leaf] };
+  };
+
+  // Searching: words and "phrases" that must all be there, word* at the beginning of one, role:user
+
+  const folded = (text) => text.normalize("NFC").toLowerCase().replace(/\s+/g, " ").trim();
+  const entities = { lt: "<", gt: ">", amp: "&", quot: '"', "#34": '"', "#39": "'", "#x27": "'", nbsp: " " };
+  let texts = null;
+  const textOf = (number) => {
+    texts = texts || new Array(size);
+    if (texts[number] === undefined) {
+      const html = data.html[number] || articles.get(number).outerHTML;
+      const words = html.slice(html.indexOf("</header>")).replace(/<summary>.*?<\/summary>|<[^>]*>/g, " ");
+      const plain = words.replace(/&(#?\w+);/g, (all, name) => entities[name] || all);
+      texts[number] = folded(`${data.row[number]} ${data.label[number] || ""} ${(data.heads[number] || []).join(" ")} ${plain}`);
+    }
+    return texts[number];
+  };
+  const parse = (query) => {
+    const terms = [];
+    for (const [, phrase, word] of query.matchAll(/"([^"]*)(?:"|$)|(\S+)/g)) {
+      const role = /^role:(.+)$/i.exec(word || "");
+      const text = folded(phrase || (word || "").replace(/(.)\*$/, "$1"));
+      if (role) {
+        const roles = role[1].toLowerCase().split(",").map((name) => (name === "tool" ? "toolresult" : name));
+        terms.push((number) => roles.includes(data.speaker[number]));
+      } else if (text && /.\*$/.test(word || "")) {
+        const begins = new RegExp(`(?<![\\p{L}\\p{N}_])${text.replace(/[.*+?^${}()|[\]\\]/g, "\\$&")}`, "u");
+        terms.push((number) => begins.test(textOf(number)));
+      } else if (text) {
+        terms.push((number) => textOf(number).includes(text));
+      }
+    }
+    return terms;
+  };
+
+  // The tree: only the rows in sight are in the document
+
+  const ROW = 26;
+  let drawn = { rows: [], active: -1 };
+  let onPath = new Set();
+  let cursor = 0;
+
+  const draw = () => {
+    drawn = drawing((number) => data.filters[number] >> state.filter & 1 && state.terms.every((term) => term(number)));
+    onPath = new Set(pathTo(state.leaf));
+    const at = drawn.rows.findIndex((row) => row.number === state.leaf);
+    if (at >= 0) cursor = at;
+    cursor = Math.min(cursor, Math.max(0, drawn.rows.length - 1));
+    rows.style.height = `${drawn.rows.length * ROW}px`;
+    $("count").textContent = `${drawn.rows.length.toLocaleString("en")} of ${size.toLocaleString("en")}`;
+    $("fold").textContent = state.folded.size ? "Unfold all" : "Fold all";
+    paint();
+  };
+
+  const span = (name, text) => {
+    const element = document.createElement("span");
+    element.className = name;
+    element.textContent = text;
+    return element;
+  };
+
+  const paint = () => {
+    const first = Math.max(0, Math.floor(tree.scrollTop / ROW) - 8);
+    const last = Math.min(drawn.rows.length, Math.ceil((tree.scrollTop + tree.clientHeight) / ROW) + 8);
+    rows.replaceChildren(...drawn.rows.slice(first, last).map((row, index) => rowElement(row, first + index)));
+    tree.setAttribute("aria-activedescendant", drawn.rows.length ? `r${drawn.rows[cursor].number}` : "");
+  };
+
+  const rowElement = ({ number, prefix, folds }, index) => {
+    const row = document.createElement("div");
+    const here = number === state.leaf;
+    row.className = `row ${data.kind[number]}${here ? " at" : ""}${index === cursor ? " cursor" : ""}`;
+    row.id = `r${number}`;
+    row.dataset.index = index;
+    row.style.top = `${index * ROW}px`;
+    row.setAttribute("role", "treeitem");
+    row.setAttribute("aria-level", prefix.length / 3 + 1);
+    row.setAttribute("aria-selected", here);
+    row.setAttribute("aria-posinset", index + 1);
+    row.setAttribute("aria-setsize", drawn.rows.length);
+    const closed = state.folded.has(number);
+    if (folds) row.setAttribute("aria-expanded", !closed);
+    row.append(span("rail", prefix), span("fold", folds ? (closed ? "▸" : "▾") : ""));
+    if (onPath.has(number)) row.append(span("dot", "• "));
+    if (data.label[number]) row.append(span("label", data.label[number]));
+    row.append(span("words", data.row[number]));
+    for (const name of data.heads[number] || []) row.append(span("branch", name));
+    if (number === drawn.active) row.append(span("here", "← active"));
+    return row;
+  };
+
+  const reveal = () => {
+    const top = cursor * ROW;
+    if (top < tree.scrollTop) tree.scrollTop = top - ROW;
+    else if (top + 2 * ROW > tree.scrollTop + tree.clientHeight) tree.scrollTop = top + 2 * ROW - tree.clientHeight;
+    paint();
+  };
+
+  const fold = (number, closed) => {
+    if (closed) state.folded.add(number);
+    else state.folded.delete(number);
+    draw();
+  };
+
+  const foldAll = () => {
+    if (state.folded.size) state.folded.clear();
+    else for (const { number, prefix, folds } of drawn.rows) if (folds && prefix && !onPath.has(number)) state.folded.add(number);
+    draw();
+  };
+
+  // Entries: those of the active path stand in the page, the others are made of their HTML when they are shown
+
+  const articles = new Map();
+  for (const article of path.querySelectorAll("article")) articles.set(+article.id.slice(1), article);
+  const waiting = [...path.querySelectorAll("noscript")].map((holder) => {
+    const parts = holder.textContent.split(/(?=<article )/).map((html) => [+/ id="e(\d+)"/.exec(html)[1], html]);
+    parts.forEach(([number, html]) => (data.html[number] = html));
+    return [holder.parentElement, parts.map(([number]) => ({ number }))];
+  });
+
+  const made = (html) => {
+    const template = document.createElement("template");
+    template.innerHTML = html;
+    return template.content.firstElementChild;
+  };
+  const article = ({ number, html }) => {
+    if (html) return made(html);
+    if (!articles.has(number)) articles.set(number, made(data.html[number]));
+    return articles.get(number);
+  };
+
+  let asWritten = true; // the path still stands as it was exported
+  let empty = new Map(waiting);
+  const fill = (chunk) => {
+    const items = empty.get(chunk);
+    if (!items) return;
+    empty.delete(chunk);
+    sight.unobserve(chunk);
+    chunk.replaceChildren(...items.map(article));
+  };
+  const sight = new IntersectionObserver((seen) => seen.forEach(({ target, isIntersecting }) => isIntersecting && fill(target)), {
+    root: reading,
+    rootMargin: "1500px 0px",
+  });
+  const fillIdly = () => {
+    const chunk = empty.keys().next().value;
+    if (!chunk) return;
+    fill(chunk);
+    later(fillIdly);
+  };
+  empty.forEach((_, chunk) => sight.observe(chunk));
+  const later = window.requestIdleCallback || ((work) => setTimeout(work, 50));
+
+  const show = (holder, items) => {
+    const chunks = [];
+    for (let start = 0; start < items.length; start += data.chunk) {
+      const chunk = document.createElement("div");
+      const part = items.slice(start, start + data.chunk);
+      chunk.className = "chunk";
+      chunk.style.containIntrinsicSize = `auto ${part.length * 160}px`;
+      empty.set(chunk, part);
+      chunks.push(chunk);
+    }
+    holder.replaceChildren(...chunks);
+    if (!items.length) holder.append(span("missing", "There is nothing here."));
+    chunks.forEach((chunk, index) => (index < 2 ? fill(chunk) : sight.observe(chunk)));
+  };
+
+  const render = () => {
+    const comparing = state.compare !== null;
+    root.classList.toggle("comparing", comparing);
+    versus.hidden = !comparing;
+    path.hidden = comparing;
+    const plain = state.leaf === data.leaf && !state.model && !comparing;
+    if (!(plain && asWritten)) {
+      asWritten = false;
+      empty.forEach((_, chunk) => sight.unobserve(chunk));
+      empty = new Map();
+      path.replaceChildren();
+      versus.replaceChildren();
+      if (comparing) renderComparison();
+      else show(path, state.model ? modelView(pathTo(state.leaf)) : told(pathTo(state.leaf)));
+    }
+    later(fillIdly);
+    $("reset").hidden = plain;
+    for (const [id, on] of [["model", state.model], ["compare", comparing]]) $(id)?.setAttribute("aria-pressed", on);
+    $("where").textContent = comparing ? "Two branches" : describe(state.leaf);
+    unfold();
+    draw();
+  };
+
+  // What only keeps the books is told elsewhere, unless somebody chose it.
+  const quiet = new Set(data.quiet);
+  const told = (list) => list.filter((number) => !quiet.has(number) || number === state.leaf).map((number) => ({ number }));
+
+  const describe = (leaf) => {
+    if (leaf < 0) return "Before everything";
+    const names = data.heads[leaf];
+    const steps = `${pathTo(leaf).length.toLocaleString("en")} entries`;
+    return names ? `${names.join(", ")} · ${steps}` : `${data.label[leaf] || data.id[leaf].slice(0, 8)} · ${steps}`;
+  };
+
+  const mark = () => {
+    document.querySelectorAll(".entry.target").forEach((element) => element.classList.remove("target"));
+    const chunk = [...empty].find(([, items]) => items.some(({ number }) => number === state.entry));
+    if (chunk) fill(chunk[0]);
+    const target = state.entry >= 0 && $(`e${state.entry}`);
+    if (!target) return;
+    target.classList.add("target");
+    target.scrollIntoView({ block: state.entry === state.leaf ? "nearest" : "start" });
+    focus(target);
+  };
+  const focus = (element) => {
+    element.tabIndex = -1;
+    element.focus({ preventScroll: true });
+  };
+
+  // What the model sees: the entries of a path that are sent, in the order they are sent
+
+  const known = Object.fromEntries(["speaks", "editable", "system", "failed", "resets"].map((name) => [name, new Set(data.model[name])]));
+  const isCompaction = (number) => number in data.model.anchors;
+  const lastOf = (list, test) => list.reduce((found, number, index) => (test(number) ? index : found), -1);
+
+  const selected = (list) => {
+    const compaction = lastOf(list, isCompaction), reset = lastOf(list, (number) => known.resets.has(number));
+    if (compaction <= reset) return list.slice(reset + 1);
+    const anchor = list.slice(0, compaction).indexOf(data.model.anchors[list[compaction]]);
+    const from = anchor < 0 ? compaction : Math.max(anchor, reset + 1);
+    const kept = list.slice(from, compaction).filter((number) => !isCompaction(number) && !known.system.has(number));
+    return [list[compaction], ...kept, ...list.slice(compaction + 1)];
+  };
+
+  const modelView = (list) => {
+    const chosen = selected(list);
+    const edits = new Map();
+    for (const number of chosen) {
+      const edit = data.model.edits[number];
+      if (edit) edits.set(edit[0], edit);
+    }
+    const said = [];
+    for (const number of chosen) {
+      const edit = edits.get(number);
+      if (edit && edit[1] === null) continue;
+      const edited = edit && known.editable.has(number);
+      const calls = (edited ? edit[2] : data.model.calls[number]) || [];
+      said.push({ number, html: edited ? edit[1] : null, calls, answers: data.model.answers[number] });
+    }
+    const made = new Set(said.flatMap(({ calls }) => calls));
+    const turns = [];
+    const waiting = new Map();
+    for (const item of said) {
+      if (!known.speaks.has(item.number) || known.failed.has(item.number)) continue;
+      if (item.answers === undefined || (!item.answers && !made.has(""))) {
+        const turn = [item];
+        turns.push(turn);
+        for (const call of item.calls) {
+          if (!waiting.has(call) || waiting.get(call).turn !== turn) waiting.set(call, { turn, places: [] });
+          waiting.get(call).places.push(turn.length);
+          turn.push(null);
+        }
+      } else if (waiting.get(item.answers)?.places.length) {
+        const { turn, places } = waiting.get(item.answers);
+        turn[places.shift()] = item;
+      }
+    }
+    return turns.flat().filter(Boolean);
+  };
+
+  // Two branches side by side
+
+  const choices = () => data.branches.filter(([, head]) => head >= 0);
+  const renderComparison = () => {
+    const sides = state.compare.map((name) => choices().find((choice) => choice[0] === name));
+    const paths = sides.map(([, head]) => pathTo(head));
+    let shared = 0;
+    while (shared < paths[0].length && paths[0][shared] === paths[1][shared]) shared++;
+    const rest = paths.map((list) => list.slice(shared));
+    const choose = document.createElement("div");
+    choose.className = "choose";
+    choose.append("Compare ", chooser(0, "First branch"), " with ", chooser(1, "Second branch"));
+    const parting = paths[0][shared - 1];
+    choose.append(span("", parting === undefined ? "They share nothing." : `They part after ${shared.toLocaleString("en")} entries, at “${data.row[parting].slice(0, 60)}”.`));
+    const both = document.createElement("div");
+    both.className = "sides";
+    sides.forEach(([name], index) => {
+      const side = document.createElement("section");
+      const title = document.createElement("h2");
+      const holder = document.createElement("div");
+      side.className = "side";
+      side.setAttribute("aria-label", `Branch ${name}`);
+      title.textContent = name;
+      side.append(title, holder);
+      both.append(side);
+      show(holder, told(rest[index]));
+    });
+    versus.append(choose, figures(sides.map(([name]) => name), rest), both);
+  };
+
+  const chooser = (side, name) => {
+    const select = document.createElement("select");
+    select.setAttribute("aria-label", name);
+    for (const [branch] of choices()) select.add(new Option(branch, branch, false, branch === state.compare[side]));
+    select.addEventListener("change", () => {
+      state.compare[side] = select.value;
+      remember();
+      render();
+      versus.querySelectorAll("select")[side].focus();
+    });
+    return select;
+  };
+
+  const figures = (names, sides) => {
+    const sum = (list, value) => list.reduce((total, number) => total + value(number), 0);
+    const lines = [
+      ["Entries", (list) => list.length],
+      ["Messages", (list) => sum(list, (number) => data.counts[number][0])],
+      ["Tool calls", (list) => sum(list, (number) => data.counts[number][1])],
+      ["Errors", (list) => sum(list, (number) => data.counts[number][2])],
+      ["Tokens", (list) => sum(list, (number) => data.tokens[number])],
+      ["Cost", (list) => sum(list, (number) => data.cost[number]), (value) => `$${value.toFixed(4)}`],
+      ["Seconds", (list) => {
+        const times = list.map((number) => data.time[number]).filter(Boolean);
+        return times.length ? Math.round((times.reduce((a, b) => Math.max(a, b)) - times.reduce((a, b) => Math.min(a, b))) / 1000) : 0;
+      }],
+    ];
+    const table = document.createElement("table");
+    const cell = (row, name, text) => {
+      const element = document.createElement(name);
+      element.textContent = text;
+      row.append(element);
+      return element;
+    };
+    const head = table.createTHead().insertRow();
+    ["From where they part", ...names].forEach((text) => (cell(head, "th", text).scope = "col"));
+    for (const [name, value, told = (number) => number.toLocaleString("en")] of lines) {
+      const row = (table.tBodies[0] || table.createTBody()).insertRow();
+      cell(row, "th", name).scope = "row";
+      const values = sides.map(value);
+      values.forEach((number, index) => cell(row, "td", told(number)).classList.toggle("less", number > 0 && number < values[1 - index]));
+    }
+    return table;
+  };
+
+  // Where one is, in the address: a link leads there
+
+  let remembered = null;
+  const remember = () => {
+    const words = new URLSearchParams();
+    if (state.compare) words.set("compare", state.compare.join("\n"));
+    else if (state.leaf !== data.leaf) words.set("leaf", data.id[state.leaf]);
+    if (state.entry >= 0 && state.entry !== state.leaf) words.set("entry", data.id[state.entry]);
+    if (state.model) words.set("view", "model");
+    remembered = words.size ? `#${words}` : "#";
+    if (location.hash !== remembered && (location.hash || words.size)) location.hash = remembered;
+  };
+  const follow = () => {
+    if (location.hash === remembered || (remembered === "#" && !location.hash)) return;
+    const words = new URLSearchParams(location.hash.slice(1));
+    const place = (name) => (numbers.has(words.get(name)) ? numbers.get(words.get(name)) : -1);
+    const compared = (words.get("compare") || "").split("\n");
+    const entry = place("entry");
+    let leaf = place("leaf");
+    if (leaf < 0) leaf = entry < 0 || articles.has(entry) && pathTo(data.leaf).includes(entry) ? data.leaf : entry;
+    state.compare = compared.length === 2 && compared.every((name) => choices().some(([branch]) => branch === name)) ? compared : null;
+    state.leaf = leaf;
+    state.entry = entry < 0 && words.has("leaf") ? leaf : entry;
+    state.model = words.get("view") === "model";
+    remembered = location.hash;
+    render();
+    reveal();
+    mark();
+  };
+  addEventListener("hashchange", follow);
+
+  // What one can do
+
+  const select = (leaf, entry = leaf) => {
+    Object.assign(state, { leaf, entry, compare: null });
+    remember();
+    render();
+    mark();
+  };
+  const reset = () => {
+    Object.assign(state, { leaf: data.leaf, entry: -1, model: false, compare: null });
+    remember();
+    render();
+    reveal();
+    reading.scrollTop = 0;
+  };
+  const sidebar = (open) => {
+    root.classList.toggle("closed", !open);
+    $("unhide").setAttribute("aria-expanded", open);
+    if (open) paint();
+  };
+  const toggleModel = () => {
+    Object.assign(state, { model: !state.model, compare: null });
+    remember();
+    render();
+    reading.scrollTop = 0;
+  };
+  const toggleCompare = () => {
+    const known = choices().map(([name]) => name);
+    if (known.length < 2) return;
+    const here = choices().find(([, head]) => head === state.leaf)?.[0] ?? known[0];
+    const above = new Set(pathTo(state.leaf));
+    const aside = choices().find(([name, head]) => name !== here && !above.has(head))?.[0];
+    state.compare = state.compare ? null : [here, aside ?? known.find((name) => name !== here)];
+    state.model = false;
+    remember();
+    render();
+    reading.scrollTop = 0;
+  };
+  const unfolds = { thinking: "details.thinking", outputs: "details.fold" };
+  const unfolded = new Set();
+  const toggleUnfold = (id) => {
+    if (unfolded.has(id)) unfolded.delete(id);
+    else unfolded.add(id);
+    const open = unfolded.has(id);
+    $(id).setAttribute("aria-pressed", open);
+    document.querySelectorAll(unfolds[id]).forEach((element) => (element.open = open));
+  };
+  const unfold = () => unfolded.forEach((id) => document.querySelectorAll(unfolds[id]).forEach((element) => (element.open = true)));
+  const toggleTheme = () => {
+    const dark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+    root.dataset.theme = dark ? "light" : "dark";
+  };
+  const tell = (text) => {
+    $("said").textContent = text;
+    $("said").classList.add("on");
+    setTimeout(() => $("said").classList.remove("on"), 1600);
+  };
+  const copy = async (text, what) => {
+    try {
+      await navigator.clipboard.writeText(text);
+      tell(`${what} copied`);
+    } catch {
+      const area = document.createElement("textarea");
+      area.value = text;
+      document.body.append(area);
+      area.select();
+      tell(document.execCommand("copy") ? `${what} copied` : "This browser does not let pages copy");
+      area.remove();
+    }
+  };
+  const step = (way) => {
+    const all = [...document.querySelectorAll("#main article")];
+    const from = all.indexOf(document.activeElement?.closest?.("article"));
+    const top = reading.getBoundingClientRect().top + 70;
+    const at = from >= 0 ? from + way : Math.max(0, all.findIndex((element) => element.getBoundingClientRect().bottom > top));
+    const target = all[Math.min(Math.max(at, 0), all.length - 1)];
+    if (!target) return;
+    target.scrollIntoView({ block: "start" });
+    focus(target);
+  };
+
+  // Listening
+
+  tree.addEventListener("scroll", () => requestAnimationFrame(paint), { passive: true });
+  new ResizeObserver(paint).observe(tree);
+  tree.addEventListener("click", (event) => {
+    const row = event.target.closest(".row");
+    if (!row) return;
+    const { number, folds } = drawn.rows[+row.dataset.index];
+    cursor = +row.dataset.index;
+    if (folds && event.target.classList.contains("fold")) return fold(number, !state.folded.has(number));
+    select(number);
+    if (small.matches) sidebar(false);
+  });
+  tree.addEventListener("keydown", (event) => {
+    const row = drawn.rows[cursor];
+    const page = Math.max(1, Math.floor(tree.clientHeight / ROW) - 1);
+    const steps = { ArrowDown: 1, ArrowUp: -1, PageDown: page, PageUp: -page, Home: -size, End: size };
+    if (!row || event.ctrlKey || event.metaKey || event.altKey) return;
+    if (event.key in steps) {
+      cursor = Math.min(Math.max(cursor + steps[event.key], 0), drawn.rows.length - 1);
+      reveal();
+    } else if (event.key === "Enter" || event.key === " ") {
+      select(row.number);
+      tree.focus();
+    } else if (event.key === "ArrowLeft" && row.folds && !state.folded.has(row.number)) fold(row.number, true);
+    else if (event.key === "ArrowRight" && row.folds && state.folded.has(row.number)) fold(row.number, false);
+    else if (event.key === "ArrowLeft") {
+      for (let up = data.parent[row.number]; up >= 0; up = data.parent[up]) {
+        const above = drawn.rows.findIndex(({ number, folds }) => number === up && folds);
+        if (above >= 0) {
+          cursor = above;
+          break;
+        }
+      }
+      reveal();
+    } else return;
+    event.preventDefault();
+    event.stopPropagation();
+  });
+
+  const keys = {
+    "/": () => { sidebar(true); $("search").focus(); },
+    Escape: reset, b: () => sidebar(root.classList.contains("closed")), m: toggleModel, c: toggleCompare,
+    t: () => toggleUnfold("thinking"), o: () => toggleUnfold("outputs"), j: () => step(1), k: () => step(-1),
+  };
+  addEventListener("keydown", (event) => {
+    const typed = /^(INPUT|SELECT|TEXTAREA)$/.test(event.target.tagName) && event.key !== "Escape";
+    if (event.ctrlKey || event.metaKey || event.altKey || typed || !Object.hasOwn(keys, event.key)) return;
+    event.preventDefault();
+    keys[event.key]();
+  });
+  let typing = 0;
+  $("search").addEventListener("input", () => {
+    clearTimeout(typing);
+    typing = setTimeout(() => {
+      state.terms = parse($("search").value);
+      tree.scrollTop = 0;
+      cursor = 0;
+      draw();
+    }, 80);
+  });
+  $("search").addEventListener("keydown", (event) => {
+    if (event.key !== "Escape" && event.key !== "ArrowDown" && event.key !== "Enter") return;
+    if (event.key === "Escape") {
+      $("search").value = "";
+      state.terms = [];
+      draw();
+    }
+    tree.focus();
+    reveal();
+    event.preventDefault();
+    event.stopPropagation();
+  });
+  $("filter").addEventListener("change", () => {
+    state.filter = +$("filter").value;
+    draw();
+    reveal();
+  });
+  for (const [id, work] of [
+    ["fold", foldAll], ["reset", reset], ["model", toggleModel], ["compare", toggleCompare], ["theme", toggleTheme],
+    ["thinking", keys.t], ["outputs", keys.o], ["hide", () => { sidebar(false); $("unhide").focus(); }], ["unhide", () => { sidebar(true); $("search").focus(); }],
+  ]) $(id)?.addEventListener("click", work);
+
+  const widen = (width) => {
+    const side = Math.round(Math.min(Math.max(width, 200), Math.min(800, innerWidth - 240)));
+    root.style.setProperty("--side", `${side}px`);
+    $("grip").setAttribute("aria-valuenow", side);
+  };
+  $("grip").addEventListener("pointerdown", (event) => {
+    const move = (moved) => widen(moved.clientX);
+    $("grip").setPointerCapture(event.pointerId);
+    $("grip").addEventListener("pointermove", move);
+    $("grip").addEventListener("lostpointercapture", () => $("grip").removeEventListener("pointermove", move), { once: true });
+    event.preventDefault();
+  });
+  $("grip").addEventListener("keydown", (event) => {
+    const steps = { ArrowLeft: -20, ArrowRight: 20 };
+    if (!(event.key in steps)) return;
+    widen($("sidebar").offsetWidth + steps[event.key]);
+    event.preventDefault();
+  });
+
+  // Copying: a button appears on what one points at or comes to with the keyboard
+  const button = (name, text) => {
+    const element = document.createElement("button");
+    element.type = "button";
+    element.className = name;
+    element.textContent = text;
+    return element;
+  };
+  const offer = (event) => {
+    const block = event.target.closest?.(".block, .prose pre");
+    if (block && !block.querySelector(".copy")) block.append(button("copy", "Copy"));
+    const header = event.target.closest?.(".entry")?.querySelector("header");
+    if (header && !header.querySelector(".copy-entry") && header.parentElement.children.length > 1) header.append(button("copy-entry", "Copy"));
+  };
+  $("main").addEventListener("pointerover", offer);
+  $("main").addEventListener("focusin", offer);
+  $("main").addEventListener("click", (event) => {
+    const entry = event.target.closest(".entry");
+    if (event.target.classList.contains("copy")) {
+      const block = event.target.parentElement;
+      copy((block.querySelector("pre > code, code") || block.querySelector("pre") || block).textContent, "Code");
+    } else if (event.target.classList.contains("copy-entry")) {
+      copy([...entry.children].slice(1).map((part) => part.innerText.replace(/\nCopy$/, "")).join("\n\n"), "Entry");
+    } else if (event.target.classList.contains("link")) {
+      event.preventDefault();
+      state.entry = +entry.id.slice(1);
+      if (state.compare) {
+        state.compare = null;
+        state.leaf = state.entry;
+      }
+      remember();
+      render();
+      mark();
+      copy(location.href, "Link");
+    }
+  });
+  addEventListener("beforeprint", () => [...empty.keys()].forEach(fill));
+
+  sidebar(!small.matches);
+  small.addEventListener("change", () => sidebar(!small.matches));
+  render();
+  cursor = Math.max(0, drawn.rows.findIndex(({ number }) => number === drawn.active));
+  reveal();
+  if (location.hash.includes("=")) follow();
+  root.dataset.ready = "true";
+})();

@@ -1,0 +1,108 @@
+"""Parts: one path of a session, or one entry and what hangs below it, as a session of its own. Pure.
+
+Lines keep their bytes but for the values that must change. Ids of what is written anew follow from what is exported,
+so that exporting the same thing twice gives the same file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from hashlib import sha256
+
+from sessiontree.core.entries import HEAD_RECORD, Compaction, Custom, Entry, EntryId, Label, SessionInfo
+from sessiontree.core.heads import MAIN
+from sessiontree.core.plan import plan_fork
+from sessiontree.core.tree import Tree
+from sessiontree.export.snapshot import Snapshot
+from sessiontree.format.codec import ANCHOR, PARENT, write_entry, write_value
+from sessiontree.format.fork import path_fork_lines
+from sessiontree.format.jsonl import raws
+from sessiontree.format.splice import drop_key, set_value
+
+LEFT_BEHIND = frozenset({"label", "session_info"})
+
+
+def path_part(whole: Snapshot, leaf: EntryId | None) -> list[bytes]:
+    """The lines of a session that is the path to `leaf`."""
+    new_id = _ids(whole, f"path {leaf}")
+    header = _header(whole, leaf, new_id())
+    last = whole.tree[leaf].timestamp if leaf is not None else whole.header.timestamp
+    return [header, *path_fork_lines(plan_fork(whole.tree, leaf), name=whole.name, now=last, new_id=new_id)]
+
+
+def subtree_part(whole: Snapshot, root: EntryId) -> list[bytes]:
+    """The lines of a session whose root is `root`, with everything below it and every branch that ends there.
+
+    Labels that are live below are set again; a compaction that keeps entries from above keeps them from `root` on.
+    """
+    tree = whole.tree
+    new_id = _ids(whole, f"subtree {root}")
+    lines = [_header(whole, root, new_id())]
+    hang: dict[EntryId | None, EntryId | None] = {tree.parent(root): None}
+    """What stands for each entry as a parent: itself, or the nearest one above that is copied."""
+    below = {root}
+    for entry, _ in tree.walk():
+        if tree.parent(entry.id) in below:
+            below.add(entry.id)
+    walked = [entry for entry, _ in tree.walk() if entry.id in below]
+    for entry in walked:
+        left = entry.id != root and (entry.type in LEFT_BEHIND or entry.is_head_record)
+        hang[entry.id] = hang[tree.parent(entry.id)] if left else entry.id
+    copied = sorted((entry for entry in walked if hang[entry.id] == entry.id), key=lambda entry: entry.line)
+    for entry, raw in zip(copied, raws(copied), strict=True):
+        parent = hang[tree.parent(entry.id)]
+        if parent != entry.parent:
+            raw = set_value(raw, PARENT, write_value(parent))
+        if isinstance(entry.body, Compaction) and hang.get(entry.body.first_kept) != entry.body.first_kept:
+            raw = set_value(raw, ANCHOR, write_value(_next_kept(tree, entry, entry.body.first_kept, hang)))
+        lines.append(raw)
+    heads = {name: hang[head] for name, head in whole.heads.heads.items() if head in below}
+    newest = copied[-1]
+    if not heads:
+        heads = {MAIN: tree.real(newest.id) if tree.real(newest.id) in below else root}
+    current = whole.heads.current if whole.heads.current in heads else next(iter(heads))
+    place = heads[current]
+
+    def annotate(body: Label | SessionInfo | Custom, timestamp: str) -> None:
+        lines.append(write_entry(body, id=new_id(), parent=place, timestamp=timestamp, branch=current).raw)
+
+    for target in tree.labels:
+        setter = tree.label_entry(target)
+        if hang.get(target) == target and setter is not None and isinstance(setter.body, Label):
+            annotate(setter.body, setter.timestamp)
+    if whole.name is not None:
+        annotate(SessionInfo(whole.name), newest.timestamp)
+    archived = sorted(name for name in heads if name in whole.heads.archived)
+    record = {"current": current, "heads": heads, **({"archived": archived} if archived else {}), "reset": True}
+    annotate(Custom(custom_type=HEAD_RECORD, data=record), newest.timestamp)
+    return lines
+
+
+def _next_kept(
+    tree: Tree, compaction: Entry, anchor: EntryId | None, hang: dict[EntryId | None, EntryId | None]
+) -> EntryId:
+    """The first entry that is copied from where a compaction's kept entries begin; itself where there is none."""
+    following = compaction.id
+    for entry in tree.up(tree.parent(compaction.id)):
+        following = entry.id if hang.get(entry.id) == entry.id else following
+        if entry.id == anchor:
+            return following
+    return compaction.id
+
+
+def _header(whole: Snapshot, place: EntryId | None, id: str) -> bytes:
+    """The header of the whole, with an id of its own; what else it says still holds."""
+    session = f"{id[:8]}-{id[8:12]}-8{id[13:16]}-8{id[9:12]}-{id[:12]}"
+    raw = set_value(drop_key(whole.header_line, "parentSession"), "id", write_value(session))
+    return raw if place is None else set_value(raw, "forkedFrom", write_value(place))
+
+
+def _ids(whole: Snapshot, what: str) -> Callable[[], EntryId]:
+    made = 0
+
+    def new_id() -> EntryId:
+        nonlocal made
+        made += 1
+        return sha256(f"{whole.header.id} {what} {made}".encode("utf-8", "replace")).hexdigest()[:16]
+
+    return new_id

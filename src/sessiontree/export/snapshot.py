@@ -1,0 +1,66 @@
+"""Snapshots: a session at one moment, as the forms of an export look at it. Pure: lines in, values out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from msgspec import Struct
+
+from sessiontree.core.entries import Entry, EntryId, Header, Problem
+from sessiontree.core.heads import Heads
+from sessiontree.core.messages import ToolCall
+from sessiontree.core.outline import calls_of_results
+from sessiontree.core.problems import find_problems
+from sessiontree.core.tree import Tree
+from sessiontree.format.jsonl import Reader
+
+
+class Snapshot(Struct, frozen=True, kw_only=True):
+    """A whole session in memory."""
+
+    lines: tuple[bytes, ...]
+    """As version 3 has them, the header among them."""
+    header: Header
+    header_line: bytes
+    name: str | None
+    tree: Tree
+    heads: Heads
+    problems: tuple[Problem, ...]
+    calls: dict[EntryId, ToolCall]
+    """The call that each tool result answers."""
+
+    @property
+    def leaf(self) -> EntryId | None:
+        """The head of the current branch, unless damage took it away."""
+        return self.heads.leaf if self.heads.leaf in self.tree else None
+
+    def path(self) -> list[Entry]:
+        """The active path, annotations at its end left out."""
+        return self.tree.path(self.leaf)
+
+    def branch_names(self) -> dict[EntryId, list[str]]:
+        """The branches whose head an entry is, by the entry; archived ones are left out."""
+        names: dict[EntryId, list[str]] = {}
+        for name, head in self.heads.heads.items():
+            if head in self.tree and name not in self.heads.archived:
+                assert head is not None
+                names.setdefault(head, []).append(name)
+        return names
+
+
+def read_snapshot(lines: Iterable[bytes]) -> Snapshot:
+    """The session that `lines` are, of any version. Raises `FormatError`."""
+    reader = Reader()
+    tree, heads = Tree(), Heads()
+    tree.extend(reader.feed(b"".join(line + b"\n" for line in lines)))
+    heads.replay(tree.items, tree)
+    return Snapshot(
+        lines=tuple(reader.all_lines()),
+        header=reader.header,
+        header_line=reader.header_line(),
+        name=tree.name if tree.named else (reader.title or None),
+        tree=tree,
+        heads=heads,
+        problems=(*reader.problems, *find_problems(tree, heads)),
+        calls=calls_of_results(tree),
+    )

@@ -1,0 +1,150 @@
+"""The command export: forms, parts, where it writes, and what redaction says."""
+
+from __future__ import annotations
+
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import sessiontree as st
+from sessiontree.export import FORMS
+from tests.cli.conftest import HOSTILE, Run
+from tests.export.sessions import SECRET
+
+
+@pytest.fixture
+def talk(here: Path) -> Path:
+    session = st.create(name="speed", file=here / "talk.jsonl")
+    session.append(st.user(f"my key is {SECRET}"))
+    session.append(st.assistant("A cache, or a dict?"))
+    session.create_branch("cache")
+    session.append(st.assistant("With a cache."))
+    session.switch("main")
+    session.close()
+    return here / "talk.jsonl"
+
+
+def test_a_page_is_written_and_its_name_is_told(cli: Run, talk: Path, here: Path) -> None:
+    told = cli("export", "talk.jsonl", "-o", "page.html")
+
+    assert told.startswith("page.html")
+    assert (here / "page.html").read_text().startswith("<!doctype html>")
+    assert stat.S_IMODE((here / "page.html").stat().st_mode) == 0o600
+
+
+def test_without_a_file_the_page_is_named_after_the_session(cli: Run, talk: Path, here: Path) -> None:
+    told = cli("export", "talk.jsonl")
+
+    assert (here / told.split()[0]).suffix == ".html"
+
+
+@pytest.mark.parametrize(
+    ("name", "begins"), [("x.md", "# speed"), ("x.txt", "speed\n==="), ("x.json", '{"session"'), ("x.jsonl", '{"type"')]
+)
+def test_the_form_is_what_the_name_ends_in(cli: Run, talk: Path, here: Path, name: str, begins: str) -> None:
+    cli("export", "talk.jsonl", "-o", name)
+
+    assert (here / name).read_text().startswith(begins)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_goes_to_standard_output(cli: Run, talk: Path, form: str) -> None:
+    assert "A cache, or a dict?" in cli("export", "talk.jsonl", "--format", form, "-o", "-")
+
+
+def test_jsonl_of_a_whole_session_is_the_file_byte_for_byte(cli: Run, talk: Path, here: Path) -> None:
+    talk.write_bytes(talk.read_bytes() + b'nonsense\n{"torn')
+
+    cli("export", "talk.jsonl", "-o", "copy.jsonl")
+
+    assert (here / "copy.jsonl").read_bytes() == talk.read_bytes()
+
+
+def test_a_file_that_is_there_is_not_written_over_unasked(cli: Run, fails: Run, talk: Path, here: Path) -> None:
+    (here / "page.html").write_text("mine")
+
+    assert "is there already" in fails("export", "talk.jsonl", "-o", "page.html")
+    assert (here / "page.html").read_text() == "mine"
+    cli("export", "talk.jsonl", "-o", "page.html", "--force")
+    assert (here / "page.html").read_text() != "mine"
+    assert not list(here.glob("*.part"))
+
+
+def test_a_branch_and_a_subtree_are_sessions_that_open(cli: Run, talk: Path) -> None:
+    cli("export", "talk.jsonl", "--branch", "cache", "-o", "path.jsonl")
+    cli("export", "talk.jsonl", "--subtree", "main", "-o", "below.jsonl")
+
+    assert st.open("path.jsonl").context().messages == st.open(talk).context("cache").messages
+    below = st.open("below.jsonl")
+    assert [entry.id for entry in below.tree.roots()] == [st.open(talk).place("main")]
+    below.append(st.user("it can be gone on with"))
+
+
+def test_redaction_is_counted_on_standard_error(
+    talk: Path, here: Path, capsys: pytest.CaptureFixture[str], cli: Run
+) -> None:
+    from sessiontree.cli.app import run
+
+    assert run(["export", "talk.jsonl", "--redact", "--pattern", "dict", "-o", "-", "--format", "text"]) == 0
+
+    captured = capsys.readouterr()
+    assert SECRET not in captured.out
+    assert "dict" not in captured.out
+    assert "1 token" in captured.err
+    assert "1 pattern 1" in captured.err
+
+
+def test_a_redacted_session_is_not_gone_on_with(cli: Run, fails: Run, talk: Path) -> None:
+    cli("export", "talk.jsonl", "--redact", "-o", "shared.jsonl")
+
+    assert "was redacted" in fails("append", "shared.jsonl", "--role", "user", "more")
+    assert "With a cache." in cli("tree", "shared.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--pattern", "x"], "--pattern needs --redact"),
+        (["--branch", "main", "--subtree", "main"], "do not go together"),
+        (["--format", "pdf"], "pdf"),
+    ],
+)
+def test_wrong_usage_is_told(fails: Run, talk: Path, arguments: list[str], sentence: str) -> None:
+    assert sentence in fails("export", "talk.jsonl", *arguments, code=2)
+
+
+def test_a_pattern_that_is_no_regular_expression_is_one_sentence(fails: Run, talk: Path) -> None:
+    assert "no regular expression" in fails("export", "talk.jsonl", "--redact", "--pattern", "(")
+
+
+@pytest.mark.parametrize("form", ["md", "text", "json"])
+def test_text_from_a_file_cannot_control_a_terminal(cli: Run, here: Path, form: str) -> None:
+    session = st.create(name="hostile", file=here / "hostile.jsonl")
+    session.append(st.user(HOSTILE))
+    session.close()
+
+    made = cli("export", "hostile.jsonl", "--format", form, "-o", "-")
+
+    assert not any(sign in made for sign in "\x1b\x07\x9b\u202e\x7f")
+
+
+def test_a_session_is_not_changed_by_exporting_it(cli: Run, talk: Path) -> None:
+    before = talk.read_bytes()
+
+    for form in FORMS:
+        cli("export", "talk.jsonl", "--format", form, "-o", "-")
+
+    assert talk.read_bytes() == before
+
+
+def test_reading_commands_do_not_wait_for_what_pages_are_made_of() -> None:
+    heavy = {"jinja2", "nh3", "pygments", "markdown_it"}
+    code = "import sys, sessiontree.cli.export; print(*sys.modules)"
+
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+
+    assert "sessiontree.export" in loaded
+    assert not heavy & set(loaded)

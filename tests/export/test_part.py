@@ -1,0 +1,103 @@
+"""One path, or one subtree, as a session of its own."""
+
+from hypothesis import given
+
+import sessiontree as st
+from sessiontree.core.context import build_context
+from sessiontree.export import export
+from sessiontree.export.snapshot import Snapshot, read_snapshot
+from sessiontree.format.codec import read_object
+from tests.export.sessions import story
+from tests.strategies import sessions
+
+
+def part(session: st.Session, **choice: str) -> Snapshot:
+    return read_snapshot(export(session.lines(), "jsonl", **choice).content.split(b"\n")[:-1])
+
+
+def test_a_path_is_a_session_with_the_same_context_at_its_end() -> None:
+    session = story()
+
+    path = part(session, branch="cache")
+
+    assert path.leaf == session.place("cache")
+    assert build_context(path.tree, path.leaf).messages == session.context("cache").messages
+    assert path.name == session.name
+    assert list(path.tree.labels.values()) == ["two ways"]
+    assert not path.problems
+
+
+def test_a_subtree_is_a_session_whose_root_is_the_entry() -> None:
+    session = story()
+    root = session.place("two ways")
+
+    below = part(session, subtree="two ways")
+
+    assert [entry.id for entry in below.tree.roots()] == [root]
+    assert below.tree.labels == {root: "two ways"}
+    assert below.heads.heads == {"main": root, "cache": session.place("cache"), "dict": session.place("dict")}
+    assert below.heads.current == "dict"
+    assert not below.problems
+
+
+def test_lines_of_a_part_keep_their_bytes_but_for_what_must_change() -> None:
+    session = story()
+    raws = {entry.id: entry.raw for entry in session.tree}
+
+    below = part(session, subtree="two ways")
+
+    changed = [entry.id for entry in below.tree if entry.id in raws and raws[entry.id] != entry.raw]
+    assert changed == [session.place("two ways")]
+
+
+def test_a_compaction_below_keeps_entries_from_the_new_root_on_when_its_anchor_is_above() -> None:
+    session = story()
+    first = next(entry for entry in session.tree if entry.type == "message")
+    session.append(st.Compaction(summary="all of it", first_kept=first.id))
+
+    below = part(session, subtree="two ways")
+
+    assert not below.problems
+    assert below.tree.path(below.leaf)[-1].body.first_kept == session.place("two ways")  # type: ignore[union-attr]
+
+
+def test_a_subtree_where_no_branch_ends_has_a_main_branch_at_its_newest_entry() -> None:
+    session = st.memory()
+    first = session.append(st.user("one"))
+    left = session.append(st.assistant("left behind"))
+    session.navigate(first)
+    session.append(st.assistant("another"))
+
+    below = part(session, subtree=left.id)
+
+    assert below.heads.heads == {"main": left.id}
+
+
+def test_a_part_has_an_id_of_its_own_and_says_where_it_was_taken() -> None:
+    session = story()
+
+    header = read_object(part(session, subtree="two ways").header_line)
+
+    assert header["id"] != session.id
+    assert header["forkedFrom"] == session.place("two ways")
+    assert "parentSession" not in header
+
+
+def test_exporting_the_same_part_twice_gives_the_same_file() -> None:
+    session = story()
+
+    assert export(session.lines(), "jsonl", subtree="two ways") == export(session.lines(), "jsonl", subtree="two ways")
+
+
+@given(sessions())
+def test_every_subtree_of_every_session_is_sound(data: bytes) -> None:
+    lines = data.split(b"\n")[:-1]
+    whole = read_snapshot(lines)
+    for entry in list(whole.tree)[:4]:
+        exported = export(lines, "jsonl", subtree=entry.id).content.split(b"\n")[:-1]
+        below = read_snapshot(exported)
+        faults = [problem for problem in below.problems if problem.severity == "fault"]
+
+        assert not faults
+        assert entry.id in below.tree
+        assert len(below.tree.roots()) == 1

@@ -1,0 +1,102 @@
+"""Markdown, plain text and JSON, compared with how they looked when somebody looked."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+
+import sessiontree as st
+from sessiontree.core.outline import outline
+from sessiontree.errors import InvalidOperation, NotFound
+from sessiontree.export import export
+from sessiontree.export.snapshot import read_snapshot
+from sessiontree.export.text import runs
+from sessiontree.export.view import visible
+from tests.export.sessions import story
+from tests.strategies import sessions
+
+DATA = Path(__file__).parent / "data"
+
+
+@pytest.mark.parametrize(("form", "name"), [("md", "story.md"), ("text", "story.txt")])
+def test_the_story_reads_as_it_did(form: str, name: str) -> None:
+    """SESSIONTREE_RECORD=1 writes the files anew, to be looked at before they are kept."""
+    made = export(story().lines(), form).content.decode()
+    if os.environ.get("SESSIONTREE_RECORD"):
+        (DATA / name).write_text(made)
+
+    assert made == (DATA / name).read_text()
+
+
+@given(sessions())
+def test_every_entry_stands_in_one_run(data: bytes) -> None:
+    whole = read_snapshot(data.split(b"\n")[:-1])
+
+    told = [entry.id for run in runs(whole) for entry in run.entries]
+
+    assert sorted(told) == sorted(whole.tree.ids())
+
+
+def test_a_session_without_branches_needs_no_headings_of_branches() -> None:
+    session = st.memory("one way")
+    session.append(st.user("only this"))
+
+    assert "Branch" not in export(session.lines(), "md").content.decode()
+
+
+def test_what_is_said_cannot_change_the_shape_of_the_markdown() -> None:
+    session = st.memory("a * b # c")
+    session.append(st.user("# heading\n\n```\nnever closed"))
+    session.append(st.assistant("after"))
+
+    made = export(session.lines(), "md").content.decode()
+
+    assert made.startswith("# a \\* b \\# c\n")
+    assert "#### heading" in made
+    assert made.count("```") == 2
+
+
+def test_json_has_every_entry_with_where_it_hangs_and_the_figures_of_each_branch() -> None:
+    session = story()
+
+    made = json.loads(export(session.lines(), "json").content)
+
+    assert [entry["id"] for entry in made["entries"]] == [entry.id for entry in session.tree]
+    assert made["branch"] == "dict"
+    assert {branch["name"]: branch["current"] for branch in made["branches"]} == {
+        "main": False,
+        "cache": False,
+        "dict": True,
+    }
+    assert made["labels"] == {session.place("two ways"): "two ways"}
+
+
+def test_the_drawing_is_that_of_the_terminal() -> None:
+    session = story()
+
+    made = export(session.lines(), "text").content.decode()
+
+    for row in outline(session.tree, session.heads.leaf):
+        assert any(line.startswith(row.prefix) for line in made.split("\n"))
+    assert "└─ [branch cache: remember results]" in made
+
+
+def test_characters_that_act_unseen_are_shown_as_signs() -> None:
+    assert visible("\x1b[31mred\x1b[0m\x07\u202e\ud800\r\nx\ty") == "red␇⟨U+202E⟩\ufffd\nx\ty"
+
+
+def test_what_cannot_be_exported_is_refused_with_a_reason() -> None:
+    lines = story().lines()
+
+    with pytest.raises(InvalidOperation, match="no form 'pdf'"):
+        export(lines, "pdf")
+    with pytest.raises(InvalidOperation, match="not both"):
+        export(lines, branch="main", subtree="main")
+    with pytest.raises(InvalidOperation, match="no entry"):
+        export(lines, subtree="root")
+    with pytest.raises(NotFound):
+        export(lines, branch="nowhere")
