@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 import time
 from pathlib import Path
@@ -37,6 +38,12 @@ async def echo(text: str, after: float = 0) -> str:
 async def fail() -> None:
     """Fail."""
     raise ValueError("broken")
+
+
+@tool
+def leave() -> None:
+    """End the program, as commands do that do not like their arguments."""
+    sys.exit(2)
 
 
 def call(id: str, name: str = "echo", **arguments: Any) -> ToolCall:
@@ -179,20 +186,27 @@ async def test_calls_that_change_something_wait_for_each_other(agent: MakeAgent)
 
 async def test_whatever_goes_wrong_in_a_call_is_told_to_the_model(agent: MakeAgent, session: Session) -> None:
     made = agent(
-        [call("c1", "nothing"), call("c2"), call("c3", "fail"), ToolCall("c4", "echo", "no object")],
+        [
+            call("c1", "nothing"),
+            call("c2"),
+            call("c3", "fail"),
+            ToolCall("c4", "echo", "no object"),
+            call("c5", "leave"),
+        ],
         "I see.",
-        tools=[echo, fail],
+        tools=[echo, fail, leave],
     )
 
     await made.prompt("Go")
 
-    results = messages(session.head.path())[2:6]
+    results = messages(session.head.path())[2:7]
     assert all(result["isError"] for result in results)
     assert [result["content"][0]["text"] for result in results] == [
-        "There is no tool 'nothing'; there are echo, fail.",
+        "There is no tool 'nothing'; there are echo, fail, leave.",
         "the arguments of echo are wrong: Object missing required field `text`",
         "fail failed with ValueError: broken",
         "the arguments of echo are wrong: Expected `object`, got `str`",
+        "leave failed with SystemExit: 2",
     ]
 
 

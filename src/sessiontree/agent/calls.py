@@ -77,7 +77,7 @@ async def _run(
         return as_output(await tool.run(context))
     except ToolError as error:
         return ToolOutput(content=str(error), is_error=True)
-    except Exception as error:  # noqa: BLE001 - a tool may raise anything, and the model is to know
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - a tool may raise anything, and the model is to know
         return ToolOutput(content=f"{call.name} failed with {type(error).__name__}: {error}", is_error=True)
 
 
