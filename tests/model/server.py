@@ -170,6 +170,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers.get("Content-Length", 0))))
+        if "//" in self.path:
+            self._whole(404, {"error": {"message": f"there is nothing at {self.path}"}})
+            return
         answer = self.script.take(body, {name.lower(): value for name, value in self.headers.items()})
         try:
             self._pause(answer.pause)

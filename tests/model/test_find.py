@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from sessiontree.config import Config, ModelSettings
+from sessiontree.core.messages import text
 from sessiontree.errors import NotFound
 from sessiontree.model import local
 from sessiontree.model.base import complete
@@ -176,6 +177,22 @@ def test_the_context_of_ollama_is_what_its_variable_says(monkeypatch: pytest.Mon
         monkeypatch.setenv("OLLAMA_CONTEXT_LENGTH", "32768")
 
         assert find("ollama").info.context_window == 32768
+
+
+@pytest.mark.parametrize("end", ["", "/", "/v1", "/v1/"])
+async def test_the_address_of_a_server_may_end_as_people_write_it(end: str) -> None:
+    with Server(["Fine."]) as server:
+        url = f"{server.url.removesuffix('/v1')}{end}"
+        settings = Config(models={"ollama:scripted": ModelSettings(base_url=url)})
+
+        assert text((await complete(find("ollama:scripted", settings), HELLO))["content"]) == "Fine."
+
+
+def test_the_context_of_ollama_is_no_larger_where_it_does_not_answer_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Server(models=None) as server:
+        monkeypatch.setenv("OLLAMA_HOST", f"127.0.0.1:{server.port}")
+
+        assert find("ollama:llama3.1").info.context_window == 4096
 
 
 async def test_llamacpp_is_used_where_it_answers(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -173,7 +173,7 @@ def _local(wanted: str) -> Model:
 
 def _served(server: servers.Server, model: str, configured: Config) -> Model:
     settings = configured.model_settings(f"{server.name}:{model}")
-    url = settings.base_url or server.address()
+    url = (settings.base_url or server.address()).rstrip("/").removesuffix("/v1")
     served = servers.ask(server, url)
     if not model:
         if served is None or not served.models:
@@ -181,8 +181,8 @@ def _served(server: servers.Server, model: str, configured: Config) -> Model:
         model = served.models[0]
         settings = configured.model_settings(f"{server.name}:{model}")
     if settings.context_window is None:
-        settings = replace(settings, context_window=served.window if served else None)
-    target = Target(provider=server.name, model=model, api=Api.COMPATIBLE, base_url=f"{url.removesuffix('/v1')}/v1")
+        settings = replace(settings, context_window=served.window if served else server.ask_window(url))
+    target = Target(provider=server.name, model=model, api=Api.COMPATIBLE, base_url=f"{url}/v1")
     return _made(target, settings)
 
 

@@ -39,7 +39,7 @@ class Server(Struct, frozen=True, kw_only=True):
 
 def ask(server: Server, url: str | None = None) -> Served | None:
     """What a server serves; `None` when there is none at its address."""
-    base = (url or server.address()).removesuffix("/").removesuffix("/v1")
+    base = (url or server.address()).rstrip("/").removesuffix("/v1")
     listed = _get(f"{base}/v1/models").get("data")
     if not is_list(listed):
         return None
