@@ -108,7 +108,7 @@ class CompactionPreparation(Struct, frozen=True, kw_only=True):
 
 
 def plan_compaction(
-    path: Sequence[Entry], keep_recent: int, *, at_most_half: bool = False, unseen: int = 0
+    path: Sequence[Entry], keep_recent: int, *, at_most_half: bool = False
 ) -> CompactionPreparation | None:
     """What to summarize at the end of `path` so that about `keep_recent` tokens are kept; `None` if nothing is.
 
@@ -141,7 +141,7 @@ def plan_compaction(
         turn_prefix=tuple(entry for entry, _ in said[turn:cut]),
         prefix_messages=tuple(message for _, message in said[turn:cut]),
         first_kept=said[cut][0].id if cut < len(said) else None,
-        tokens_before=context_tokens(path, unseen),
+        tokens_before=context_tokens(path),
         previous_summary=next(
             (untagged(entry.body.summary) for entry in opening if isinstance(entry.body, Compaction)), None
         ),
