@@ -114,7 +114,7 @@ class Session:
         if self.header.version > VERSION:
             self._read_only = f"it was written as version {self.header.version}, which is newer than this program"
         elif self.header.redacted:
-            self._read_only = "it was redacted when it was exported, so a model would be told of gaps as if they were said"
+            self._read_only = "it was redacted when it was exported, and a model would take the gaps for what was said"
 
     @classmethod
     def create(

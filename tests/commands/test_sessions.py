@@ -178,17 +178,31 @@ async def test_an_export_is_a_copy_byte_for_byte_and_never_overwrites(desk: Make
     assert target.stat().st_mode & 0o777 == 0o600
     with pytest.raises(StoreError, match="exists"):
         await run(at, "/export copy.jsonl")
-    with pytest.raises(InvalidOperation, match="no other form yet"):
-        await run(at, "/export copy.html")
+    with pytest.raises(InvalidOperation, match=r"does not end in one of \.html"):
+        await run(at, "/export copy.pdf")
 
 
-async def test_an_exported_branch_is_a_session_with_that_path(desk: MakeDesk, session: Session) -> None:
+@pytest.mark.parametrize(("name", "begins"), [("talk.html", "<!doctype html>"), ("talk.md", "# "), ("talk.txt", "")])
+async def test_an_export_has_the_form_that_its_name_says(
+    desk: MakeDesk, session: Session, name: str, begins: str
+) -> None:
+    talk(session, "where is the needle?", "in the haystack")
+
+    await run(desk(), f"/export {name}")
+
+    text = (Path(session.cwd) / name).read_text()
+    assert text.startswith(begins)
+    assert "in the haystack" in text
+
+
+async def test_an_exported_branch_is_a_session_that_begins_at_the_entry(desk: MakeDesk, session: Session) -> None:
     _, answer, *_ = talk(session, "one", "1", "two", "2")
 
     await run(desk(), f"/export-branch {answer} part.jsonl")
 
     part = st.open(Path(session.cwd) / "part.jsonl")
-    assert [entry.id for entry in part.head.path()] == [entry.id for entry in session.tree.path(answer)]
+    below = [entry.id for entry in session.head.path()]
+    assert [entry.id for entry in part.head.path()] == below[below.index(answer) :]
     assert not part.problems
 
 

@@ -10,10 +10,9 @@ import click
 
 from sessiontree.cli.app import app, opened, place_option, session_argument
 from sessiontree.cli.output import safe, safe_lines
-from sessiontree.export import FORMS, Exported, Redactor, Report, export
+from sessiontree.export import ENDINGS, FORMS, Exported, Redactor, Report, export, form_of
 from sessiontree.session import Session
 
-ENDINGS = {".html": "html", ".htm": "html", ".md": "md", ".jsonl": "jsonl", ".json": "json", ".txt": "text"}
 STDOUT = "-"
 
 
@@ -47,7 +46,7 @@ def export_command(
     if branch is not None and subtree is not None:
         raise click.UsageError("--branch and --subtree do not go together")
     with opened(session, read_only=True) as source:
-        chosen = form or ENDINGS.get(os.path.splitext(output or "")[1].lower(), "html")
+        chosen = form or form_of(output or "") or "html"
         redactor = Redactor(patterns, homes=_homes()) if redact else None
         if chosen == "jsonl" and branch is None and subtree is None and redactor is None:
             made = Exported(content=_bytes(source), report=None)

@@ -130,30 +130,45 @@ async def _search(desk: Desk, args: Sequence[str]) -> Done:
 
 
 async def _export(desk: Desk, args: Sequence[str]) -> Done:
-    path = _target(desk, args[0])
-    if desk.session.file is None:
-        data = b"".join(line + b"\n" for line in desk.session.lines())
-    else:
+    path, form = _target(desk, args[0])
+    if form == "jsonl" and desk.session.file is not None:
         data = desk.session.file.read_bytes()
+    else:
+        data = await _exported(desk, form)
+    _write(path, data)
+    return Done(text=f"{path} is {'a copy of this session' if form == 'jsonl' else f'this session as {form}'}")
+
+
+async def _export_branch(desk: Desk, args: Sequence[str]) -> Done:
+    path, form = _target(desk, args[1])
+    _write(path, await _exported(desk, form, subtree=args[0]))
+    return Done(text=f"{path} has {args[0]} and what hangs below it, as {form}")
+
+
+async def _exported(desk: Desk, form: str, *, subtree: str | None = None) -> bytes:
+    import asyncio
+
+    from sessiontree.export import export
+
+    return (await asyncio.to_thread(export, desk.session.lines(), form, subtree=subtree)).content
+
+
+def _target(desk: Desk, file: str) -> tuple[str, str]:
+    """Where to write, and in which form."""
+    from sessiontree.export import ENDINGS, form_of
+
+    form = form_of(file)
+    if form is None:
+        raise InvalidOperation(f"{file!r} does not end in one of {', '.join(ENDINGS)}")
+    return os.path.abspath(os.path.join(desk.cwd, os.path.expanduser(file))), form
+
+
+def _write(path: str, data: bytes) -> None:
     try:
         with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
             file.write(data)
     except OSError as error:
         raise StoreError(path, error.strerror or str(error)) from error
-    return Done(text=f"{path} is a copy of this session")
-
-
-async def _export_branch(desk: Desk, args: Sequence[str]) -> Done:
-    path = _target(desk, args[1])
-    with catalog.fork(desk.session, at=args[0], file=path) as made:
-        count = len(made.tree)
-    return Done(text=f"{path} is a session with the path to {args[0]}, {count} entries")
-
-
-def _target(desk: Desk, file: str) -> str:
-    if not file.endswith(catalog.SUFFIX):
-        raise InvalidOperation(f"{file!r} does not end in {catalog.SUFFIX}, and there is no other form yet")
-    return os.path.abspath(os.path.join(desk.cwd, os.path.expanduser(file)))
 
 
 async def _quit(desk: Desk, args: Sequence[str]) -> Done:
@@ -197,13 +212,13 @@ COMMANDS = (
     ),
     Command(
         name="export",
-        help="Copy this session to a file, byte for byte; other forms are not there yet",
+        help="Write this session to a file: .html, .md, .txt, .json, or .jsonl for a copy byte for byte",
         run=_export,
         arguments=(replace(FILE, required=True),),
     ),
     Command(
         name="export-branch",
-        help="Write the path to an entry as a session of its own; other forms are not there yet",
+        help="Write an entry and what hangs below it to a file; .jsonl is a session of its own",
         run=_export_branch,
         arguments=(replace(PLACE, required=True), replace(FILE, required=True)),
     ),

@@ -16,12 +16,19 @@ from sessiontree.export.redact import Redactor, Report
 from sessiontree.export.snapshot import Snapshot, read_snapshot
 
 FORMS = ("html", "md", "jsonl", "json", "text")
+ENDINGS = {".html": "html", ".htm": "html", ".md": "md", ".jsonl": "jsonl", ".json": "json", ".txt": "text"}
+"""How names of files end that are in one of them."""
 
 
 class Exported(Struct, frozen=True, kw_only=True):
     content: bytes
     report: Report | None
     """What was taken out, where redaction was asked for."""
+
+
+def form_of(file: str) -> str | None:
+    """The form that the name of a file speaks of."""
+    return next((form for ending, form in ENDINGS.items() if file.lower().endswith(ending)), None)
 
 
 def export(
@@ -71,7 +78,10 @@ def _render(whole: Snapshot, form: str) -> str:
         case "html":
             from sessiontree.export.page import page
 
-            return page(whole)
+            try:
+                return page(whole)
+            except ModuleNotFoundError as error:
+                raise InvalidOperation("a page takes what `pip install 'sessiontree[export]'` installs") from error
         case "json":
             from sessiontree.export.document import document
 
