@@ -82,7 +82,7 @@ async def test_the_footer_tells_where_one_is_and_what_it_took(running: Running) 
         await app.answered("Is it?")
 
         last = "\n".join(app.screen.split("\n")[-2:])
-        for word in ("project", "my work", "on main", "tokens", "of 128k", "scripted"):
+        for word in ("my work · on main · /", "tokens", "of 128k", "scripted"):
             assert word in last
 
 

@@ -24,7 +24,7 @@ from sessiontree.core.safe import safe, safe_lines
 from sessiontree.errors import SessionTreeError
 from sessiontree.session import Session
 from sessiontree.tui.chat import ChatScreen
-from sessiontree.tui.dialogs import Chooser, Page
+from sessiontree.tui.dialogs import Page
 from sessiontree.tui.keys import keymap, listed, unknown
 from sessiontree.tui.theme import DARK, LIGHT, Look, look, theme_for
 
@@ -45,7 +45,6 @@ FOLLOW, BRANCH, READ = (
     "Branch: go on beside it, on a branch of your own",
     "Read only: look, and write nothing",
 )
-NO_SUMMARY, SUMMARIZE, FOCUSED, OWN = "No summary", "Summarize", "Summarize with a focus", "Write the summary yourself"
 
 
 class Start(Struct, frozen=True, kw_only=True):
@@ -225,6 +224,7 @@ class SessionApp(App[None]):
         assert desk is not None
         try:
             self._extensions = Extensions(desk, self.start.extensions)
+            self.chat.editor.claimed = self._extensions.fittings.shortcuts.__contains__
             await self._extensions.load()
         except SessionTreeError as error:
             self.chat.fail(error)
@@ -325,69 +325,41 @@ class SessionApp(App[None]):
         shortcut = shortcuts.get(event.key)
         if shortcut is not None:
             event.stop()
+            event.prevent_default()
             try:
                 await shortcut.run()
             except SessionTreeError as error:
                 self.chat.fail(error)
 
     async def choose_entry(self) -> EntryId | None:
-        from sessiontree.commands.text import short
-        from sessiontree.core.outline import calls_of_results, outline, row_text
+        """Have an entry chosen in the tree, for a command that needs one."""
+        from sessiontree.tui.tree import TreeScreen
 
         assert self.desk is not None
-        session = self.desk.session
-        calls = calls_of_results(session.tree)
-        rows = outline(session.tree, session.heads.leaf)
-        at = next((index for index, row in enumerate(rows) if row.active), 0)
-        lines = [f"{short(row.entry.id)}  {row.prefix}{row_text(row.entry, calls)}" for row in rows]
-        chosen = await self.ui.ask(Chooser("Which entry?", lines, at=at))
-        return None if chosen is None else rows[chosen].entry.id
+        choice = await self.ui.ask(TreeScreen(self.desk.session, summaries="none"))
+        return None if choice is None else choice.entry
 
-    async def travel(self, place: str | None) -> Done:
-        """Go to a place of the tree, asking first what is to become of what is left."""
+    async def travel(self) -> Done:
+        """Go to a place that is chosen in the tree. What runs is given up only once it is chosen."""
         from sessiontree.commands.command import Done
+        from sessiontree.tui.tree import TreeScreen
 
         desk = self.desk
         assert desk is not None
-        while True:
-            target = place or await self.choose_entry()
-            if target is None:
-                return Done()
-            options = await self._summary_of(target)
-            if options is not None:
-                break
-            if place is not None:
-                return Done()
+        summaries = "unasked" if self.start.settings.summary.skip_prompt else "ask"
+        choice = await self.ui.ask(TreeScreen(desk.session, summaries=summaries))
+        if choice is None:
+            return Done()
         if desk.running:
             desk.abort()
             await desk.agent.idle()
-        outcome = await desk.navigate(target, **options)
-        self.chat.do("")
-        if outcome.aborted:
-            return Done(text="aborted: everything is where it was")
-        return Done()
-
-    async def _summary_of(self, target: str) -> dict[str, Any] | None:
-        """How what is left by going to a place is to be summarized; `None` to go back."""
-        desk = self.desk
-        assert desk is not None
-        plan = desk.session.plan_navigate(target)
-        if not (plan.moves and plan.abandoned) or self.start.settings.summary.skip_prompt:
-            return {}
-        choice = await self.ui.select("Summarize what you leave?", [NO_SUMMARY, SUMMARIZE, FOCUSED, OWN])
-        match choice:
-            case "No summary":
-                return {}
-            case "Summarize":
-                return {"summarize": True}
-            case "Summarize with a focus":
-                focus = await self.ui.editor("What is the summary to dwell on?")
-                return None if focus is None else {"summarize": True, "custom_instructions": focus or None}
-            case "Write the summary yourself":
-                words = await self.ui.editor("What was done on the branch that you leave?")
-                return None if not words else {"summary": words}
-            case _:
-                return None
+        outcome = await desk.navigate(
+            desk.session.tree[choice.entry],
+            summarize=choice.summarize,
+            custom_instructions=choice.instructions,
+            summary=choice.summary,
+        )
+        return Done(text="aborted: everything is where it was" if outcome.aborted else "")
 
     async def pick_session(self) -> None:
         """Go over to another session."""

@@ -27,9 +27,8 @@ from sessiontree.tui.completion import Completer, mentioned
 from sessiontree.tui.dialogs import Line
 from sessiontree.tui.drafts import Draft, Drafts, History
 from sessiontree.tui.drawing import Pen
-from sessiontree.tui.editor import Choices, Editor
+from sessiontree.tui.editor import CHAT_BINDINGS, Choices, Editor
 from sessiontree.tui.footer import Footer, Taken, facts_of, taken
-from sessiontree.tui.keys import bind
 from sessiontree.tui.transcript import Transcript
 
 if TYPE_CHECKING:
@@ -59,20 +58,7 @@ class ChatScreen(Screen[None]):
     #queue { color: $muted; }
     """
     AUTO_FOCUS = "Editor"
-    BINDINGS: ClassVar[list[BindingType]] = [
-        bind("abort", "abort", priority=True),
-        bind("take_back", "take_back", priority=True),
-        bind("external_editor", "external_editor", priority=True),
-        bind("tree", "app.tree", priority=True),
-        bind("sessions", "app.sessions", priority=True),
-        bind("models", "app.command('/model')", priority=True),
-        bind("thinking", "thinking", priority=True),
-        bind("unfold", "unfold", priority=True),
-        bind("browse", "browse", priority=True),
-        bind("page_up", "page(-1)", priority=True),
-        bind("page_down", "page(1)", priority=True),
-        bind("hotkeys", "app.command('/hotkeys')", priority=True),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = CHAT_BINDINGS
 
     if TYPE_CHECKING:
 

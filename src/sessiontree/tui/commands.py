@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 def app_commands(app: SessionApp) -> Registry:
     """The commands of all front ends, with the app's own."""
 
+    shared = {command.name: command for command in builtin_commands()}
+    go_by_name, resume_by_name = shared["tree"].run, shared["resume"].run
+
     async def tree(desk: Desk, args: Sequence[str]) -> Done:
-        return await app.travel(args[0] if args else None)
+        return await go_by_name(desk, args) or Done() if args else await app.travel()
 
     async def hotkeys(desk: Desk, args: Sequence[str]) -> Done:
         app.show_hotkeys()
         return Done()
-
-    shared = {command.name: command for command in builtin_commands()}
-    resume_by_name = shared["resume"].run
 
     async def resume(desk: Desk, args: Sequence[str]) -> Done:
         if args:

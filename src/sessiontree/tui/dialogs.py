@@ -36,16 +36,16 @@ class Dialog(ModalScreen[T | None]):
     DEFAULT_CSS = """
     Dialog { align: center bottom; background: $background 40%; }
     Dialog > .panel {
-        width: 100%; height: auto; max-height: 70%;
+        width: 100%; height: auto; max-height: 95%;
         background: $surface; border-top: heavy $primary; padding: 0 2;
     }
     Dialog .title { text-style: bold; height: auto; }
     Dialog .hint { color: $muted; height: auto; margin-top: 1; }
     Dialog OptionList, Dialog OptionList:focus {
-        background: $surface; border: none; height: auto; max-height: 16; padding: 0;
+        background: $surface; border: none; height: auto; max-height: 50vh; padding: 0;
     }
     Dialog Input, Dialog Input:focus { border: none; background: $surface; height: 1; padding: 0; margin: 0; }
-    Dialog TextArea, Dialog TextArea:focus { border: none; background: $surface; height: 10; padding: 0; }
+    Dialog TextArea, Dialog TextArea:focus { border: none; background: $surface; height: 40vh; padding: 0; }
     Dialog OptionList > .option-list--option-highlighted { background: $panel; text-style: bold; }
     Dialog:nocolor OptionList > .option-list--option-highlighted { text-style: reverse; }
     """
@@ -212,8 +212,7 @@ class Page(Dialog[None]):
     """Something to read, such as a table; any key that does not scroll closes it."""
 
     DEFAULT_CSS = """
-    Page > .panel { max-height: 90%; }
-    Page VerticalScroll { height: auto; max-height: 30; scrollbar-size-vertical: 1; }
+    Page VerticalScroll { height: auto; max-height: 70vh; scrollbar-size-vertical: 1; }
     Page .text { width: auto; }
     """
     HINT = "↑ ↓ scroll · esc closes"

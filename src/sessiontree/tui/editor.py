@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rich.style import Style
@@ -25,6 +25,22 @@ LONG_LINES, LONG_LETTERS = 10, 1500
 """A paste that is longer stands as one word in the editor."""
 SHOWN = 8
 """How many choices are seen at once."""
+
+CHAT_BINDINGS: list[BindingType] = [
+    bind("abort", "screen.abort"),
+    bind("take_back", "screen.take_back"),
+    bind("external_editor", "screen.external_editor"),
+    bind("tree", "app.tree"),
+    bind("sessions", "app.sessions"),
+    bind("models", "app.command('/model')"),
+    bind("thinking", "screen.thinking"),
+    bind("unfold", "screen.unfold"),
+    bind("browse", "screen.browse"),
+    bind("page_up", "screen.page(-1)"),
+    bind("page_down", "screen.page(1)"),
+    bind("hotkeys", "app.command('/hotkeys')"),
+]
+"""What keys do in the whole chat. The editor has them too: they win over its own."""
 
 
 class Choices(Widget):
@@ -77,14 +93,15 @@ class Editor(TextArea):
     Editor.-shell:focus { border-top: solid $warning; border-bottom: solid $warning; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
-        bind("submit", "submit", priority=True),
-        bind("follow_up", "follow_up", priority=True),
-        bind("newline", "newline", priority=True),
-        bind("complete", "complete", priority=True),
-        bind("previous", "previous", priority=True),
-        bind("next", "next", priority=True),
-        bind("clear", "clear", priority=True),
-        bind("leave", "leave", priority=True),
+        bind("submit", "submit"),
+        bind("follow_up", "follow_up"),
+        bind("newline", "newline"),
+        bind("complete", "complete"),
+        bind("previous", "previous"),
+        bind("next", "next"),
+        bind("clear", "clear"),
+        bind("leave", "leave"),
+        *CHAT_BINDINGS,
     ]
 
     if TYPE_CHECKING:
@@ -119,6 +136,8 @@ class Editor(TextArea):
             placeholder="Say something, or / for commands, ! for the shell",
         )
         self.completer: Completer | None = None
+        self.claimed: Callable[[str], bool] = lambda key: False
+        """Which keys extensions have: they win over those that only move the cursor."""
         self._choices = choices
         self._pastes: dict[str, str] = {}
         self._history: list[str] = []
@@ -225,6 +244,20 @@ class Editor(TextArea):
         return row, len(before) - (before.rfind("\n") + 1)
 
     # Keys
+
+    async def _on_key(self, event: events.Key) -> None:
+        """Do what a key is bound to here and now.
+
+        Textual does so only when the key has come up to the app, by when letters that were typed after it may be in
+        the text already, or before it, those that were typed before may not be.
+        """
+        bound = self.screen.active_bindings.get(event.key)
+        if bound is not None and bound.binding.id is None and self.claimed(event.key):
+            return
+        if bound is not None and bound.enabled and not event.is_printable:
+            event.stop()
+            event.prevent_default()
+            await self.app.run_action(bound.binding.action, bound.node)
 
     def action_submit(self) -> None:
         if self.completing and self._choices.chosen != self._before[self._choices.offer.start :]:

@@ -98,13 +98,14 @@ class Footer(Widget):
         facts, width = self.facts, self.content_size.width
         if facts is None:
             return Text("")
-        here = [safe(facts.folder), safe(facts.name), f"on {safe(facts.branch)}"]
-        if facts.read_only:
-            here.append("read-only")
+        here = [safe(facts.name), f"on {safe(facts.branch)}"]
+        here += ["read-only"] if facts.read_only else []
+        here += [safe(facts.folder)]
         told = "  ".join(safe(text) for text in self.statuses.values())
         share = facts.filled / facts.window if facts.window else 0
         fill = f"{share:.0%} of {short_count(facts.window)}" if facts.window else ""
-        took = [f"{short_count(facts.taken.tokens)} tokens", f"${facts.taken.cost:.3f}"] if facts.taken.tokens else []
+        took = [f"{short_count(facts.taken.tokens)} tokens"] if facts.taken.tokens else []
+        took += [f"${facts.taken.cost:.3f}"] if facts.taken.cost else []
         thinking = f" · thinking {facts.thinking}" if facts.thinking != "off" else ""
         model = Text(f"{safe(facts.model) or self.model_note}{thinking}")
         below = Text(" · ".join(took))

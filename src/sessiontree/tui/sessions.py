@@ -180,7 +180,7 @@ class SessionsScreen(ModalScreen[str | None]):
         where = "all folders" if self._all else self._cwd
         kinds = [word for word, on in (("named", self._only_named), ("archived", self._archived)) if on]
         count = f"{len(self._shown)} of {len(self._rows)}"
-        self._title.say(" · ".join(["Sessions", where, *kinds, note or count]))
+        self._title.say(" · ".join(["Sessions", note or count, *kinds, where]))
 
     def _narrow(self) -> None:
         at = self._at
@@ -190,6 +190,8 @@ class SessionsScreen(ModalScreen[str | None]):
         files = [row.summary.file for row in self._shown]
         wanted = at.file if at is not None else self._own
         self._list.highlighted = files.index(wanted) if wanted in files else 0 if files else None
+        if not files:
+            self._preview.say("")
         self._say("" if self._shown else self._nothing())
 
     def _nothing(self) -> str:

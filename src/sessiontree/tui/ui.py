@@ -46,7 +46,7 @@ class AppUi:
         try:
             return await answered
         finally:
-            if not answered.done() and screen in self._app.screen_stack:
+            if answered.cancelled() and screen in self._app.screen_stack:
                 screen.dismiss(None)
 
     async def select(self, title: str, options: Sequence[str]) -> str | None:

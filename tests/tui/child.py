@@ -1,0 +1,25 @@
+"""The app in a process of its own, with a model that answers slowly from a script. Run with a session's file."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import sessiontree as st
+from sessiontree.model.base import Model
+from sessiontree.model.scripted import Delay, ScriptedModel
+from sessiontree.tui.app import SessionApp, Start
+
+MODEL = ScriptedModel([["The beginning of it. ", Delay(60), "The end."], "Second."])
+
+
+class Models:
+    def find(self, name: str | None = None) -> Model:
+        return MODEL
+
+    def names(self) -> list[str]:
+        return [MODEL.info.name]
+
+
+if __name__ == "__main__":
+    SessionApp(Start(session=st.open(sys.argv[1]), cwd=os.getcwd()), models=Models()).run()

@@ -1,0 +1,307 @@
+"""The app: the tree, choosers for what commands need, other processes, and what is kept of a session."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import sessiontree as st
+from sessiontree.config import Config, SummarySettings
+from sessiontree.model.base import ModelError
+from sessiontree.model.scripted import Delay
+from sessiontree.session import Session
+from sessiontree.tui.presence import Presence
+
+from .conftest import Running
+
+
+@pytest.fixture
+def talk(project: Path) -> Session:
+    """Two questions and their answers, and a branch beside the second."""
+    session = st.create("talk")
+    session.append(st.user("first question"))
+    session.append(st.assistant("first answer"))
+    here = session.heads.leaf
+    session.append(st.user("second question"))
+    session.append(st.assistant("second answer"))
+    session.create_branch("other", at=session.tree[here], current=False)
+    return session
+
+
+# The tree
+
+
+@pytest.mark.parametrize("keys", [("ctrl+t",), ("escape", "escape")])
+async def test_the_tree_is_one_key_away_and_a_choice_moves(
+    running: Running, talk: Session, keys: tuple[str, ...]
+) -> None:
+    async with running(session=talk) as app:
+        await app.press(*keys)
+        await app.shows("← active", "type to search")
+        await app.press("up", "enter")
+        await app.shows("What becomes of what you leave?")
+        await app.press("enter")
+        await app.until(lambda: app.editor.text == "second question")
+
+        assert "second answer" not in app.screen
+        assert [entry.type for entry in talk.head.path()] == ["session_info", "message", "message"]
+
+
+async def test_what_is_left_is_summarized(running: Running, talk: Session) -> None:
+    async with running("It was about seconds.", session=talk) as app:
+        await app.press("ctrl+t")
+        await app.shows("← active")
+        await app.press("up", "enter")
+        await app.shows("What becomes")
+        await app.press("down", "enter")
+        await app.shows("◆ summary of a branch that was left")
+
+        assert app.editor.text == "second question"
+        assert talk.tree[talk.heads.leaf or ""].type == "branch_summary"
+
+
+async def test_a_summary_that_fails_leaves_everything_where_it_was(running: Running, talk: Session) -> None:
+    before = talk.heads.leaf
+    async with running(ModelError("scripted:scripted", "auth", "no key"), session=talk) as app:
+        await app.press("ctrl+t")
+        await app.shows("← active")
+        await app.press("up", "ctrl+s")
+        await app.shows("✗ scripted:scripted: no key")
+
+        assert talk.heads.leaf == before
+        assert app.editor.text == ""
+        assert not app.chat._doing
+
+
+async def test_a_summary_can_be_aborted(running: Running, talk: Session) -> None:
+    before = talk.heads.leaf
+    async with running([Delay(30)], session=talk) as app:
+        await app.press("ctrl+t")
+        await app.shows("← active")
+        await app.press("up", "ctrl+s")
+        await app.shows("summarizing", "esc aborts")
+        await app.press("escape")
+        await app.shows("aborted: everything is where it was")
+
+        assert talk.heads.leaf == before
+
+
+async def test_what_runs_is_given_up_only_when_a_place_is_chosen(running: Running, talk: Session) -> None:
+    async with running(["Long ", Delay(30)], session=talk) as app:
+        await app.say("Go on")
+        await app.shows("Long")
+        await app.press("ctrl+t")
+        await app.shows("type to search")
+        assert app.app.desk.running
+        await app.press("escape")
+        assert app.app.desk.running
+        await app.press("ctrl+t")
+        await app.shows("type to search")
+        await app.press("home", "enter")
+        await app.shows("What becomes")
+        await app.press("enter")
+        await app.until(lambda: app.editor.text == "first question")
+
+        assert not app.app.desk.running
+
+
+async def test_the_question_of_a_summary_can_be_skipped(running: Running, talk: Session) -> None:
+    settings = Config(summary=SummarySettings(skip_prompt=True))
+    async with running(session=talk, settings=settings) as app:
+        await app.press("ctrl+t")
+        await app.shows("← active")
+        await app.press("up", "enter")
+        await app.until(lambda: app.editor.text == "second question")
+
+
+async def test_escape_twice_does_what_is_set(running: Running, talk: Session) -> None:
+    async with running(session=talk, settings=Config(double_escape="fork")) as app:
+        await app.press("escape", "escape")
+        await app.shows("Fork before which message?", "second question")
+        await app.press("escape")
+    async with running(session=st.create(), settings=Config(double_escape="none")) as app:
+        await app.press("escape", "escape")
+        await app.pilot.pause(0.1)
+        assert len(app.app.screen_stack) == 1
+
+
+async def test_escape_twice_in_a_text_is_nothing(running: Running, talk: Session) -> None:
+    async with running(session=talk) as app:
+        await app.type("words")
+        await app.press("escape", "escape")
+        await app.pilot.pause(0.1)
+        assert len(app.app.screen_stack) == 1
+
+
+# What commands need is chosen
+
+
+async def test_a_branch_is_chosen_from_the_list_of_branches(running: Running, talk: Session) -> None:
+    async with running(session=talk) as app:
+        await app.say("/branches")
+        await app.shows("Which branch?", "● main", "other")
+        await app.press("down", "enter")
+        await app.until(lambda: talk.heads.current == "other")
+        await app.shows("on other")
+
+
+async def test_what_a_command_requires_is_asked_for(running: Running, talk: Session) -> None:
+    async with running("What was done there.", session=talk) as app:
+        await app.say("/compare")
+        await app.shows("/compare: branch?", "other")
+        await app.press("enter")
+        await app.shows("tokens", "main", "other")
+        await app.say("/search")
+        await app.shows("/search: query?")
+        await app.press(*"second", "enter")
+        await app.shows("second question")
+        await app.say("/diff")
+        await app.shows("type to search")
+        await app.press("home", "enter")
+        await app.shows("from where they part")
+
+
+async def test_a_command_that_is_not_told_what_it_needs_does_nothing(running: Running, talk: Session) -> None:
+    async with running(session=talk) as app:
+        lines = len(talk.tree)
+        for line in ("/merge", "/cherry-pick", "/pop", "/fork", "/branches"):
+            await app.say(line)
+            await app.until(lambda: len(app.app.screen_stack) == 2)
+            await app.press("escape")
+            await app.until(lambda: len(app.app.screen_stack) == 1)
+
+        assert len(talk.tree) == lines
+
+
+async def test_a_fork_is_chosen_in_the_tree_and_is_another_session(running: Running, talk: Session) -> None:
+    file = talk.file
+    async with running(session=talk) as app:
+        await app.say("/fork")
+        await app.shows("type to search")
+        await app.press("up", "enter")
+        await app.until(lambda: app.app.desk.session.file != file)
+        await app.until(lambda: app.editor.text == "second question")
+        await app.shows("first answer")
+
+
+async def test_popping_goes_back_to_a_message_with_a_summary(running: Running, talk: Session) -> None:
+    async with running("In short.", session=talk) as app:
+        await app.say("/pop")
+        await app.shows("Go back to which message", "second question", "first question")
+        await app.press("enter")
+        await app.shows("◆ summary of a branch that was left")
+        assert app.editor.text == "second question"
+
+
+async def test_a_long_result_has_a_page_of_its_own(running: Running, talk: Session) -> None:
+    for number in range(60):
+        talk.label("HEAD", f"label {number}")
+        talk.append(st.user(f"more {number}"))
+    async with running(session=talk) as app:
+        await app.say("/label")
+        await app.shows("esc closes", "[label 0]")
+        await app.press("escape")
+        await app.until(lambda: len(app.app.screen_stack) == 1)
+
+
+# Others
+
+
+async def test_another_process_is_announced_and_can_be_followed(running: Running, talk: Session) -> None:
+    other = Presence(talk)
+    assert other.alone
+    async with running(session=st.open(talk.file), ready=False) as app:
+        await app.shows("Another process has this session open.")
+        await app.press("enter")
+        await app.until(app.app.ready.is_set)
+        talk.append(st.user("written elsewhere"))
+        await app.shows("written elsewhere")
+    other.leave()
+
+
+async def test_one_goes_on_beside_another_process_on_a_branch(running: Running, talk: Session) -> None:
+    other = Presence(talk)
+    async with running("Beside.", session=st.open(talk.file), ready=False) as app:
+        await app.shows("Another process")
+        await app.press("down", "enter")
+        await app.until(app.app.model_found.is_set)
+        await app.answered("On my own")
+        await app.shows("on beside-2", "Beside.")
+        talk.refresh()
+        assert talk.heads.current == "main"
+        assert "On my own" not in str([entry.raw for entry in talk.head.path()])
+    other.leave()
+
+
+async def test_one_only_reads_beside_another_process(running: Running, talk: Session) -> None:
+    other = Presence(talk)
+    async with running(session=st.open(talk.file), ready=False) as app:
+        await app.shows("Another process")
+        await app.press("down", "down", "enter")
+        await app.shows("read-only")
+        await app.until(app.app.model_found.is_set)
+        await app.say("Hello")
+        await app.shows("✗")
+    other.leave()
+
+
+async def test_what_others_write_is_noticed_and_shown(running: Running, talk: Session) -> None:
+    async with running(session=st.open(talk.file)) as app:
+        talk.append(st.user("from another program"))
+        await app.shows("▌ from another program", "another process writes")
+
+
+def test_a_mark_goes_away_with_its_process(talk: Session) -> None:
+    first = Presence(talk)
+    assert not Presence(talk).alone
+    first.leave()
+    assert Presence(talk).alone
+
+
+# What is kept
+
+
+async def test_a_new_session_in_which_nothing_was_said_is_not_kept(running: Running) -> None:
+    session = st.create()
+    async with running(session=session, fresh=True) as app:
+        await app.type("a draft")
+        await app.press("ctrl+c")
+        await app.press("ctrl+d")
+        await app.until(lambda: not app.app.is_running)
+
+    assert session.file is not None
+    assert not session.file.exists()
+
+
+async def test_a_new_session_in_which_something_was_said_is_kept(running: Running) -> None:
+    session = st.create()
+    async with running("Yes.", session=session, fresh=True) as app:
+        await app.answered("Hello")
+        await app.press("ctrl+d")
+        await app.until(lambda: not app.app.is_running)
+
+    assert session.file is not None
+    assert session.file.exists()
+
+
+async def test_a_session_is_chosen_at_the_start(running: Running, talk: Session, project: Path) -> None:
+    from sessiontree.model.scripted import ScriptedModel
+    from sessiontree.tui.app import SessionApp, Start
+
+    from .conftest import Driver, ScriptedModels
+
+    model = ScriptedModel()
+    app = SessionApp(Start(session=None, cwd=str(project)), models=ScriptedModels(model))
+    async with app.run_test(size=(100, 30)) as pilot:
+        driver = Driver(app, pilot, model)
+        await driver.shows("Sessions", "talk")
+        await driver.press("enter")
+        await driver.shows("second answer")
+
+
+async def test_damage_is_told(running: Running, talk: Session) -> None:
+    assert talk.file is not None
+    talk.file.write_bytes(talk.file.read_bytes() + b"{not json}\n")
+    async with running(session=st.open(talk.file)) as app:
+        await app.shows("✗ not an entry", "doctor` tells all")

@@ -1,0 +1,123 @@
+"""Blocks as lines: Markdown in pieces, folding, and nothing that a terminal would obey."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sessiontree.tui.blocks import Block, Blocks, call_line
+from sessiontree.tui.drawing import Pen, pieces
+from sessiontree.tui.theme import DARK, LIGHT, look
+
+PEN = Pen(look(DARK))
+HOSTILE = "\x1b]0;owned\x07\x1b]52;c;aGk=\x07\x1b[2J\x9b31m\u202e\r\x08\x7f"
+
+
+def drawn(block: Block, width: int = 60, unfolded: bool = False) -> str:
+    return "\n".join(strip.text.rstrip() for strip in PEN.lines(block, width, unfolded))
+
+
+def test_pieces_end_at_blank_lines_outside_of_fences_and_lists() -> None:
+    words = "one\ntwo\n\n- a\n\n  b\n\n```\ncode\n\nmore\n```\n\nend\n"
+
+    assert [piece.strip() for piece in pieces(words)] == ["one\ntwo", "- a\n\n  b", "```\ncode\n\nmore\n```", "end"]
+
+
+@given(st.lists(st.sampled_from(["word", "", "- item", "  deep", "```", "~~~~", "# head", "1. n", "> q", "| a |"])))
+def test_pieces_lose_no_word(lines: list[str]) -> None:
+    words = "\n".join(lines)
+
+    assert [line for piece in pieces(words) for line in piece.split("\n") if line.strip()] == [
+        line for line in lines if line.strip()
+    ]
+
+
+def test_only_the_last_piece_is_drawn_again_while_an_answer_comes() -> None:
+    block = Block("answer", text="first\n\nsecond")
+    drawn(block)
+    first = block.drawn["pieces"][0][1]
+
+    block.text += " grows\n\nthird"
+    block.changed()
+    assert drawn(block) == "  first\n\n  second grows\n\n  third"
+    assert block.drawn["pieces"][0][1] is first
+
+
+def test_markdown_is_drawn_and_html_is_shown_as_it_stands() -> None:
+    shown = drawn(Block("answer", text="# Head\n\n**bold** <b>tag</b> [link](http://example.org)\n\n```py\nx = 1\n```"))
+
+    assert shown == "  Head\n\n  bold <b>tag</b> link (http://example.org)\n\n  │ x = 1"
+
+
+def test_numbers_of_a_list_go_on_in_the_next_piece() -> None:
+    assert "3" in drawn(Block("answer", text="1. one\n2. two\n\n```\nx\n```\n\n3. three"))
+
+
+@pytest.mark.parametrize("kind", ["user", "answer", "thought", "tool", "summary", "custom", "note", "told", "error"])
+@pytest.mark.parametrize("unfolded", [False, True])
+def test_nothing_that_a_terminal_obeys_is_drawn(kind: str, unfolded: bool) -> None:
+    text = f"{HOSTILE}\n\n```sh\n{HOSTILE}\n```\n\n[{HOSTILE}](http://x{HOSTILE})"
+    for block in (Block(kind, head=HOSTILE, text=text), Block(kind, head=HOSTILE, text=text, state="live", diff=True)):
+        for strip in PEN.lines(block, 50, unfolded):
+            assert not any(ord(letter) < 32 or 0x7F <= ord(letter) <= 0x9F for letter in strip.text)
+            assert "\u202e" not in strip.text
+            for segment in strip:
+                assert segment.control is None
+                assert segment.style is None or segment.style.link is None
+
+
+@pytest.mark.parametrize("kind", ["user", "answer", "thought", "tool", "summary", "custom", "note", "told", "error"])
+@given(text=st.text(max_size=300), width=st.integers(20, 100), unfolded=st.booleans())
+def test_no_line_is_longer_than_the_width(kind: str, text: str, width: int, unfolded: bool) -> None:
+    block = Block(kind, head=text, text=text)
+
+    assert all(strip.cell_length <= width for strip in PEN.lines(block, width, unfolded))
+
+
+def test_output_is_folded_to_its_end_where_the_end_tells_more() -> None:
+    lines = "\n".join(map(str, range(100)))
+
+    assert drawn(Block("tool", head="$ seq", text=lines, tail=True)).split("\n")[1:3] == ["  … 95 more lines", "  95"]
+    assert drawn(Block("tool", head="read a", text=lines)).split("\n")[-1] == "  … 95 more lines"
+    assert "more lines" not in drawn(Block("tool", head="read a", text=lines), unfolded=True)
+
+
+def test_a_block_set_by_hand_does_not_follow_the_others() -> None:
+    block = Block("tool", head="x", text="\n".join("abcdefghij"), unfolded=True)
+
+    assert "more lines" not in drawn(block)
+    block.unfolded = False
+    assert "more lines" in drawn(block, unfolded=True)
+
+
+def test_both_themes_draw_the_same_words() -> None:
+    block = Block("answer", text="# a\n\n`b`")
+    words = [strip.text for strip in PEN.lines(block, 40, False)]
+
+    assert [strip.text for strip in Pen(look(LIGHT)).lines(block, 40, False)] == words
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "line"),
+    [
+        ("bash", {"command": "ls -l"}, "$ ls -l"),
+        ("read", {"path": "a.py", "offset": 10}, "read a.py offset=10"),
+        ("edit", {"path": "a.py", "old_text": "x", "new_text": "y"}, "edit a.py"),
+        ("grep", {"pattern": "def", "path": "src"}, "grep src pattern=def"),
+        ("odd", "no object", "odd"),
+        ("odd", {}, "odd"),
+    ],
+)
+def test_a_call_in_one_line(name: str, arguments: object, line: str) -> None:
+    assert call_line(name, arguments) == line
+
+
+def test_a_call_without_a_result_says_so() -> None:
+    import sessiontree as tree
+
+    session = tree.memory()
+    session.append(tree.assistant([{"type": "toolCall", "id": "c", "name": "bash", "arguments": {"command": "ls"}}]))
+
+    (block,) = Blocks().of(session.head.path())
+    assert (block.state, block.text) == ("failed", "(there is no result)")

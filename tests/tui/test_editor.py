@@ -1,0 +1,151 @@
+"""The editor: history, completion, long pastes, lines, and undo."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from textual import events
+
+import sessiontree as st
+from sessiontree.tui.completion import mentioned, ranked
+from sessiontree.tui.drafts import Drafts
+
+from .conftest import Running
+
+
+@pytest.mark.parametrize("keys", [("ctrl+j",), ("shift+enter",), ("\\", "enter")])
+async def test_there_are_several_keys_for_a_new_line(running: Running, keys: tuple[str, ...]) -> None:
+    async with running() as app:
+        await app.type("one")
+        await app.press(*keys)
+        await app.type("two")
+
+        assert app.editor.text == "one\ntwo"
+
+
+async def test_up_goes_through_what_was_said_before_and_down_comes_back(running: Running) -> None:
+    async with running("a", "b") as app:
+        await app.answered("first")
+        await app.answered("second")
+        await app.type("typed")
+
+        await app.press("up")
+        assert app.editor.text == "second"
+        await app.press("up")
+        assert app.editor.text == "first"
+        await app.press("up")
+        assert app.editor.text == "first"
+        await app.press("down", "down")
+        assert app.editor.text == "typed"
+
+
+async def test_up_moves_within_a_text_of_several_lines_first(running: Running) -> None:
+    async with running("a") as app:
+        await app.answered("said")
+        await app.type("one\ntwo")
+        await app.press("up")
+        assert app.editor.cursor_location[0] == 0
+        assert app.editor.text == "one\ntwo"
+        await app.press("up")
+        assert app.editor.text == "said"
+
+
+async def test_the_history_is_there_in_the_next_session(running: Running, home: Path) -> None:
+    async with running("a") as app:
+        await app.answered("remembered")
+    async with running() as app:
+        await app.press("up")
+        assert app.editor.text == "remembered"
+    assert (home / ".sessiontree" / "history.jsonl").stat().st_mode & 0o777 == 0o600
+
+
+async def test_commands_are_completed_with_what_they_do(running: Running) -> None:
+    async with running() as app:
+        await app.press("/", "t", "h")
+        await app.shows("› /thinking", "thinks before it answers")
+        await app.press("tab")
+        assert app.editor.text == "/thinking "
+        await app.shows("› off", "  minimal")
+        await app.press("down", "tab")
+        assert app.editor.text == "/thinking minimal "
+
+
+async def test_enter_runs_the_command_that_is_chosen(running: Running) -> None:
+    async with running() as app:
+        await app.press("/", "s", "e", "s", "s")
+        await app.shows("› /session")
+        await app.press("enter")
+        await app.shows("entries", "0 messages")
+
+
+async def test_escape_closes_the_choices_and_nothing_else(running: Running) -> None:
+    async with running() as app:
+        await app.press("/", "t")
+        await app.shows("› /")
+        await app.press("escape")
+        assert not app.editor.completing
+        assert app.editor.text == "/t"
+
+
+async def test_files_are_completed_behind_an_at_sign(running: Running, project: Path) -> None:
+    (project / "src").mkdir()
+    for name in ("src/server.py", "src/main.py", "with blank.txt"):
+        (project / name).write_text("")
+    async with running() as app:
+        await app.type("look at @serv")
+        await app.shows("› @src/server.py")
+        await app.press("enter")
+        assert app.editor.text == "look at @src/server.py "
+        await app.type("and @blank")
+        await app.shows('› @"with blank.txt"')
+        await app.press("tab")
+        assert app.editor.text == 'look at @src/server.py and @"with blank.txt" '
+
+
+async def test_a_long_paste_stands_as_one_word_and_is_said_in_full(running: Running) -> None:
+    pasted = "\r\n".join(f"line {number}" for number in range(40))
+    async with running("Long.") as app:
+        await app.type("See: ")
+        app.editor.post_message(events.Paste(pasted))
+        await app.shows("[paste 1: 40 lines, 309 characters]")
+        draft = Drafts(app.app.desk.session)
+        await app.until(lambda: "line 39" in str(draft.read().pastes))
+        await app.press("enter")
+        await app.until(lambda: app.model.requests)
+        await app.idle()
+
+        assert app.model.requests[0].messages[-1]["content"] == f"See: {pasted}".replace("\r\n", "\n")
+
+
+async def test_a_short_paste_is_text_without_control_characters(running: Running) -> None:
+    async with running() as app:
+        app.editor.post_message(events.Paste("a\x1b[31mb\nc"))
+        await app.until(lambda: app.editor.text == "a\\x1b[31mb\nc")
+
+
+async def test_undo_and_redo(running: Running) -> None:
+    async with running() as app:
+        await app.press(*"word")
+        await app.press("ctrl+z")
+        assert app.editor.text == ""
+        await app.press("ctrl+y")
+        assert app.editor.text == "word"
+
+
+async def test_what_is_typed_before_the_session_is_open_is_said_once_it_is(running: Running) -> None:
+    session = st.create()
+    async with running("Early.", session=session, ready=False) as app:
+        await app.say("Quick")
+        await app.shows("Early.")
+
+
+def test_files_whose_name_begins_so_come_first() -> None:
+    paths = ["a/deep/app.py", "app.py", "map/p.txt", "zapp.py"]
+
+    assert ranked(paths, "app") == ["app.py", "a/deep/app.py", "zapp.py", "map/p.txt"]
+    assert ranked(paths, "nothing") == []
+
+
+def test_files_are_named_with_and_without_quotes() -> None:
+    assert mentioned('see @a.py, @"b c.png" and me@example.org @d') == ["a.py,", "b c.png", "d"]

@@ -1,0 +1,154 @@
+"""The session picker: what it lists, how it searches, and what it does to sessions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import sessiontree as st
+from sessiontree.index.reading import SessionSummary
+from sessiontree.tui.sessions import threaded
+
+from .conftest import Running
+
+
+@pytest.fixture
+def three(project: Path) -> list[str]:
+    """Files of three sessions: one with a name, one forked from it, one without a name."""
+    with st.create("Named work") as named:
+        named.append(st.user("how do caches work"))
+        named.append(st.assistant("by remembering zebras"))
+        with st.fork(named) as forked:
+            forked.append(st.user("and tables?"))
+    with st.create() as plain:
+        plain.append(st.user("something else entirely"))
+    return [str(session.file) for session in (named, forked, plain)]
+
+
+async def test_sessions_are_listed_with_forks_below_what_they_came_from(running: Running, three: list[str]) -> None:
+    async with running() as app:
+        await app.press("ctrl+r")
+        await app.shows("Named work", "something else entirely", "└")
+        lines = [line for line in app.screen.split("\n") if "messages" in line]
+        at = next(index for index, line in enumerate(lines) if "Named work" in line and "└" not in line)
+        assert "└" in lines[at + 1]
+
+
+async def test_one_opens_a_session_and_is_in_it(running: Running, three: list[str]) -> None:
+    async with running() as app:
+        await app.press("ctrl+r")
+        await app.shows("something else entirely")
+        await app.press(*"entirely")
+        await app.until(lambda: "Named" not in app.screen)
+        await app.press("enter")
+        await app.until(lambda: str(app.app.desk.session.file) == three[2])
+        await app.shows("▌ something else entirely")
+
+
+async def test_what_was_said_inside_is_searched_too(running: Running, three: list[str]) -> None:
+    async with running() as app:
+        await app.press("ctrl+r")
+        await app.shows("something else")
+        await app.press(*"zebras")
+        await app.until(lambda: "2 of" in app.screen and "something else" not in app.screen)
+        await app.shows("Named work")
+
+
+async def test_a_session_is_previewed(running: Running, three: list[str]) -> None:
+    async with running(size=(140, 30)) as app:
+        await app.press("ctrl+r")
+        await app.shows("Named work")
+        await app.press(*"Named")
+        await app.shows("by remembering zebras")
+
+
+async def test_only_named_ones(running: Running, three: list[str]) -> None:
+    async with running() as app:
+        await app.press("ctrl+r")
+        await app.shows("something else")
+        await app.press("ctrl+n")
+        await app.until(lambda: "something else" not in app.screen)
+        await app.shows("Named work", "named")
+
+
+async def test_all_folders(running: Running, three: list[str], tmp_path: Path) -> None:
+    with st.create("Elsewhere", cwd=tmp_path) as other:
+        other.append(st.user("hi"))
+    async with running() as app:
+        await app.press("ctrl+r")
+        await app.shows("Named work")
+        assert "Elsewhere" not in app.screen
+        await app.press("tab")
+        await app.shows("Elsewhere", "all folders")
+
+
+async def test_renaming(running: Running, three: list[str]) -> None:
+    async with running() as app:
+        await app.press("ctrl+r")
+        await app.shows("something else")
+        await app.press(*"entirely")
+        await app.until(lambda: "Named" not in app.screen)
+        await app.press("ctrl+r")
+        await app.shows("Name of the session")
+        await app.press(*"Fresh", "enter")
+        await app.until(lambda: st.open(three[2]).name == "Fresh")
+
+
+async def test_archiving_and_bringing_back(running: Running, three: list[str]) -> None:
+    async with running() as app:
+        await app.press("ctrl+r")
+        await app.shows("something else")
+        await app.press(*"entirely")
+        await app.until(lambda: "Named" not in app.screen)
+        await app.press("ctrl+s")
+        await app.until(lambda: Path(f"{three[2]}.archived").exists() and "else entirely" not in app.screen)
+        await app.press("ctrl+a")
+        await app.shows("something else entirely")
+        await app.press("ctrl+s")
+        await app.until(lambda: not Path(f"{three[2]}.archived").exists())
+
+
+async def test_deleting_asks_first(running: Running, three: list[str]) -> None:
+    async with running() as app:
+        await app.press("ctrl+r")
+        await app.shows("something else")
+        await app.press(*"entirely")
+        await app.until(lambda: "Named" not in app.screen)
+        await app.press("ctrl+x")
+        await app.shows("Delete this session?")
+        await app.press("enter")
+        assert Path(three[2]).exists()
+        await app.press("ctrl+x")
+        await app.shows("Delete this session?")
+        await app.press("y")
+        await app.until(lambda: not Path(three[2]).exists())
+
+
+async def test_the_open_session_is_not_deleted(running: Running, three: list[str]) -> None:
+    async with running(session=st.open(three[0])) as app:
+        await app.press("ctrl+r")
+        await app.shows("● ")
+        await app.press("ctrl+x")
+        await app.shows("it is not deleted")
+        assert Path(three[0]).exists()
+
+
+async def test_escape_clears_the_search_and_then_leaves(running: Running, three: list[str]) -> None:
+    async with running() as app:
+        await app.press("ctrl+r")
+        await app.shows("Named work")
+        await app.press(*"xyzzy")
+        await app.shows("nothing matches")
+        await app.press("escape")
+        await app.shows("Named work")
+        await app.press("escape")
+        await app.until(lambda: len(app.app.screen_stack) == 1)
+
+
+def test_forks_in_a_circle_are_all_listed() -> None:
+    a = SessionSummary(id="a", file="/a", parent_session="/b")
+    b = SessionSummary(id="b", file="/b", parent_session="/a")
+    own = SessionSummary(id="c", file="/c", parent_session="/c")
+
+    assert {row.summary.id for row in threaded([a, b, own])} == {"a", "b", "c"}

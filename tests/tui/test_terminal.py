@@ -1,0 +1,231 @@
+"""The app in real terminals: typed at, killed while an answer comes, come back to, and given hostile text."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import re
+import select
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyte
+import pytest
+
+import sessiontree as st
+from sessiontree.core.entries import CustomMessage
+from sessiontree.session import Session
+
+ROOT = Path(__file__).parents[2]
+SECONDS = 20.0
+HOSTILE = (
+    "\x1b]0;owned\x07 \x1b]52;c;b3duZWQ=\x07 \x1b[2J \x1bc \x9b2J \x9d0;owned\x9c \x1bPq\x1b\\ \u202eevil \r back\x08"
+)
+
+
+@pytest.fixture
+def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Session:
+    folder = tmp_path / "project"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    session = st.create("a talk")
+    session.append(st.user("what was said before"))
+    session.close()
+    return session
+
+
+def command(session: Session) -> list[str]:
+    return [sys.executable, "-m", "tests.tui.child", str(session.file)]
+
+
+class Terminal:
+    """A process on a terminal that is emulated here."""
+
+    def __init__(self, session: Session, **environment: str) -> None:
+        self.screen = pyte.Screen(80, 24)
+        self._stream = pyte.ByteStream(self.screen)
+        self.raw = b""
+        self._fd, other = pty.openpty()
+        fcntl.ioctl(other, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+        env = {**os.environ, "TERM": "xterm-256color", "COLORTERM": "truecolor", "PYTHONPATH": str(ROOT), **environment}
+        self.process = subprocess.Popen(
+            command(session), stdin=other, stdout=other, stderr=other, env=env, start_new_session=True
+        )
+        os.close(other)
+
+    def type(self, keys: bytes) -> None:
+        os.write(self._fd, keys)
+
+    def shows(self, *words: str) -> None:
+        """Read until all of these are on the screen."""
+        until = time.monotonic() + SECONDS
+        while not all(word in self.text for word in words):
+            left = until - time.monotonic()
+            assert left > 0, f"it was not shown; the screen is\n{self.text}"
+            if select.select([self._fd], [], [], min(left, 0.2))[0]:
+                self._read()
+
+    def _read(self) -> None:
+        try:
+            data = os.read(self._fd, 1 << 16)
+        except OSError:  # the process has ended
+            return
+        self.raw += data
+        self._stream.feed(data)
+
+    def ends(self) -> None:
+        until = time.monotonic() + SECONDS
+        while self.process.poll() is None and time.monotonic() < until:
+            if select.select([self._fd], [], [], 0.1)[0]:
+                self._read()
+        assert self.process.poll() is not None
+
+    @property
+    def text(self) -> str:
+        return "\n".join(self.screen.display)
+
+    def kill(self) -> None:
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+    def close(self) -> None:
+        self.kill()
+        os.close(self._fd)
+
+
+@pytest.fixture
+def terminals() -> Iterator[list[Terminal]]:
+    opened: list[Terminal] = []
+    yield opened
+    for terminal in opened:
+        terminal.close()
+
+
+def test_one_types_is_killed_and_comes_back_to_the_same_place(session: Session, terminals: list[Terminal]) -> None:
+    first = Terminal(session)
+    terminals.append(first)
+    first.shows("what was said before", "on main", "scripted")
+    first.type(b"Tell me\r")
+    first.shows("The beginning of it.")
+    first.type(b"wait, also\r")
+    first.shows("wait, also", "alt+up")
+    first.type(b"half a thou")
+    first.shows("half a thou")
+    time.sleep(0.6)
+    first.kill()
+
+    second = Terminal(session)
+    terminals.append(second)
+    second.shows("what was said before", "Tell me", "wait, also", "half a thou")
+    second.type(b"\x03\x04")
+    second.ends()
+    assert second.process.returncode == 0
+    assert "?1049l" in second.raw.decode("latin-1")
+
+
+def test_hostile_text_does_nothing_to_the_terminal(session: Session, terminals: list[Terminal]) -> None:
+    with st.open(str(session.file)) as opened:
+        opened.rename(f"name {HOSTILE}")
+        opened.append(st.user(f"user {HOSTILE}"))
+        opened.append(
+            st.assistant(f"# answer {HOSTILE}\n\n`{HOSTILE}`\n\n[a](http://x/{HOSTILE})\n\n[@click=app.quit]x[/]")
+        )
+        opened.append(CustomMessage(custom_type=f"kind {HOSTILE}", content=HOSTILE))
+    terminal = Terminal(session)
+    terminals.append(terminal)
+    terminal.shows("x[/]", "scripted")
+    terminal.type(b"\x14")
+    terminal.shows("← active")
+    terminal.type(b"\x1b")
+    time.sleep(0.7)
+    terminal.type(b"\x12")
+    terminal.shows("Sessions", "name")
+    terminal.type(b"\x1b")
+    time.sleep(0.7)
+    terminal.type(b"\x04")
+    terminal.ends()
+
+    assert "owned" not in terminal.screen.title
+    assert b"\x1b]0;owned" not in terminal.raw
+    assert b"\x1b]52" not in terminal.raw
+    assert b"\x1bc" not in terminal.raw
+    assert b"\x1bP" not in terminal.raw.replace(b"\x1bP=", b"").replace(b"\x1bP>|", b"")
+    assert "\u202e" not in terminal.raw.decode("utf-8", "replace")
+    assert b"\xc2\x9b" not in terminal.raw
+    assert b"\x1b]8;" not in terminal.raw
+
+
+def test_without_colour_there_are_no_colours(session: Session, terminals: list[Terminal]) -> None:
+    terminal = Terminal(session, NO_COLOR="1")
+    terminals.append(terminal)
+    terminal.shows("what was said before", "scripted")
+    terminal.type(b"/mod")
+    terminal.shows("/model")
+    terminal.type(b"\x03\x04")
+    terminal.ends()
+
+    codes = {
+        code
+        for found in re.findall(rb"\x1b\[([\d;]*)m", terminal.raw)
+        for code in re.sub(rb"(?:38|48);(?:2;\d+;\d+;\d+|5;\d+)", b"colour", found).split(b";")
+    }
+    assert b"colour" not in codes
+    assert not any(
+        (code.isdigit() and 30 <= int(code) <= 38) or (code.isdigit() and 40 <= int(code) <= 48) for code in codes
+    )
+
+
+def test_the_external_editor_gives_its_text_back(session: Session, terminals: list[Terminal], tmp_path: Path) -> None:
+    script = tmp_path / "editor"
+    script.write_text("#!/bin/sh\necho 'and more' >> \"$1\"\n")
+    script.chmod(0o755)
+    terminal = Terminal(session, EDITOR=str(script), VISUAL="")
+    terminals.append(terminal)
+    terminal.shows("scripted")
+    terminal.type(b"begun")
+    terminal.shows("begun")
+    terminal.type(b"\x07")
+    terminal.shows("and more")
+
+
+@pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not here")
+def test_in_tmux_one_types_aborts_and_quits(session: Session, tmp_path: Path) -> None:
+    def tmux(*arguments: str) -> str:
+        made = subprocess.run(
+            ["tmux", "-S", str(tmp_path / "socket"), *arguments],
+            capture_output=True, text=True, check=True, env={**os.environ, "PYTHONPATH": str(ROOT)},
+        )  # fmt: skip
+        return made.stdout
+
+    def shows(*words: str) -> None:
+        until = time.monotonic() + SECONDS
+        while not all(word in (text := tmux("capture-pane", "-p", "-t", "app")) for word in words):
+            assert time.monotonic() < until, text
+            time.sleep(0.05)
+
+    tmux("new-session", "-d", "-s", "app", "-x", "80", "-y", "24", *command(session))
+    try:
+        shows("what was said before", "scripted")
+        tmux("send-keys", "-t", "app", "Hello", "Enter")
+        shows("The beginning of it.", "working")
+        tmux("send-keys", "-t", "app", "Escape")
+        shows("aborted")
+        tmux("send-keys", "-t", "app", "C-d")
+        until = time.monotonic() + SECONDS
+        while (
+            subprocess.run(["tmux", "-S", str(tmp_path / "socket"), "has-session"], capture_output=True).returncode == 0
+        ):
+            assert time.monotonic() < until
+            time.sleep(0.05)
+    finally:
+        subprocess.run(["tmux", "-S", str(tmp_path / "socket"), "kill-server"], capture_output=True, check=False)
+    assert [entry.type for entry in st.open(str(session.file)).head.path()][-2:] == ["message", "message"]

@@ -1,0 +1,175 @@
+"""What extensions and commands ask and tell in the app: dialogs, statuses, components, renderers, shortcuts."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from textual.screen import ModalScreen
+from textual.widgets import Button, Static
+
+import sessiontree as st
+from sessiontree.core.entries import CustomMessage
+
+from .conftest import Driver, Running
+
+
+def asked(app: Driver, question: Any) -> asyncio.Task[Any]:
+    """A question that is open."""
+    return asyncio.create_task(question)
+
+
+async def test_one_of_several_is_chosen_by_searching(running: Running) -> None:
+    async with running() as app:
+        answer = asked(app, app.app.ui.select("Which?", ["apple pie", "plum cake", "apple cake"]))
+        await app.shows("Which?", "apple pie", "plum cake")
+        await app.press(*"cake", "space", *"app")
+        await app.until(lambda: "plum" not in app.screen)
+        await app.press("enter")
+
+        assert await answer == "apple cake"
+
+
+@pytest.mark.parametrize("key", ["escape", "ctrl+c"])
+async def test_a_question_that_is_left_has_no_answer(running: Running, key: str) -> None:
+    async with running() as app:
+        for question in (app.app.ui.select("Q", ["a"]), app.app.ui.input("Q"), app.app.ui.editor("Q")):
+            answer = asked(app, question)
+            await app.until(lambda: len(app.app.screen_stack) == 2)
+            await app.press(key)
+            assert await answer is None
+
+
+@pytest.mark.parametrize(("key", "default", "yes"), [("y", False, True), ("n", True, False), ("enter", True, True)])
+async def test_something_is_confirmed_or_not(running: Running, key: str, default: bool, yes: bool) -> None:
+    async with running() as app:
+        answer = asked(app, app.app.ui.confirm("Really?", "It is [bold]serious[/].", default=default))
+        await app.shows("Really?", "It is [bold]serious[/].")
+        await app.press(key)
+
+        assert await answer is yes
+
+
+async def test_a_line_and_a_text_are_asked_for(running: Running) -> None:
+    async with running() as app:
+        answer = asked(app, app.app.ui.input("Name?", placeholder="such as Ann"))
+        await app.shows("such as Ann")
+        await app.press(*"Bob", "enter")
+        assert await answer == "Bob"
+
+        answer = asked(app, app.app.ui.editor("Text?", "one"))
+        await app.shows("Text?", "one")
+        await app.press("enter", *"two", "ctrl+s")
+        assert await answer == "one\ntwo"
+
+
+async def test_a_question_goes_away_with_whoever_asked_it(running: Running) -> None:
+    async with running() as app:
+        answer = asked(app, app.app.ui.select("Which?", ["a", "b"]))
+        await app.shows("Which?")
+        answer.cancel()
+        await app.until(lambda: len(app.app.screen_stack) == 1)
+
+
+async def test_statuses_are_in_the_footer_until_they_are_taken_away(running: Running) -> None:
+    async with running() as app:
+        app.app.ui.status("build", "building \x1b[31m")
+        await app.shows("building \\x1b[31m")
+        app.app.ui.status("build", None)
+        await app.until(lambda: "building" not in app.screen)
+
+
+async def test_a_thread_may_tell_something(running: Running) -> None:
+    async with running() as app:
+        thread = threading.Thread(target=lambda: app.app.ui.notify("from [afar]", "warning"))
+        thread.start()
+        await app.shows("from [afar]")
+        thread.join()
+
+
+class Pick(ModalScreen[str]):
+    def compose(self) -> Any:
+        yield Button("press me")
+
+    def on_button_pressed(self) -> None:
+        self.dismiss("pressed")
+
+
+class Field(Static, can_focus=True):
+    def key_x(self) -> None:
+        self.screen.dismiss("x was pressed")
+
+
+async def test_a_screen_or_a_widget_of_an_extension_has_the_keyboard_until_it_is_done(running: Running) -> None:
+    async with running() as app:
+        answer = asked(app, app.app.ui.custom(Pick()))
+        await app.shows("press me")
+        await app.press("enter")
+        assert await answer == "pressed"
+
+        answer = asked(app, app.app.ui.custom(Field("my own")))
+        await app.shows("my own")
+        await app.press("x")
+        assert await answer == "x was pressed"
+
+        with pytest.raises(TypeError, match="int is no screen"):
+            await app.app.ui.custom(1)
+
+
+EXTENSION = """
+from rich.text import Text
+
+def setup(api):
+    api.register_renderer("plain", lambda entry: f"**shown** {entry.body.content}")
+    api.register_renderer("rich", lambda entry: Text("drawn by Rich \\x1b[2J"))
+    api.register_renderer("bad", lambda entry: 1 / 0)
+
+    @api.register_command("ask")
+    async def ask(text, ctx):
+        "Asks"
+        api.ui.notify(f"you chose {await ctx.ui.select('Colour?', ['red', 'blue'])}")
+
+    @api.register_shortcut("f7", help="says hello")
+    async def hello(ctx):
+        api.ui.notify("hello from f7")
+"""
+
+
+async def test_an_extension_renders_asks_and_has_keys(running: Running, project: Path) -> None:
+    (project / "mine.py").write_text(EXTENSION)
+    session = st.create()
+    for kind in ("plain", "rich", "bad"):
+        session.append(CustomMessage(custom_type=kind, content=f"words of {kind}"))
+    async with running(session=session, extensions=("mine.py",)) as app:
+        await app.shows("shown words of plain", "drawn by Rich \\x1b[2J", "words of bad", "its renderer failed")
+        await app.press("f7")
+        await app.shows("hello from f7")
+        await app.say("/ask")
+        await app.shows("Colour?")
+        await app.press("down", "enter")
+        await app.shows("you chose blue")
+        await app.press("f1")
+        await app.shows("Keys")
+        await app.press("end")
+        await app.shows("says hello (from mine)")
+
+
+async def test_an_extension_that_is_not_there_is_told(running: Running) -> None:
+    async with running(extensions=("nowhere.py",)) as app:
+        await app.shows("nowhere.py")
+
+
+async def test_keys_that_open_something(running: Running) -> None:
+    async with running() as app:
+        await app.press("ctrl+l")
+        await app.shows("Which model?", "scripted:other")
+        await app.press("escape")
+        await app.press("shift+tab")
+        await app.shows("thinking minimal")
+        await app.press("f1")
+        await app.shows("Keys")
+        await app.press("escape")
+        await app.until(lambda: len(app.app.screen_stack) == 1)
