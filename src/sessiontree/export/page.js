@@ -67,7 +67,7 @@
       const html = data.html[number] || articles.get(number).outerHTML;
       const words = html.slice(html.indexOf("</header>")).replace(/<summary>.*?<\/summary>|<[^>]*>/g, " ");
       const plain = words.replace(/&(#?\w+);/g, (all, name) => entities[name] || all);
-      texts[number] = folded(`${data.row[number]} ${data.label[number] || ""} ${(data.heads[number] || []).join(" ")} ${plain}`);
+      texts[number] = folded(`${data.speaker[number]} ${data.row[number]} ${data.label[number] || ""} ${(data.heads[number] || []).join(" ")} ${plain}`);
     }
     return texts[number];
   };
@@ -185,6 +185,9 @@
     return articles.get(number);
   };
 
+  const unfolds = { thinking: "details.thinking", outputs: "details.fold" };
+  const unfolded = new Set();
+  const unfold = (holder) => unfolded.forEach((id) => holder.querySelectorAll(unfolds[id]).forEach((element) => (element.open = true)));
   let asWritten = true; // the path still stands as it was exported
   let empty = new Map(waiting);
   const fill = (chunk) => {
@@ -193,6 +196,7 @@
     empty.delete(chunk);
     sight.unobserve(chunk);
     chunk.replaceChildren(...items.map(article));
+    unfold(chunk);
   };
   const sight = new IntersectionObserver((seen) => seen.forEach(({ target, isIntersecting }) => isIntersecting && fill(target)), {
     root: reading,
@@ -241,7 +245,6 @@
     $("reset").hidden = plain;
     for (const [id, on] of [["model", state.model], ["compare", comparing]]) $(id)?.setAttribute("aria-pressed", on);
     $("where").textContent = comparing ? "Two branches" : describe(state.leaf);
-    unfold();
     draw();
   };
 
@@ -466,8 +469,6 @@
     render();
     reading.scrollTop = 0;
   };
-  const unfolds = { thinking: "details.thinking", outputs: "details.fold" };
-  const unfolded = new Set();
   const toggleUnfold = (id) => {
     if (unfolded.has(id)) unfolded.delete(id);
     else unfolded.add(id);
@@ -475,7 +476,6 @@
     $(id).setAttribute("aria-pressed", open);
     document.querySelectorAll(unfolds[id]).forEach((element) => (element.open = open));
   };
-  const unfold = () => unfolded.forEach((id) => document.querySelectorAll(unfolds[id]).forEach((element) => (element.open = true)));
   const toggleTheme = () => {
     const dark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
     root.dataset.theme = dark ? "light" : "dark";

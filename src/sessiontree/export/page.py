@@ -27,7 +27,7 @@ from sessiontree.core.messages import (
     text_blocks,
     tool_calls,
 )
-from sessiontree.core.outline import FILTERS, outline, row_text
+from sessiontree.core.outline import FILTERS, finish, lay_out, row_text, survey
 from sessiontree.core.times import milliseconds
 from sessiontree.export.about import about_of
 from sessiontree.export.snapshot import Snapshot
@@ -101,9 +101,10 @@ class _Drawn:
         self.entries = [entry for entry, _ in whole.tree.walk(whole.leaf)]
         self.numbers = {entry.id: number for number, entry in enumerate(self.entries)}
         self.names = whole.branch_names()
+        self.views = [view_of(entry, whole.calls.get(entry.id)) for entry in self.entries]
 
     def article(self, number: int) -> str:
-        return self._html(number, view_of(self.entries[number], self.whole.calls.get(self.entries[number].id)))
+        return self._html(number, self.views[number])
 
     def _html(self, number: int, view: View) -> str:
         entry = self.entries[number]
@@ -129,7 +130,7 @@ class _Drawn:
             "id": [visible(entry.id) for entry in self.entries],
             "parent": [self._number(tree.parent(entry.id)) for entry in self.entries],
             "row": [visible(row_text(entry, whole.calls)) for entry in self.entries],
-            "kind": [view_of(entry).kind for entry in self.entries],
+            "kind": [view.kind for view in self.views],
             "speaker": [visible(speaker(entry)).lower() for entry in self.entries],
             "filters": self._masks(),
             "tokens": [tokens for tokens, _ in sums],
@@ -151,9 +152,11 @@ class _Drawn:
     def _masks(self) -> list[int]:
         """For each entry the filters that show it, one bit each."""
         masks = [0] * len(self.entries)
+        shape = finish(survey(self.whole.tree, self.whole.leaf))
         for bit, name in enumerate(FILTERS):
-            for row in outline(self.whole.tree, self.whole.leaf, name):
-                masks[self.numbers[row.entry.id]] |= 1 << bit
+            rows = finish(lay_out(shape, name))
+            for row in range(len(rows)):
+                masks[self.numbers[rows.id(row)]] |= 1 << bit
         return masks
 
     def _model(self) -> dict[str, Any]:
