@@ -80,16 +80,49 @@ async def test_a_turn_that_grows_too_long_is_compacted_between_its_results_and_t
     @tool
     async def fetch() -> str:
         """Fetch much."""
-        return LONG * 4
+        return LONG + LONG[:1000]
 
     model = small("One.", [ToolCall("c1", "fetch", {})], "The summary.", "The beginning of the turn.", "Done.")
     made = agent(model=model, tools=[fetch])
-    await made.prompt("1")
+    await made.prompt(LONG * 2)
 
     assert (await made.prompt("2")).text == "Done."
 
     assert types(session) == ["user", "assistant", "user", "assistant", "toolResult", "compaction", "assistant"]
     assert "The beginning of the turn." in sent(made)[0]
+
+
+async def test_a_result_that_the_window_has_no_room_for_is_summarized(agent: MakeAgent, session: Session) -> None:
+    @tool
+    async def fetch() -> str:
+        """Fetch too much."""
+        return LONG * 4
+
+    made = agent(model=small([ToolCall("c1", "fetch", {})], "What was fetched.", "Done."), tools=[fetch])
+
+    assert (await made.prompt("Go")).text == "Done."
+
+    assert types(session) == ["user", "assistant", "toolResult", "compaction", "assistant"]
+    (asked,) = sent(made, 2)
+    assert asked.startswith("user: Everything said so far")
+    assert "What was fetched." in asked
+
+
+async def test_a_result_that_a_provider_has_no_room_for_is_summarized_though_the_window_is_not_known(
+    agent: MakeAgent, session: Session
+) -> None:
+    @tool
+    async def fetch() -> str:
+        """Fetch too much."""
+        return LONG * 4
+
+    made = agent([ToolCall("c1", "fetch", {})], TOO_LONG, "What was fetched.", "Done.", tools=[fetch])
+
+    assert (await made.prompt("Go")).text == "Done."
+
+    (asked,) = sent(made, 3)
+    assert asked.startswith("user: Everything said so far")
+    assert "What was fetched." in asked
 
 
 async def test_a_request_refused_as_too_long_is_compacted_and_asked_again(agent: MakeAgent, session: Session) -> None:

@@ -102,8 +102,8 @@ def test_a_count_from_before_a_reset_is_not_trusted():
 # Where to cut
 
 
-def cut(keep, **bodies):
-    plan = plan_compaction(path_of(**bodies), keep)
+def cut(keep, most=None, **bodies):
+    plan = plan_compaction(path_of(**bodies), keep, most=most)
     assert plan is not None
     return ids(plan.entries), ids(plan.turn_prefix), plan.first_kept
 
@@ -187,6 +187,28 @@ def test_where_only_results_are_left_nothing_is_kept():
     assert cut(1, a=tool_result("1", "r", words(9)), b=tool_result("2", "r", words(9))) == ("ab", "", None)
 
 
+def test_more_than_there_is_room_for_is_never_kept():
+    talk = chain(a=user(words(9)), b=calling("1"), c=tool_result("1", "read", words(50)))
+
+    assert cut(10, **talk, most=60) == ("", "a", "b")
+    assert cut(10, **talk, most=40) == ("abc", "", None)
+    assert cut(10, a=user(words(50)), most=40) == ("a", "", None)
+    assert plan_compaction(path_of(a=user(words(50))), 10, most=60) is None
+
+
+def test_what_is_kept_leaves_room_for_the_summary():
+    assert budget(4_096).most_kept == 2_048
+    assert budget(200_000).most_kept == 167_232
+    assert budget(4_096, reserve=4_000, keep_recent=1_000).most_kept == 1_000
+
+
+def test_of_what_is_too_much_to_be_kept_the_newest_is_kept_if_it_can_be():
+    talk = chain(a=user(words(9)), b=user(words(12)), c=answer(5))
+
+    assert cut(10, **talk, most=20) == ("a", "", "b")
+    assert cut(10, **talk, most=15) == ("a", "b", "c")
+
+
 # What the summary is to stand for
 
 
@@ -253,13 +275,15 @@ def paired(messages):
     assert not waiting
 
 
-@given(entry_lists(30), st.lists(st.integers(0, 12), min_size=1, max_size=3), st.booleans())
-def test_after_any_chain_of_compactions_every_result_has_its_call_and_every_call_a_result(entries, keeps, half):
+@given(
+    entry_lists(30), st.lists(st.integers(0, 12), min_size=1, max_size=3), st.booleans(), st.none() | st.integers(0, 40)
+)
+def test_after_any_chain_of_compactions_every_result_has_its_call_and_every_call_a_result(entries, keeps, half, most):
     tree = Tree(entries)
     leaf = entries[-1].id if entries else None
     for number, keep in enumerate(keeps):
         path = tree.path(leaf)
-        plan = plan_compaction(path, keep, at_most_half=half)
+        plan = plan_compaction(path, keep, most=most, at_most_half=half)
         if plan is None:
             break
         before = {id for id, _ in build_context(tree, leaf).request()}
@@ -279,10 +303,10 @@ def is_carried(one):
     return one.type == "compaction" or (one.type == "message" and one.body.message.get("role") == "system")
 
 
-@given(entry_lists(30), st.integers(0, 12))
-def test_a_plan_loses_nothing_that_a_model_was_sent(entries, keep):
+@given(entry_lists(30), st.integers(0, 12), st.none() | st.integers(0, 40))
+def test_a_plan_loses_nothing_that_a_model_was_sent(entries, keep, most):
     path = Tree(entries).path(entries[-1].id if entries else None)
-    plan = plan_compaction(path, keep)
+    plan = plan_compaction(path, keep, most=most)
     if plan is None:
         return
 

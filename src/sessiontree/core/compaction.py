@@ -34,6 +34,11 @@ class Budget(Struct, frozen=True, kw_only=True):
         """A context longer than this is compacted."""
         return self.window - self.reserve
 
+    @property
+    def most_kept(self) -> int:
+        """What a compaction never keeps more than, whatever was said last: what leaves room for its summary."""
+        return max(self.limit - self.reserve, self.keep_recent)
+
 
 def budget(window: int, reserve: int | None = None, keep_recent: int | None = None) -> Budget:
     """The shares of a window of so many tokens.
@@ -108,11 +113,12 @@ class CompactionPreparation(Struct, frozen=True, kw_only=True):
 
 
 def plan_compaction(
-    path: Sequence[Entry], keep_recent: int, *, at_most_half: bool = False
+    path: Sequence[Entry], keep_recent: int, *, most: int | None = None, at_most_half: bool = False
 ) -> CompactionPreparation | None:
     """What to summarize at the end of `path` so that about `keep_recent` tokens are kept; `None` if nothing is.
 
-    With `at_most_half` no more than half of what is there is kept, so that a short conversation is compacted too.
+    Never more than `most` are, if that means that nothing is. With `at_most_half` no more than half of what is there
+    is kept, so that a short conversation is compacted too.
     """
     by_id = {entry.id: entry for entry in path}
     context = context_of(list(path))
@@ -124,12 +130,14 @@ def plan_compaction(
     if not said or _last_real(path) == "compaction":
         return None
     sizes = [_size(message) for _, message in said]
-    cut = _cut(
-        [message for _, message in said], sizes, min(keep_recent, sum(sizes) // 2) if at_most_half else keep_recent
-    )
+    messages = [message for _, message in said]
+    cut = _cut(messages, sizes, min(keep_recent, sum(sizes) // 2) if at_most_half else keep_recent)
+    if most is not None and sum(sizes[cut:]) > most:
+        fitting = (place for place in _places(messages) if place > cut and sum(sizes[place:]) <= most)
+        cut = next(fitting, len(said))
     if cut == 0:
         return None
-    turn = _turn_start([message for _, message in said], cut)
+    turn = _turn_start(messages, cut)
     summarized, opening = (
         said[:cut],
         [entry for entry in path if entry.type == "compaction" and entry.id in context.sources],

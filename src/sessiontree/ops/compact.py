@@ -15,6 +15,7 @@ from sessiontree.core.compaction import (
     Budget,
     CompactionPreparation,
     budget,
+    context_tokens,
     plan_compaction,
     previous_compactions,
 )
@@ -83,7 +84,10 @@ async def compact(
         raise InvalidOperation("a summary needs a model, and there is none")
     signal = signal or Signal()
     path, space = branch.path(), shares(model, settings)
-    preparation = plan_compaction(path, space.keep_recent, at_most_half=reason != "threshold")
+    most = space.most_kept
+    if reason == "overflow":  # the window may be smaller than is thought
+        most = min(most, context_tokens(path) * 3 // 4)
+    preparation = plan_compaction(path, space.keep_recent, most=most, at_most_half=reason != "threshold")
     if preparation is None:
         return CompactOutcome()
     event = BeforeCompact(
