@@ -119,6 +119,34 @@ def sent(whole: Snapshot) -> list[str]:
     return [f"e{numbers[id]}" for id in ids]
 
 
+def test_the_models_view_has_results_in_the_order_of_their_calls(visit: Open) -> None:
+    session = st.memory()
+    session.append(st.assistant([st.tool_call(id, "read", {"path": id}) for id in ("a", "b")]))
+    session.append(st.tool_result("b", "read", "second"))
+    session.append(st.tool_result("a", "read", "first"))
+
+    visited = visit(export(session.lines()).content, fragment="#view=model")
+
+    assert shown(visited) == ["Assistant", "read a", "read b"]
+
+
+def test_an_empty_session_opens(visit: Open) -> None:
+    visited = visit(export(st.memory().lines()).content)
+
+    assert "There is nothing" in visited.locator("#path").text_content()
+    visited.keyboard.press("m")
+    visited.keyboard.press("Escape")
+
+
+def test_what_is_unfolded_stays_unfolded_on_other_paths(visit: Open) -> None:
+    visited = visit(html())
+
+    visited.keyboard.press("o")
+    row(visited, "A second run").click()
+
+    assert visited.locator("details.fold[open]").count() == 1
+
+
 def test_the_models_view_has_the_compaction_first_and_leaves_out_what_is_not_sent(visit: Open) -> None:
     visited = visit(html())
 

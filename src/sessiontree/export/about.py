@@ -76,7 +76,7 @@ def _first_words(entries: Iterable[Entry]) -> str:
 
 
 def _day(timestamp: str) -> str:
-    return visible(timestamp[:16].replace("T", " "))
+    return visible(timestamp[:16].replace("T", " ")) + (" UTC" if timestamp.endswith("Z") else "")
 
 
 def _figures(whole: Snapshot, name: str, head: EntryId | None) -> Figures:
