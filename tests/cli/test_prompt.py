@@ -94,6 +94,17 @@ def test_what_is_piped_in_follows_the_text_and_files_go_before(
     assert st.sessions() == []
 
 
+def test_an_image_says_enough_by_itself(cli: Run, server: Server, here: Path) -> None:
+    (here / "dot.png").write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(8))
+    server.add("A dot.")
+
+    assert cli("-p", "@dot.png") == "A dot.\n"
+
+    (session,) = st.sessions()
+    (said,) = [entry.body.message for entry in st.open(session.id).head.path() if entry.type == "message"][:1]
+    assert [block["type"] for block in said["content"]] == ["image"]
+
+
 def test_there_must_be_something_to_say(fails: Run, server: Server, here: Path) -> None:
     (here / "binary").write_bytes(b"\0")
 

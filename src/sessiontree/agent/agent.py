@@ -288,4 +288,5 @@ class Agent:
 
 
 def _user(text: str, images: Sequence[JsonObject]) -> Message:
-    return user([{"type": "text", "text": text}, *images] if images else text)
+    words: list[JsonObject] = [{"type": "text", "text": text}] if text else []
+    return user([*words, *images] if images else text)

@@ -151,9 +151,10 @@ def _prompt(words: Sequence[str]) -> tuple[str, list[JsonObject], bool]:
     included = [_included(path) for path in files]
     parts = [*(part for part in included if isinstance(part, str)), typed, _piped().rstrip("\n")]
     text = "\n\n".join(part for part in parts if part)
-    if not text.strip():
+    images = [part for part in included if not isinstance(part, str)]
+    if not text.strip() and not images:
         raise click.UsageError("there is nothing to say: give a TEXT, or pipe one in")
-    return text, [part for part in included if not isinstance(part, str)], not included and called(typed) is not None
+    return text, images, not included and called(typed) is not None
 
 
 def _included(path: str) -> str | JsonObject:
