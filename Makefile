@@ -60,7 +60,7 @@ $(VENV)/.installed-torture: $(VENV)/.installed
 	  || apt-get install --yes --quiet --no-install-recommends libfuse3-3 fuse3 e2fsprogs >/dev/null 2>&1 || true
 	@touch $@
 
-torture: $(VENV)/.installed-torture strace  ## The reliability tests many times over: about an hour
+torture: $(VENV)/.installed-torture strace chromium  ## The reliability tests many times over: about an hour
 	SESSIONTREE_TORTURE=1 $(BIN)/python -m pytest tests/reliability tests/agent/test_soak.py -n $(JOBS) --durations=0 --durations-min=60
 
 # A peer that cannot be installed is left out, and the table says so.
