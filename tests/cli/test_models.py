@@ -36,6 +36,13 @@ def test_what_can_be_used_comes_first_and_the_default_is_marked(cli: Run, monkey
     assert third.startswith("-  ")
 
 
+def test_a_default_that_cannot_be_used_is_marked_as_both(cli: Run, home: Path) -> None:
+    (home / ".sessiontree").mkdir(parents=True)
+    (home / ".sessiontree" / "config.toml").write_text('model = "openai:gpt-5.5"')
+
+    assert any(line.split()[:2] == ["*-", "openai:gpt-5.5"] for line in cli("models").splitlines())
+
+
 def test_the_list_is_an_object_in_json(cli: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GROQ_API_KEY", "x")
 

@@ -28,7 +28,7 @@ def models(ctx: click.Context, as_json: bool) -> None:
         return
     rows = [["", "model", "because"]]
     for offer in listed:
-        mark = "*" if offer.default else " " if offer.usable else "-"
+        mark = "*" * offer.default + "-" * (not offer.usable)
         rows.append([mark, safe(offer.name), safe(offer.reason)])
     table(rows)
     echo(dim("* is the default, - cannot be used; other models of a provider are named provider:model"))
