@@ -274,6 +274,13 @@ def test_of_a_wide_prefix_only_the_end_can_be_asked_for():
     assert (rows.width(5), rows.prefix(5, 4), rows.prefix(5, 0)) == (6, " ├─ ", "")
 
 
+@given(damaged_entry_lists(), st.sampled_from(FILTERS))
+def test_all_prefixes_at_once_are_the_same_as_one_by_one(entries, filter):
+    rows = rows_of(Tree(entries), None, filter)
+
+    assert list(rows.prefixes()) == [rows.prefix(row) for row in range(len(rows))]
+
+
 def test_a_hidden_entry_is_found_by_the_nearest_row_above_it():
     rows = rows_of(grow("m>a>n>b", m=ModelChange(model="m"), n=ModelChange(model="m")), "n")
 
