@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sessiontree.tui.blocks import Block, Blocks, call_line
-from sessiontree.tui.drawing import Pen, pieces
+from sessiontree.tui.drawing import Pen
+from sessiontree.tui.markdown import pieces
 from sessiontree.tui.theme import DARK, LIGHT, look
 
 PEN = Pen(look(DARK))

@@ -30,7 +30,7 @@ async def test_sessions_are_listed_with_forks_below_what_they_came_from(running:
     async with running() as app:
         await app.press("ctrl+r")
         await app.shows("Named work", "something else entirely", "└")
-        lines = [line for line in app.screen.split("\n") if "messages" in line]
+        lines = [line for line in app.screen.split("\n") if " message" in line]
         at = next(index for index, line in enumerate(lines) if "Named work" in line and "└" not in line)
         assert "└" in lines[at + 1]
 

@@ -24,7 +24,6 @@ from sessiontree.core.safe import safe, safe_lines
 from sessiontree.errors import SessionTreeError
 from sessiontree.session import Session
 from sessiontree.tui.chat import ChatScreen
-from sessiontree.tui.dialogs import Page
 from sessiontree.tui.keys import keymap, listed, unknown
 from sessiontree.tui.theme import DARK, LIGHT, Look, look, theme_for
 
@@ -384,6 +383,8 @@ class SessionApp(App[None]):
                 self.ui.notify("another process has this session open: what it writes is shown here", "warning")
 
     def show_page(self, text: str | Text, title: str = "") -> None:
+        from sessiontree.tui.dialogs import Page
+
         self.push_screen(Page(title, safe_lines(text) if isinstance(text, str) else text))
 
     def show_hotkeys(self) -> None:

@@ -24,11 +24,11 @@ from sessiontree.hooks import events as told
 from sessiontree.hooks.events import Event
 from sessiontree.tui.blocks import Block, Blocks
 from sessiontree.tui.completion import Completer, mentioned
-from sessiontree.tui.dialogs import Line
 from sessiontree.tui.drafts import Draft, Drafts, History
 from sessiontree.tui.drawing import Pen
 from sessiontree.tui.editor import CHAT_BINDINGS, Choices, Editor
 from sessiontree.tui.footer import Footer, Taken, facts_of, taken
+from sessiontree.tui.line import Line
 from sessiontree.tui.transcript import Transcript
 
 if TYPE_CHECKING:

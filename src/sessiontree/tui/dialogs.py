@@ -12,22 +12,13 @@ from textual.binding import Binding, BindingType
 from textual.containers import Vertical, VerticalScroll
 from textual.screen import ModalScreen
 from textual.widget import Widget
-from textual.widgets import Input, OptionList, Static, TextArea
+from textual.widgets import Input, OptionList, TextArea
 from textual.widgets.option_list import Option
 
 from sessiontree.core.safe import safe, safe_lines
+from sessiontree.tui.line import Line
 
 T = TypeVar("T")
-
-
-class Line(Static):
-    """Text of a session or an extension: never markup, never a control sequence."""
-
-    def __init__(self, text: str = "", *, id: str | None = None, classes: str | None = None) -> None:
-        super().__init__(safe_lines(text), id=id, classes=classes, markup=False)
-
-    def say(self, text: str | Text) -> None:
-        self.update(Text(safe_lines(text)) if isinstance(text, str) else text)
 
 
 class Dialog(ModalScreen[T | None]):

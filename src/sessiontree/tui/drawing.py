@@ -7,16 +7,12 @@ not grow with its length. No widgets here.
 from __future__ import annotations
 
 import io
-import re
 from collections.abc import Iterable, Iterator
-from typing import Any, ClassVar
+from typing import Any
 
-from markdown_it import MarkdownIt
-from rich import markdown as rich_markdown
-from rich.console import Console, ConsoleOptions, RenderResult
+from rich.console import Console
 from rich.segment import Segment
 from rich.style import Style
-from rich.syntax import Syntax
 from rich.text import Text
 from textual.strip import Strip
 
@@ -165,6 +161,8 @@ class Pen:
         if block.drawn.get("pieces_key") != key:
             kept = []
         now: list[tuple[str, list[Strip]]] = []
+        from sessiontree.tui.markdown import pieces
+
         for index, piece in enumerate(pieces(block.text)):
             if index < len(kept) and kept[index][0] == piece:
                 now.append(kept[index])
@@ -186,74 +184,14 @@ class Pen:
         ]
 
     def _piece(self, words: str, width: int) -> list[Strip]:
-        strips = self._rich(_Markdown(safe_lines(words), self.look), width)
+        from sessiontree.tui.markdown import Markdown  # not needed for the first picture
+
+        strips = self._rich(Markdown(safe_lines(words), self.look.code), width)
         while strips and not strips[-1].text.strip():
             strips.pop()
         while strips and not strips[0].text.strip():
             strips.pop(0)
         return strips
-
-
-FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
-
-
-def pieces(words: str) -> list[str]:
-    """Markdown cut where a blank line ends a piece for sure: not in a fence, and not before what is set in."""
-    found: list[str] = []
-    piece: list[str] = []
-    fence, blank = "", False
-    for line in words.split("\n"):
-        marked = FENCE.match(line)
-        if not fence and blank and piece and line.strip() and not line[0].isspace():
-            found.append("\n".join(piece))
-            piece = []
-        if marked is not None:
-            mark = marked[1]
-            if not fence:
-                fence = mark
-            elif mark.startswith(fence) and not line.strip(" `~"):
-                fence = ""
-        blank = not line.strip() and not fence
-        piece.append(line)
-    if any(line.strip() for line in piece):
-        found.append("\n".join(piece))
-    return found
-
-
-class _Heading(rich_markdown.Heading):
-    """On the left, without a frame."""
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        self.text.justify = "left"
-        yield self.text
-
-
-class _Code(rich_markdown.CodeBlock):
-    """On the background of the app, with a rail at its left."""
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        code = str(self.text).rstrip()
-        syntax = Syntax(code, self.lexer_name, theme=self.theme, word_wrap=True, background_color="default")
-        rail = Segment("│ ", console.get_style("markdown.hr"))
-        for line in console.render_lines(syntax, options.update(width=max(options.max_width - 2, 8)), pad=False):
-            yield from (rail, *line, Segment.line())
-
-
-class _Markdown(rich_markdown.Markdown):
-    """Markdown without links that a terminal follows, and with HTML shown as it stands."""
-
-    elements: ClassVar[dict[str, Any]] = {
-        **rich_markdown.Markdown.elements,
-        "heading_open": _Heading,
-        "fence": _Code,
-        "code_block": _Code,
-    }
-    parser = MarkdownIt("commonmark", {"html": False}).enable("strikethrough").enable("table")
-
-    def __init__(self, markup: str, look: Look) -> None:
-        super().__init__("", code_theme=look.code, hyperlinks=False)
-        self.markup = markup
-        self.parsed = self.parser.parse(markup.expandtabs(TAB))
 
 
 # Lines

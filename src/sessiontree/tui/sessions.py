@@ -21,8 +21,9 @@ from sessiontree.core.messages import role, text
 from sessiontree.core.outline import one_line
 from sessiontree.core.safe import safe
 from sessiontree.errors import SessionTreeError
-from sessiontree.tui.dialogs import Ask, Confirm, Line
+from sessiontree.tui.dialogs import Ask, Confirm
 from sessiontree.tui.keys import bind
+from sessiontree.tui.line import Line
 
 if TYPE_CHECKING:
     from sessiontree.index.reading import SessionSummary
@@ -88,7 +89,7 @@ class SessionsScreen(ModalScreen[str | None]):
     }
     SessionsScreen OptionList > .option-list--option-highlighted { background: $panel; text-style: bold; }
     SessionsScreen:nocolor OptionList > .option-list--option-highlighted { text-style: reverse; }
-    SessionsScreen #preview { width: 2fr; height: 1fr; padding: 0 0 0 2; border-left: solid $panel; color: $muted; }
+    SessionsScreen #preview { width: 2fr; height: 1fr; padding: 0 0 0 2; border-left: solid $panel; }
     SessionsScreen.-narrow Horizontal { layout: vertical; }
     SessionsScreen.-narrow OptionList { width: 100%; }
     SessionsScreen.-narrow #preview {
@@ -206,9 +207,10 @@ class SessionsScreen(ModalScreen[str | None]):
         title = summary.name or summary.first_message or "(empty)"
         when = summary.modified[:16].replace("T", " ")
         own = "●" if summary.file == self._own else " "
-        shown = Text(f"{own} {when}  {'└ ' if row.depth else ''}".replace("└", "  " * (row.depth - 1) + "└"), "dim")
-        shown.append(safe(one_line(title)), "bold" if summary.name else "")
-        shown.append(f"  {summary.message_count} messages", "dim")
+        fork = f"{'  ' * (row.depth - 1)}└ " if row.depth else ""
+        count = f"  {summary.message_count} message{'' if summary.message_count == 1 else 's'}"
+        named = "bold" if summary.name else ""
+        shown = Text.assemble((f"{own} {when}  {fork}", "dim"), (safe(one_line(title)), named), (count, "dim"))
         if summary.branch_count > 1:
             shown.append(f", {summary.branch_count} branches", "dim")
         if summary.damaged:
@@ -247,7 +249,9 @@ class SessionsScreen(ModalScreen[str | None]):
 
     async def _previewed(self, summary: SessionSummary) -> None:
         await asyncio.sleep(0.05)
-        self._preview.say(await asyncio.to_thread(preview, summary))
+        shown = await asyncio.to_thread(preview, summary)
+        if self._at is summary:
+            self._preview.say(shown)
 
     # Keys
 
