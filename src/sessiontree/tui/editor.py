@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from rich.cells import cell_len
 from rich.style import Style
 from rich.table import Table
 from rich.text import Text
@@ -70,8 +71,9 @@ class Choices(Widget):
         return self.offer.choices[self.at].text
 
     def render(self) -> RenderResult:
+        longest = max((cell_len(choice.text) for choice in self.offer.choices), default=0) + 2
         table = Table.grid(padding=(0, 2, 0, 0), expand=False)
-        table.add_column(no_wrap=True, overflow="ellipsis")
+        table.add_column(no_wrap=True, overflow="ellipsis", min_width=min(longest, self.size.width))
         table.add_column(no_wrap=True, overflow="ellipsis")
         first = max(0, min(self.at - SHOWN // 2, len(self.offer.choices) - SHOWN))
         for index, choice in enumerate(self.offer.choices[first : first + SHOWN], first):
