@@ -519,6 +519,14 @@ def test_the_version_is_printed_without_loading_anything() -> None:
     assert process("--version").stdout == f"sessiontree {st.__version__}\n"
 
 
+def test_python_runs_the_command_as_a_module() -> None:
+    result = subprocess.run(
+        [sys.executable, "-m", "sessiontree", "--version"], capture_output=True, text=True, check=True
+    )
+
+    assert result.stdout == f"sessiontree {st.__version__}\n"
+
+
 def test_a_closed_pipe_is_no_traceback(data, talk) -> None:
     script = f"{sys.executable} -c 'from sessiontree.cli import main; main()' tree @ | true"
     result = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
