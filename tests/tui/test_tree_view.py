@@ -338,6 +338,24 @@ async def test_what_comes_to_the_session_is_taken_in_and_the_cursor_stays():
         assert any("user: More. (cache) ← active" in row for row in tree.rows())
 
 
+async def test_folds_stay_when_the_session_grows():
+    session = session_of_two_ways()
+    async with Opened(session) as tree:
+        await tree.press("end", "ctrl+left", "ctrl+left")
+        assert "⊞" in tree.cursor
+        session.append(user("More."))
+        tree.view.look_again()
+        await tree.settle()
+        assert "⊞ [branch dict] (+2)" in tree.cursor
+
+
+async def test_it_can_be_used_without_colours(monkeypatch):
+    monkeypatch.setenv("NO_COLOR", "1")
+    async with Opened(session_of_two_ways()) as tree:
+        await tree.press("up")
+        assert tree.cursor == "│     • user: With a cache."
+
+
 async def test_every_key_can_be_bound_anew():
     keys = {"tree_up": "k", "tree_filter": ["f5", "f6"]}
     async with Opened(session_of_two_ways(), keys=keys) as tree:
