@@ -205,6 +205,20 @@ async def test_a_long_result_has_a_page_of_its_own(running: Running, talk: Sessi
         await app.until(lambda: len(app.app.screen_stack) == 1)
 
 
+async def test_an_exported_page_is_opened_where_there_is_a_screen(
+    running: Running, talk: Session, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[str] = []
+    async with running(session=talk) as app:
+        monkeypatch.setattr(app.app, "open_url", opened.append)
+        monkeypatch.setenv("DISPLAY", ":0")
+        await app.say("/export page.html")
+        await app.until(lambda: opened)
+
+        assert opened == [(project / "page.html").as_uri()]
+        assert (project / "page.html").exists()
+
+
 # Others
 
 

@@ -92,6 +92,12 @@ def test_a_block_set_by_hand_does_not_follow_the_others() -> None:
     assert "more lines" in drawn(block, unfolded=True)
 
 
+def test_the_last_column_of_a_table_goes_on_below_itself() -> None:
+    block = Block("told", text="/name  what it is called, at length\n/x     short")
+
+    assert drawn(block, 30) == "  /name  what it is called, at\n         length\n  /x     short"
+
+
 def test_both_themes_draw_the_same_words() -> None:
     block = Block("answer", text="# a\n\n`b`")
     words = [strip.text for strip in PEN.lines(block, 40, False)]

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 from contextlib import suppress
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from msgspec import Struct
@@ -386,6 +388,11 @@ class SessionApp(App[None]):
         from sessiontree.tui.dialogs import Page
 
         self.push_screen(Page(title, safe_lines(text) if isinstance(text, str) else text))
+
+    def open_page(self, path: str) -> None:
+        """Show a file in the browser, where there is a screen to show it on."""
+        if sys.platform == "darwin" or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"):
+            self.open_url(Path(path).absolute().as_uri())
 
     def show_hotkeys(self) -> None:
         shown = Text()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -34,6 +35,12 @@ def app_commands(app: SessionApp) -> Registry:
         await app.pick_session()
         return Done()
 
-    own = {"tree": tree, "resume": resume}
+    async def export(desk: Desk, args: Sequence[str]) -> Done:
+        done = await shared["export"].run(desk, args) or Done()
+        if args[0].endswith(".html"):
+            app.open_page(os.path.join(desk.session.cwd or ".", os.path.expanduser(args[0])))
+        return done
+
+    own = {"tree": tree, "resume": resume, "export": export}
     commands = [replace(command, run=own.get(command.name, command.run)) for command in shared.values()]
     return Registry([*commands, Command(name="hotkeys", help="List the keys", run=hotkeys)])

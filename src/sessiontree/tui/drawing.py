@@ -7,9 +7,11 @@ not grow with its length. No widgets here.
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.segment import Segment
 from rich.style import Style
@@ -79,7 +81,7 @@ class Pen:
             case "note":
                 return _marked(self._plain(block.text, inner, look.muted), Segment("· ", look.muted))
             case "told":
-                return _indented(self._plain(block.text, inner, look.muted, wrap=False))
+                return _indented(self._columns(block.text, inner, look.muted))
             case "error":
                 return _marked(self._plain(block.text, inner, look.error), Segment("✗ ", look.error))
 
@@ -137,15 +139,23 @@ class Pen:
         text.truncate(width, overflow="ellipsis")
         return [Strip(list(self._segments(text)))]
 
-    def _plain(self, words: str, width: int, style: Style | None = None, *, wrap: bool = True) -> list[Strip]:
+    def _plain(self, words: str, width: int, style: Style | None = None) -> list[Strip]:
         strips: list[Strip] = []
         for line in safe_lines(words).split("\n"):
             text = Text(line.expandtabs(TAB), style=style or "", end="")
-            pieces = text.wrap(self._console, width, overflow="fold", tab_size=TAB) if wrap else [text]
-            for piece in pieces or [text]:
-                if not wrap:
-                    piece.truncate(width, overflow="ellipsis")
+            for piece in text.wrap(self._console, width, overflow="fold", tab_size=TAB) or [text]:
                 strips.append(Strip(list(self._segments(piece))))
+        return strips
+
+    def _columns(self, words: str, width: int, style: Style) -> list[Strip]:
+        """Lines of a table, whose last column goes on below itself where it is too long."""
+        strips: list[Strip] = []
+        for line in safe_lines(words).expandtabs(TAB).split("\n"):
+            before_last = re.match(r".*\S\s{2,}(?=\S)", line[: width * 2 // 3]) if cell_len(line) > width else None
+            lead = "" if before_last is None else before_last[0]
+            first, *others = self._plain(line[len(lead) :], width - cell_len(lead), style)
+            strips.append(Strip([Segment(lead, style), *first]))
+            strips += [Strip([Segment(" " * cell_len(lead)), *other]) for other in others]
         return strips
 
     def _segments(self, text: Text) -> Iterator[Segment]:

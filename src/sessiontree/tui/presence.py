@@ -20,6 +20,7 @@ class Presence:
         self.alone = True
         """Whether no other process had the session open."""
         self._fd: int | None = None
+        self._path: str | None = None
         if session.file is None:
             return
         name = "".join(letter for letter in session.id if letter.isalnum() or letter in "-_")[:100]
@@ -28,6 +29,7 @@ class Presence:
             make_private_directory(os.path.dirname(path))
             self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._path = path
         except BlockingIOError:
             self.alone = False
             self.leave()
@@ -38,5 +40,7 @@ class Presence:
         """Take the mark away."""
         if self._fd is not None:
             with suppress(OSError):
+                if self._path is not None:
+                    os.unlink(self._path)
                 os.close(self._fd)
-            self._fd = None
+            self._fd = self._path = None
