@@ -20,9 +20,9 @@ $(VENV)/.installed-peers: $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --group peers
 	@touch $@
 
-demo: $(VENV)/.installed  ## Play a short real tour, with a small model that is fetched once (100 MB)
+demo: $(VENV)/.installed  ## Play a short real tour and open the app on it, with a small model, fetched once (100 MB)
 	@$(BIN)/sessiontree models get local || echo "demo: goes on without the model"
-	@$(BIN)/sessiontree demo
+	@$(BIN)/sessiontree demo $$([ -t 0 ] && [ -t 1 ] && echo --app)
 
 test: lint types coverage  ## Style, types, and all tests with the coverage gate
 

@@ -47,9 +47,10 @@ tree tour.jsonl
 """
 
 
-@app.command()
+@app.command(epilog="\b\nExample:\n  sessiontree demo --app")
+@click.option("--app", "open_app", is_flag=True, help="Open the app on the tour's session, once it was played.")
 @click.pass_context
-def demo(ctx: click.Context) -> None:
+def demo(ctx: click.Context, open_app: bool) -> None:
     """Play a short tour with a real session in a temporary place."""
     import shlex
     import tempfile
@@ -57,16 +58,20 @@ def demo(ctx: click.Context) -> None:
     from sessiontree.model import local
 
     directory = tempfile.mkdtemp(prefix="sessiontree-demo-")
-    lines = TOUR.splitlines()
-    if local.installed() and local.fetched():
-        lines += WITH_MODEL.splitlines()
-    for line in lines:
+
+    def command(line: str) -> None:
+        words = [os.path.join(directory, word) if word.endswith(".jsonl") else word for word in shlex.split(line)]
+        app.main(words, prog_name="sessiontree", standalone_mode=False, color=ctx.color)
+
+    has_model = local.installed() and local.fetched()
+    for line in (TOUR + WITH_MODEL if has_model else TOUR).splitlines():
         if line.startswith("#"):
             click.echo()
             echo(strong(line))
-            continue
-        echo(dim(f"$ sessiontree {line}"))
-        command = [os.path.join(directory, word) if word.endswith(".jsonl") else word for word in shlex.split(line)]
-        app.main(command, prog_name="sessiontree", standalone_mode=False, color=ctx.color)
+        else:
+            echo(dim(f"$ sessiontree {line}"))
+            command(line)
     click.echo()
     echo(f"The files are in {directory}: look at them, they are plain JSON lines.")
+    if open_app:
+        command("chat --session tour.jsonl" + (" --model local" if has_model else ""))
