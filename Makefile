@@ -22,7 +22,7 @@ $(VENV)/.installed-peers: $(VENV)/.installed
 
 demo: $(VENV)/.installed  ## Play a short real tour and open the app on it, with a small model, fetched once (100 MB)
 	@$(BIN)/sessiontree models get local || echo "demo: goes on without the model"
-	@$(BIN)/sessiontree demo $$([ -t 0 ] && [ -t 1 ] && echo --app)
+	@if [ -t 0 ] && [ -t 1 ]; then $(BIN)/sessiontree demo --app; else $(BIN)/sessiontree demo; fi
 
 test: lint types coverage  ## Style, types, and all tests with the coverage gate
 
