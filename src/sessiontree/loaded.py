@@ -14,7 +14,7 @@ from sessiontree.core.tree import Tree
 from sessiontree.format.jsonl import Reader
 from sessiontree.store.base import Chunk, Cursor, Store
 
-READ_AHEAD = 1 << 18
+READ_AHEAD = 1 << 19
 """How much is read at once, in bytes."""
 
 

@@ -121,9 +121,18 @@ class Tree:
         """What `entries` holds, one after another."""
         for start, item in zip(self._starts, self._items, strict=True):
             if isinstance(item, Chain):
-                yield from map(self.entry_at, range(start, start + len(item)))
+                yield from self._entries_of(item, start, range(start, start + len(item)))
             else:
                 yield item
+
+    def _entries_of(self, chain: Chain, start: int, indices: Iterable[int]) -> Iterator[Entry]:
+        """Entries of a chain that stands behind `start` others."""
+        made = self._made
+        for index in indices:
+            entry = made.get(index)
+            if entry is None:
+                entry = made[index] = chain.entry(index - start)
+            yield entry
 
     def _item_at(self, index: int) -> tuple[Entry | Chain, int]:
         place = bisect_right(self._starts, index) - 1
@@ -257,11 +266,15 @@ class Tree:
     def up(self, id: EntryId | None) -> Iterator[Entry]:
         """The entries from `id` to its root."""
         while id is not None:
-            entry = self[id]
-            yield entry
-            if self._relink:
-                self._link()
-            id = None if id in self._cut else entry.parent
+            index = self._index(id)
+            item, offset = self._item_at(index)
+            if isinstance(item, Chain) and self.is_sound:
+                start = index - offset
+                yield from self._entries_of(item, start, range(index, start - 1, -1))
+                id = item.parent
+            else:
+                yield self.entry_at(index)
+                id = self.parent(id)
 
     def up_ids(self, id: EntryId | None) -> Iterator[EntryId]:
         """What `up` gives, without making an entry of any."""
@@ -278,7 +291,12 @@ class Tree:
 
     def real(self, id: EntryId | None) -> EntryId | None:
         """`id`, or the nearest entry above it that is no annotation."""
-        return next((entry.id for entry in self.up(id) if not entry.is_annotation), None)
+        while id is not None:
+            item, _ = self._item_at(self._index(id))
+            if isinstance(item, Chain) or not item.is_annotation:
+                return id
+            id = self.parent(id)
+        return None
 
     def common_ancestor(self, *ids: EntryId | None) -> EntryId | None:
         """The deepest entry on the paths of all `ids`, or `None` if they share nothing."""

@@ -255,7 +255,7 @@ def scan(
     start, line, base = 0, len(offsets), offsets[-1]
     careful = 0
     """Up to here every line is looked at by itself."""
-    if not data.strip(b"\n"):  # millions of empty lines, say
+    if data.startswith(b"\n") and not data.strip(b"\n"):  # millions of empty lines, say
         offsets.extend(range(base + 1, base + len(data) + 1))
         return
     end = find(b"\n")

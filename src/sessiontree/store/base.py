@@ -68,11 +68,28 @@ class Store(Protocol):
     def close(self) -> None: ...
 
 
+PART = 1 << 20
+"""How much of many lines is joined at once, in bytes: all of a long session would be twice in memory."""
+
+
 def joined(lines: Sequence[bytes], where: str) -> bytes:
     """Lines as they are kept, each with its newline. Raises `StoreError` for one that cannot be."""
+    return b"".join(joined_parts(lines, where))
+
+
+def joined_parts(lines: Sequence[bytes], where: str) -> Iterator[bytes]:
+    """`joined`, some lines at a time."""
+    part: list[bytes] = []
+    size = 0
     for line in lines:
         if b"\n" in line:
             raise StoreError(where, "a line cannot hold a newline")
         if len(line) > LINE_LIMIT:
             raise StoreError(where, f"a line of {len(line)} bytes is over the limit of {LINE_LIMIT}")
-    return b"\n".join([*lines, b""])
+        part.append(line)
+        size += len(line)
+        if size > PART:
+            yield b"\n".join([*part, b""])
+            part, size = [], 0
+    if part:
+        yield b"\n".join([*part, b""])

@@ -20,13 +20,13 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Literal, TypeAlias
 
 from sessiontree.errors import Conflict, NotFound, StoreError
 from sessiontree.format.codec import LINE_LIMIT, NotJson, read_object
-from sessiontree.store.base import Chunk, Cursor, joined
+from sessiontree.store.base import Chunk, Cursor, joined, joined_parts
 from sessiontree.store.batch import end_of
 from sessiontree.store.files import (
     Identity,
@@ -74,7 +74,6 @@ class JsonlStore:
         self._lock = Lock(lock_of(self._file))
 
     def create(self, lines: Sequence[bytes]) -> Cursor:
-        data = joined(lines, self.where)
         make_private_directory(self._folder)
         sync = self.durability != "none"
         try:
@@ -82,7 +81,7 @@ class JsonlStore:
                 if os.path.lexists(self._file):
                     raise self._exists()
                 # Written under another name first, so that nobody ever sees a session without a header.
-                temporary, identity = self._written_beside(".new", data, sync=sync)
+                temporary, cursor = self._written_beside(".new", joined_parts(lines, self.where), sync=sync)
                 try:
                     self._put_in_place(temporary)
                 finally:
@@ -93,7 +92,7 @@ class JsonlStore:
                 except OSError:
                     discard(self._file)
                     raise
-                return Cursor((identity, len(data), data[-SEEN:]))
+                return cursor
         except OSError as error:
             raise self._failed(error) from error
 
@@ -272,11 +271,10 @@ class JsonlStore:
             raise self._failed(error) from error
 
     def replace(self, lines: Sequence[bytes], *, after: Cursor) -> Cursor:
-        data = joined(lines, self.where)
         try:
             with self._locked():
                 self._at(after)
-                temporary, identity = self._written_beside(".tmp", data, sync=True)
+                temporary, cursor = self._written_beside(".tmp", joined_parts(lines, self.where), sync=True)
                 try:
                     backup = self._backed_up()
                     try:
@@ -294,7 +292,7 @@ class JsonlStore:
                 except OSError as error:
                     self._poison(f"whether it was rewritten is not known since a sync failed ({reason_of(error)})")
                     raise
-                return Cursor((identity, len(data), data[-SEEN:]))
+                return cursor
         except OSError as error:
             raise self._failed(error) from error
 
@@ -427,20 +425,23 @@ class JsonlStore:
         return True
 
     def _set_aside(self, start: int, tail: bytes) -> None:
-        path, _ = self._written_beside(f".torn-{start}", tail, sync=True)
+        path, _ = self._written_beside(f".torn-{start}", [tail], sync=True)
         sync_directory(self._folder)
         self.set_aside.append(path)
 
-    def _written_beside(self, suffix: str, data: bytes, *, sync: bool) -> tuple[str, Identity]:
-        """A new file beside the session, whole or not at all; its name and identity."""
+    def _written_beside(self, suffix: str, parts: Iterable[bytes], *, sync: bool) -> tuple[str, Cursor]:
+        """A new file beside the session, whole or not at all; its name, and where it ends."""
         path, fd = self._created(suffix)
+        size, seen = 0, b""
         try:
             try:
                 os.fchmod(fd, 0o600)
-                write_all(fd, data)
+                for part in parts:
+                    write_all(fd, part)
+                    size, seen = size + len(part), (seen + part[-SEEN:])[-SEEN:]
                 if sync:
                     os.fsync(fd)
-                return path, identity_of(os.fstat(fd))
+                return path, Cursor((identity_of(os.fstat(fd)), size, seen))
             finally:
                 os.close(fd)
         except BaseException:
@@ -488,7 +489,7 @@ class JsonlStore:
             return path
         fd = self._open(READ)
         try:
-            return self._written_beside(".bak", read_all(fd, 0, os.fstat(fd).st_size), sync=True)[0]
+            return self._written_beside(".bak", [read_all(fd, 0, os.fstat(fd).st_size)], sync=True)[0]
         finally:
             os.close(fd)
 
