@@ -91,7 +91,7 @@ def test_the_summary_may_be_given_and_no_model_is_looked_for(cli: Run, ids) -> N
 def test_a_label_alone_goes_on_the_target(cli: Run, ids) -> None:
     shown = cli("navigate", "speed", ids[0], "--label", "start")
 
-    assert shown == f"{ids[1][:8]} → root leaving 1 entries behind\nHow?\n"
+    assert shown == f"{ids[1][:8]} → root leaving 1 entry behind\nHow?\n"
     assert head("start").id == ids[0]
 
 
@@ -172,7 +172,7 @@ def test_compacting_asks_the_model_and_can_be_taken_back(cli: Run, ids, server: 
     assert compaction.body.summary == "They spoke."
     assert "speed" in prompt(server).splitlines()[-1]
     back = cli("uncompact", "speed")
-    assert back == f"{compaction.id[:8]} → {ids[5][:8]} leaving 1 entries behind\n"
+    assert back == f"{compaction.id[:8]} → {ids[5][:8]} leaving 1 entry behind\n"
     assert json.loads(cli("undo", "speed", "--json"))["newLeaf"] == compaction.id
 
 

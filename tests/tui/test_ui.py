@@ -157,6 +157,20 @@ async def test_an_extension_renders_asks_and_has_keys(running: Running, project:
         await app.shows("says hello (from mine)")
 
 
+async def test_an_extension_that_changes_is_loaded_anew(running: Running, project: Path) -> None:
+    says = "def setup(api):\n    api.on('session_start', lambda event, ctx: ctx.ui.notify('{}'))\n"
+    file = project / "mine.py"
+    file.write_text(says.format("first form"))
+    async with running(extensions=("mine.py",)) as app:
+        await app.until(lambda: any(worker.group == "watch" for worker in app.app.workers))
+        for _ in range(20):  # until what watches has begun to
+            file.write_text(says.format("second form"))
+            await asyncio.sleep(0.3)
+            if "second form" in app.screen:
+                break
+        await app.shows("second form")
+
+
 async def test_an_extension_that_is_not_there_is_told(running: Running) -> None:
     async with running(extensions=("nowhere.py",)) as app:
         await app.shows("nowhere.py")

@@ -268,7 +268,9 @@ def tell_plan(plan: NavigatePlan, *, as_json: bool) -> None:
     if as_json:
         echo_json(plan_to_wire(plan))
         return
-    echo(f"{short(plan.old_leaf)} → {short(plan.new_leaf)}", dim(f"leaving {len(plan.abandoned)} entries behind"))
+    left = len(plan.abandoned)
+    behind = f"leaving {left} {'entry' if left == 1 else 'entries'} behind"
+    echo(f"{short(plan.old_leaf)} → {short(plan.new_leaf)}", dim(behind))
     if plan.editor_text is not None:
         click.echo(safe_lines(plan.editor_text))
 

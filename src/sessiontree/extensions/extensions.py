@@ -93,13 +93,13 @@ class Extensions:
 
     async def watch(self) -> None:
         """Load anew whenever a file changes, and nothing runs, until this is cancelled."""
-        from watchfiles import awatch  # pyright: ignore[reportUnknownVariableType]
-
         project = project_root(self._desk.cwd, home())
         folders = [os.path.join(root, folder) for root in (home(), project) if root for folder in (EXTENSIONS, PROMPTS)]
         there = [path for path in (*folders, *(found.path for found in self._given)) if os.path.exists(path)]
         if not there:
             return
+        from watchfiles import awatch  # pyright: ignore[reportUnknownVariableType]
+
         async for _ in awatch(*there, debounce=200):
             if self._desk.has_agent:
                 await self._desk.agent.idle()

@@ -232,6 +232,7 @@ class SessionApp(App[None]):
             return
         if self._extensions.fittings.renderers:
             self.chat.reload()
+        self.run_worker(self._extensions.watch(), group="watch", exclusive=True, exit_on_error=False)
 
     # Others at the same session
 
