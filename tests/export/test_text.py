@@ -33,12 +33,22 @@ def test_the_story_reads_as_it_did(form: str, name: str) -> None:
 
 
 @given(sessions())
-def test_every_entry_stands_in_one_run(data: bytes) -> None:
+def test_every_entry_that_is_told_stands_in_one_run(data: bytes) -> None:
     whole = read_snapshot(data.split(b"\n")[:-1])
 
-    told = [entry.id for run in runs(whole) for entry in run.entries]
+    told = [entry.id for run in runs(whole) for entry in run.entries if not entry.is_annotation]
 
-    assert sorted(told) == sorted(whole.tree.ids())
+    assert sorted(told) == sorted(entry.id for entry in whole.tree if not entry.is_annotation)
+
+
+def test_a_label_is_no_branch() -> None:
+    session = st.memory("labeled")
+    first = session.append(st.user("first"))
+    session.label(first, "here")
+    session.append(st.assistant("second"))
+    session.label(first, "there")
+
+    assert [run.title for run in runs(read_snapshot(session.lines()))] == ["main"]
 
 
 def test_a_session_without_branches_needs_no_headings_of_branches() -> None:

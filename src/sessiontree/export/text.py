@@ -27,7 +27,7 @@ class Run(Struct, frozen=True, kw_only=True):
 
 
 def runs(whole: Snapshot) -> Iterator[Run]:
-    """Every entry of the session once: the active path, then the others from where they part."""
+    """Every entry that is told once: the active path, then the others from where they part."""
     tree, names = whole.tree, whole.branch_names()
     path = whole.path()
     if path or not len(tree):
@@ -35,9 +35,9 @@ def runs(whole: Snapshot) -> Iterator[Run]:
     done = {entry.id for entry in path}
     chain: list[Entry] = []
     for entry, _ in tree.walk(whole.leaf):
-        if entry.id in done:
+        if entry.id in done or not _told(entry):
             continue
-        if chain and tree.parent(entry.id) != chain[-1].id:
+        if chain and tree.real(tree.parent(entry.id)) != chain[-1].id:
             yield _side(whole, chain, names)
             chain = []
         chain.append(entry)
