@@ -240,6 +240,11 @@ class Session:
         ]
 
     @property
+    def unread(self) -> int:
+        """How many lines could not be read: no model sees what they say. `problems` tells more, and takes longer."""
+        return sum(problem.severity == "fault" for problem in self._reader.problems)
+
+    @property
     def set_aside(self) -> list[str]:
         """Files that unfinished last lines were moved to, since they were in the way of what was appended."""
         return self._store.set_aside if isinstance(self._store, JsonlStore) else []

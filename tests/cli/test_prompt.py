@@ -213,6 +213,24 @@ def test_a_failing_model_has_an_exit_code_of_its_own(
     assert last["stopReason"] == "error"
 
 
+def test_lines_that_cannot_be_read_are_told_of(server: Server, capsys: pytest.CaptureFixture[str], here: Path) -> None:
+    from sessiontree.cli.app import run
+
+    session = st.create(file=here / "s.jsonl")
+    session.append(st.user("before"))
+    session.close()
+    with (here / "s.jsonl").open("ab") as file:
+        file.write(b"no JSON\n")
+    server.add("Yes.")
+
+    assert run(["-p", "--session", "s.jsonl", "Is anything missing?"]) == 0
+
+    captured = capsys.readouterr()
+    assert captured.out == "Yes.\n"
+    assert "1 line of this session cannot be read" in captured.err
+    assert "sessiontree doctor" in captured.err
+
+
 def test_a_failure_that_may_pass_is_tried_again(cli: Run, server: Server) -> None:
     server.add(fail(500), "There.")
 

@@ -108,6 +108,8 @@ def prompt(
     else:
         target = source or (catalog.memory(cwd=os.getcwd()) if no_session else catalog.create())
     level = thinking or (settings.thinking if before is None or before.leaf is None else None)
+    if target.unread:
+        _tell_unread(target)
     with target:
         on = before if before is not None and target is source else target.head
         desk = Desk(
@@ -123,6 +125,12 @@ def prompt(
         code = _answer(Working(desk, extensions), text, images, mode, is_command=is_command)
         tell_set_aside(target)
     return code
+
+
+def _tell_unread(session: Session) -> None:
+    lines = "1 line" if session.unread == 1 else f"{session.unread} lines"
+    message = f"sessiontree: {lines} of this session cannot be read, so the model does not see what they say"
+    click.echo(f"{message} (`sessiontree doctor {safe(session.where)}` tells more)", err=True)
 
 
 def chosen_tools(names: str | None, none: bool) -> tuple[Tool, ...]:
