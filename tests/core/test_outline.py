@@ -360,3 +360,9 @@ def test_what_the_user_says_ends_the_search_for_a_call():
     tree = grow("a>b>c", a=CALL, b=user("stop"), c=tool_result("c1", "read", "late"))
 
     assert row_text(tree["c"], Calls(tree)) == "[read]"
+
+
+def test_a_label_on_what_is_not_there_shows_nothing():
+    tree = grow("a>b", b=Label(target="gone", text="lost"))
+
+    assert outline(tree, "a", "labeled-only") == []

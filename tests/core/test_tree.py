@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sessiontree.core.entries import Label, SessionInfo, Usage
+from sessiontree.core.entries import Chain, Label, SessionInfo, Usage
 from sessiontree.core.tree import Tree
 from sessiontree.errors import NotFound
 from tests.builders import entry, grow, hang, ids
@@ -279,3 +279,24 @@ def test_a_tree_that_was_looked_at_while_it_grew_is_the_same_tree(entries):
 
     assert list(watched.walk()) == list(whole.walk())
     assert watched.labels == whole.labels
+
+
+def test_a_chain_is_entries_one_under_another():
+    first = entry("a", line=2)
+    tree = Tree([first, Chain(ids=["b", "c"], parent="a", line=3, source=first.source)])
+
+    assert (ids(tree.path("c")), len(tree), tree.is_sound) == ("abc", 3, True)
+    assert [found.line for found in tree] == [2, 3, 4]
+
+
+def test_of_a_chain_that_repeats_an_id_the_last_counts():
+    first = entry("a", line=2)
+    tree = Tree([first, Chain(ids=["b", "a"], parent=None, line=3, source=first.source)])
+
+    assert (ids(tree.path("a")), len(tree), len(tree.entries), tree.is_sound) == ("ba", 2, 3, False)
+
+
+def test_a_chain_under_nothing_is_a_root():
+    tree = Tree([Chain(ids=["b", "c"], parent="a", line=2, source=entry("x").source)])
+
+    assert (ids(tree.roots()), tree.is_sound) == ("b", False)
