@@ -13,6 +13,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import msgspec
@@ -490,6 +491,10 @@ class Session:
             self._loaded, self._end = None, self._store.end()
             self._load()
             return True
+
+    def held(self) -> AbstractContextManager[object]:
+        """While it is entered, other threads neither write nor take anything in: all that is read is of one moment."""
+        return self._mutex
 
     def refresh(self) -> list[Entry]:
         """Take in what other writers have appended, and return it."""
