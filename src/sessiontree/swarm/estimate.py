@@ -1,0 +1,231 @@
+"""Estimates: what a few measured values tell of all that could have been measured, and what they do not.
+
+Means have Student's interval, proportions Wilson's. A winner is named only when its difference from every other arm
+cannot well be chance: one is named by mistake among equal arms in one experiment out of twenty at most. No I/O here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from itertools import combinations
+from typing import Literal, NamedTuple, TypeAlias
+
+from msgspec import Struct
+
+Better: TypeAlias = Literal["lower", "higher"]
+
+LEVEL = 0.95
+"""Of confidence, in every interval."""
+
+PRECISION = 1e-9
+"""Of quantiles."""
+
+LIMIT = 1e100
+"""Values beyond it are none: their squares could not be summed."""
+
+
+class Estimate(Struct, frozen=True, kw_only=True):
+    """A mean, or a proportion, and where the true one is likely to be."""
+
+    n: int
+    mean: float | None
+    """`None` where nothing was measured."""
+    low: float | None
+    """The interval; `None` where there are too few values for one."""
+    high: float | None
+    deviation: float | None
+    """How far values are from their mean; `None` with fewer than two."""
+
+
+class Verdict(NamedTuple):
+    winner: str | None
+    reason: str
+
+
+def is_value(value: object) -> bool:
+    """Whether it is a number that can be reckoned with."""
+    return isinstance(value, int | float) and not math.isnan(value) and abs(value) < LIMIT
+
+
+def mean(values: Sequence[float]) -> Estimate:
+    """The mean, with Student's interval."""
+    n = len(values)
+    if not n:
+        return Estimate(n=0, mean=None, low=None, high=None, deviation=None)
+    middle = _mean(values)
+    if n < 2:
+        return Estimate(n=n, mean=middle, low=None, high=None, deviation=None)
+    deviation = math.sqrt(_variance(values))
+    half = t_quantile((1 + LEVEL) / 2, n - 1) * deviation / math.sqrt(n)
+    return Estimate(n=n, mean=middle, low=middle - half, high=middle + half, deviation=deviation)
+
+
+def proportion(values: Sequence[float]) -> Estimate:
+    """How many of the values, each 0 or 1, are 1, with Wilson's interval."""
+    n = len(values)
+    if not n:
+        return mean(values)
+    share, z = _mean(values), normal_quantile((1 + LEVEL) / 2)
+    middle = (share + z * z / (2 * n)) / (1 + z * z / n)
+    half = z / (1 + z * z / n) * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
+    deviation = math.sqrt(_variance(values)) if n > 1 else None
+    return Estimate(n=n, mean=share, low=max(middle - half, 0.0), high=min(middle + half, 1.0), deviation=deviation)
+
+
+# Comparing
+
+
+class Contrast(Struct, frozen=True, kw_only=True):
+    """How two arms differ: the mean of the first less that of the second."""
+
+    difference: float
+    low: float | None
+    """Welch's interval, where the values vary and are no proportions."""
+    high: float | None
+    chance: float
+    """How likely a difference this large is between equal arms."""
+
+
+def contrast(a: Sequence[float], b: Sequence[float], *, proportions: bool = False, level: float = LEVEL) -> Contrast:
+    """Compare two arms, each with two values or more.
+
+    Means are compared by Welch's interval, which lets arms vary differently. It knows nothing of values that do not
+    vary, and is too sure of proportions; there, arrangements of the values are counted instead.
+    """
+    difference = _mean(a) - _mean(b)
+    if proportions:
+        return Contrast(difference=difference, low=None, high=None, chance=_fisher(a, b))
+    parts = [_variance(values) / len(values) for values in (a, b)]
+    if not sum(parts):
+        chance = 2 / math.comb(len(a) + len(b), len(a)) if difference else 1.0
+        return Contrast(difference=difference, low=None, high=None, chance=min(chance, 1.0))
+    error = math.sqrt(sum(parts))
+    shares = [part / sum(parts) for part in parts]
+    freedom = 1 / sum(share**2 / (len(values) - 1) for share, values in zip(shares, (a, b), strict=True))
+    half = t_quantile((1 + level) / 2, freedom) * error
+    chance = 2 * (1 - t_below(abs(difference) / error, freedom))
+    return Contrast(difference=difference, low=difference - half, high=difference + half, chance=chance)
+
+
+def verdict(
+    arms: Mapping[str, Sequence[float]],
+    metric: str,
+    better: Better,
+    *,
+    proportions: bool = False,
+    spelled: Callable[[float], str] = "{:g}".format,
+) -> Verdict:
+    """The arm that is ahead of every other by more than chance explains, or why none is.
+
+    Every pair is compared, so each by itself has to be the surer the more there are (Bonferroni).
+    """
+    lacking = [name for name, values in arms.items() if len(values) < 2]
+    if len(arms) < 2:
+        return not_enough("there is nothing to compare with")
+    if lacking:
+        return not_enough(f"{_listed(lacking)} {'has' if len(lacking) == 1 else 'have'} fewer than two runs")
+    sign = -1 if better == "lower" else 1
+    best, *rest = sorted(arms, key=lambda name: -sign * _mean(arms[name]))
+    allowed = (1 - LEVEL) / len(list(combinations(arms, 2)))
+    contrasts = {name: contrast(arms[best], arms[name], proportions=proportions, level=1 - allowed) for name in rest}
+    close = [name for name, found in contrasts.items() if found.chance > allowed]
+    if close:
+        same = all(not contrasts[name].difference for name in close)
+        told = f"have the same {metric}" if same else f"cannot be told apart by {metric}"
+        return not_enough(f"{_listed([best, *close])} {told}")
+    second = contrasts[rest[0]]
+    way = f"{spelled(abs(second.difference))} {'less' if better == 'lower' else 'more'} than {rest[0]}"
+    if second.low is not None and second.high is not None:
+        low, high = sorted((sign * second.low, sign * second.high))
+        way += f", {LEVEL:.0%} sure of {spelled(low)} to {spelled(high)}"
+    return Verdict(best, f"{'lowest' if better == 'lower' else 'highest'} {metric}: {way}")
+
+
+def not_enough(why: str) -> Verdict:
+    return Verdict(None, f"not enough data: {why}")
+
+
+def _listed(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values)
+
+
+def _variance(values: Sequence[float]) -> float:
+    """Of a sample. Equal values have none at all, whatever rounding says."""
+    if min(values) == max(values):
+        return 0.0
+    middle = _mean(values)
+    return math.fsum((value - middle) ** 2 for value in values) / (len(values) - 1)
+
+
+def _fisher(a: Sequence[float], b: Sequence[float]) -> float:
+    """Fisher's exact test: how likely equal arms share their ones as unevenly as this, or more so."""
+    ones, all_ = round(math.fsum(a)), round(math.fsum((*a, *b)))
+    ways = {
+        k: math.comb(len(a), k) * math.comb(len(b), all_ - k)
+        for k in range(max(0, all_ - len(b)), min(len(a), all_) + 1)
+    }
+    return sum(count for count in ways.values() if count <= ways[ones]) / sum(ways.values())
+
+
+# Distributions
+
+
+def normal_quantile(share: float) -> float:
+    """Below which a standard normal value is with this probability."""
+    return _bisected(lambda x: math.erfc(-x / math.sqrt(2)) / 2, share)
+
+
+def t_quantile(share: float, freedom: float) -> float:
+    """Below which a value of Student's distribution is with this probability."""
+    return _bisected(lambda x: t_below(x, freedom), share)
+
+
+def t_below(x: float, freedom: float) -> float:
+    """How likely a value of Student's distribution is below `x`."""
+    tail = _beta_share(freedom / (freedom + x * x), freedom / 2, 0.5) / 2
+    return 1 - tail if x > 0 else tail
+
+
+def _bisected(below: Callable[[float], float], share: float) -> float:
+    low, high = -1.0, 1.0
+    while below(low) > share:
+        low *= 2
+    while below(high) < share:
+        high *= 2
+    while high - low > PRECISION:
+        middle = (low + high) / 2
+        low, high = (middle, high) if below(middle) < share else (low, middle)
+    return (low + high) / 2
+
+
+def _beta_share(x: float, a: float, b: float) -> float:
+    """The regularized incomplete beta function, by its continued fraction."""
+    if x <= 0 or x >= 1:
+        return 0.0 if x <= 0 else 1.0
+    if x > (a + 1) / (a + b + 2):  # where the fraction converges slowly, its mirror image does not
+        return 1 - _beta_share(1 - x, b, a)
+    scale = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x)
+    return math.exp(scale) / (a * _beta_fraction(x, a, b))
+
+
+def _beta_fraction(x: float, a: float, b: float) -> float:
+    """1 + d1/(1 + d2/(1 + …)), from the front, by Lentz's way."""
+    tiny = 1e-300
+    value, c, d = 1.0, 1.0, 0.0
+    for step in range(1, 10_000):
+        half = step // 2
+        if step % 2:
+            term = -(a + half) * (a + b + half) * x / ((a + 2 * half) * (a + 2 * half + 1))
+        else:
+            term = half * (b - half) * x / ((a + 2 * half - 1) * (a + 2 * half))
+        d = 1 / ((1 + term * d) or tiny)
+        c = (1 + term / c) or tiny
+        value *= c * d
+        if abs(c * d - 1) < 1e-15:
+            break
+    return value
