@@ -17,6 +17,7 @@ from sessiontree.core.entries import (
     SessionInfo,
     ThinkingLevelChange,
 )
+from sessiontree.core.fulltext import speaker, unify
 from sessiontree.core.messages import ToolCall, assistant, tool_call, tool_result, user
 from sessiontree.core.outline import (
     FILTERS,
@@ -315,6 +316,29 @@ def test_a_search_finds_rows_that_say_all_words_by_text_role_label_or_call(words
     assert shown_rows(rows_of(SAID, None, "default", *words)) == found
 
 
+@given(damaged_entry_lists(), st.data())
+def test_a_search_finds_what_the_row_and_the_text_of_any_entry_say(entries, data):
+    tree = Tree(entries)
+    shape = finish(survey(tree, None))
+    finish(shape.read())
+
+    calls = Calls(tree)
+    for position, id in enumerate(shape.ids):
+        words = f"{speaker(tree[id])} {row_text(tree[id], calls)}"
+        assert set(unify(words).replace(":", " ").split()) <= set(shape.text(position).replace(":", " ").split())
+
+
+def test_a_search_that_was_given_up_is_gone_on_with_where_it_was():
+    tree = Tree([entry(f"e{number}", f"e{number - 1}" if number else None, line=number + 2) for number in range(2000)])
+    shape = finish(survey(tree, None))
+    begun = shape.read()
+    done = [next(begun), next(begun), next(begun)]
+    begun.close()
+
+    assert next(shape.read()) > done[-1]
+    assert shown_rows(finish(lay_out(shape, "default", ("e1999",)))) == "e1999"
+
+
 def test_a_search_looks_only_through_what_the_filter_shows():
     assert shown_rows(rows_of(SAID, None, "user-only", "fix")) == "a"
 
@@ -360,6 +384,20 @@ def test_what_the_user_says_ends_the_search_for_a_call():
     tree = grow("a>b>c", a=CALL, b=user("stop"), c=tool_result("c1", "read", "late"))
 
     assert row_text(tree["c"], Calls(tree)) == "[read]"
+    assert shown_rows(rows_of(tree, None, "default", "read:")) == ""
+
+
+def test_a_call_is_looked_for_only_so_far_above_its_result():
+    said = [entry("call", body=CALL, line=2)]
+    said += [
+        entry(f"r{number}", said[-1].id if number == 0 else f"r{number - 1}", tool_result("other", "ls", ""), line=3)
+        for number in range(300)
+    ]
+    said.append(entry("result", "r299", tool_result("c1", "read", ""), line=400))
+    tree = Tree(said)
+
+    assert row_text(tree["result"], Calls(tree)) == "[read]"
+    assert shown_rows(rows_of(tree, None, "default", "read:")) == ""
 
 
 def test_a_label_on_what_is_not_there_shows_nothing():

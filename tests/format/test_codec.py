@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 import sessiontree
 from sessiontree.core import entries as e
-from sessiontree.core.messages import user
+from sessiontree.core.messages import glance, text, tool_calls, user
 from sessiontree.format.codec import (
     HEAD_KEYS,
     WIRE,
@@ -16,6 +16,7 @@ from sessiontree.format.codec import (
     body_from_wire,
     body_to_wire,
     read_entry,
+    read_glance,
     read_header,
     read_object,
     type_of,
@@ -316,3 +317,38 @@ def test_a_header_without_a_version_is_of_the_first_and_an_odd_one_of_ours(said,
 def test_the_title_of_a_header_is_its_title_or_its_name():
     assert read_header(b"", {"type": "session", "id": "s", "name": "n"}).title == "n"
     assert read_header(b"", {"type": "session", "id": "s", "name": "n", "title": "t"}).title == "t"
+
+
+GLANCED = ("role", "content", "stopReason", "toolCallId", "toolName", "command", "code")
+BLOCKED = ("type", "text", "id", "name", "arguments")
+glanced_values = (
+    json_values
+    | st.sampled_from(["assistant", "toolResult", "aborted"])
+    | st.lists(
+        st.dictionaries(
+            st.sampled_from(BLOCKED), st.sampled_from(["text", "toolCall", "hi", 1, {"path": "x"}]), max_size=5
+        ),
+        max_size=3,
+    )
+)
+
+
+@given(st.dictionaries(st.sampled_from(GLANCED), glanced_values))
+def test_a_glance_says_of_a_message_what_reading_all_of_it_says(message):
+    seen = read_glance(write_object({"type": "message", "id": "a", "message": message}))
+
+    assert seen is not None
+    read = glance(message)
+    assert (seen.role, seen.text, seen.calls) == (read.role, read.text, read.calls)
+    assert (seen.stop_reason, seen.tool_call_id, seen.tool_name) == (
+        read.stop_reason,
+        read.tool_call_id,
+        read.tool_name,
+    )
+    assert (seen.command, seen.code, seen.stopped_abnormally) == (read.command, read.code, read.stopped_abnormally)
+    assert seen.text == text(message.get("content"))
+    assert seen.calls == list(tool_calls(message))
+
+
+def test_a_glance_at_what_cannot_be_read_is_none():
+    assert read_glance(b'{"type":"message","id":"a","message":{"role"}}') is None

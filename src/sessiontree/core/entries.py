@@ -9,9 +9,12 @@ said in its first line.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from msgspec import UNSET, Struct, UnsetType
+
+if TYPE_CHECKING:
+    from sessiontree.core.messages import Glance
 
 EntryId: TypeAlias = str
 JsonObject: TypeAlias = dict[str, Any]
@@ -184,9 +187,17 @@ class Source(Protocol):
         """The bytes of a line, without the newline."""
         ...
 
+    def raws(self, lines: Iterable[int]) -> Iterator[bytes]:
+        """The bytes of several lines: quick where they stand near each other in order."""
+        ...
+
     def timestamp(self, raw: bytes) -> str: ...
 
     def body(self, raw: bytes) -> Body: ...
+
+    def glance(self, raw: bytes) -> Glance | None:
+        """What a line about a message says of it; `None` where it cannot be read."""
+        ...
 
 
 class Entry(Struct, gc=False, eq=False, kw_only=True):

@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple, TypeGuard
 
+from msgspec import Struct
+
 from sessiontree.core.entries import JsonObject, Message
 
 ABNORMAL_STOPS = frozenset({"error", "aborted"})
@@ -202,6 +204,66 @@ def tool_calls(message: JsonObject) -> Iterator[ToolCall]:
 def answered_call(message: JsonObject) -> str | None:
     """The id of the tool call that this message answers, if it is a tool result."""
     return string(message.get("toolCallId")) if role(message) == "toolResult" else None
+
+
+class GlancedBlock(Struct, gc=False):
+    type: str = ""
+    text: str = ""
+    id: str = ""
+    name: str = ""
+    arguments: Any = None
+
+
+class Glance(Struct, gc=False, rename="camel"):
+    """What a line about a message says of it: quicker to read than all of it."""
+
+    role: str = ""
+    content: str | list[GlancedBlock] = ""
+    stop_reason: str = ""
+    tool_call_id: str = ""
+    tool_name: str = ""
+    command: str = ""
+    code: str = ""
+
+    @property
+    def text(self) -> str:
+        """What `text` gives for the content."""
+        if isinstance(self.content, str):
+            return self.content
+        return "\n".join([block.text for block in self.content if block.type == "text"])
+
+    @property
+    def calls(self) -> list[ToolCall]:
+        """What `tool_calls` gives."""
+        if self.role != "assistant" or isinstance(self.content, str):
+            return []
+        return [ToolCall(block.id, block.name, block.arguments) for block in self.content if block.type == "toolCall"]
+
+    @property
+    def stopped_abnormally(self) -> bool:
+        return self.role == "assistant" and self.stop_reason in ABNORMAL_STOPS
+
+
+def glance(message: JsonObject) -> Glance:
+    """A message that was read, at a glance."""
+    return Glance(
+        role=role(message),
+        content=[
+            GlancedBlock(
+                type=string(block.get("type")),
+                text=string(block.get("text")),
+                id=string(block.get("id")),
+                name=string(block.get("name")),
+                arguments=block.get("arguments"),
+            )
+            for block in blocks(message.get("content"))
+        ],
+        stop_reason=stop_reason(message),
+        tool_call_id=string(message.get("toolCallId")),
+        tool_name=string(message.get("toolName")),
+        command=string(message.get("command")),
+        code=string(message.get("code")),
+    )
 
 
 def stop_reason(message: JsonObject) -> str:

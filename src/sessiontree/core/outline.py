@@ -10,17 +10,17 @@ be paused, and what a row looks like is found when somebody looks at that row.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Generator, Iterator
-from itertools import islice, repeat
-from typing import Any, Protocol, TypeAlias, TypeVar
+from collections.abc import Generator, Iterable, Iterator
+from itertools import count, groupby, islice, repeat
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from sessiontree.core.entries import (
     AgentAction,
     BranchPoint,
     BranchSummary,
+    Chain,
     Compaction,
     ContextEdit,
     Custom,
@@ -33,17 +33,18 @@ from sessiontree.core.entries import (
     ModeChange,
     ModelChange,
     SessionInfo,
+    Source,
     ThinkingLevelChange,
-    entries_of,
 )
-from sessiontree.core.fulltext import fold, speaker
+from sessiontree.core.fulltext import fold, speaker, unify
 from sessiontree.core.messages import (
+    Glance,
     ToolCall,
     answered_call,
+    glance,
     is_object,
     number,
     role,
-    stopped_abnormally,
     string,
     text,
     tool_calls,
@@ -80,6 +81,8 @@ T = TypeVar("T")
 Steps: TypeAlias = Generator[float, None, T]
 """Work on a whole tree that can be paused: tells how far it is, from 0 to 1, and returns what it made."""
 
+NONE: dict[str, str] = {}
+
 STRIDE = 512
 """How many entries are looked at between two pauses."""
 
@@ -94,6 +97,8 @@ HIDDEN = {
 SIEVES = {name: bytes(kind not in hidden for kind in range(256)) for name, hidden in HIDDEN.items()}
 """For `bytes.translate`: 1 for the kinds that a filter shows."""
 TURNS = frozenset({USER, ASSISTANT})
+TOLD_BY_ROW = frozenset({USER, ASSISTANT, CALLING})
+"""Kinds whose rows have the role, and all that a search looks through."""
 
 
 class Row(Struct, frozen=True, kw_only=True):
@@ -139,9 +144,8 @@ class Shape:
         self.positions: dict[EntryId, int] = {}
         self.path: set[EntryId] = set()
         """The entries from the root to the leaf."""
-        self._calls = Calls(tree)
-        self._texts: dict[EntryId, str] = {}
-        """What a search looks through, of the entries that one has looked at."""
+        self._read = _Read()
+        self._reading: Steps[None] | None = None
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -160,25 +164,68 @@ class Shape:
             shown[at] |= self.kinds[at] == CALLING
         return shown
 
+    def read(self) -> Steps[None]:
+        """Read what a search looks through. What was begun is gone on with."""
+        if self._reading is None:
+            self._reading = self._reads()
+        # No `yield from`, which would end it together with whoever does not go on.
+        while (progress := next(self._reading, None)) is not None:
+            yield progress
+
+    def _reads(self) -> Steps[None]:
+        for start in range(0, len(self), STRIDE):
+            places = [
+                (position, self.tree[id])
+                for position, id in enumerate(self.ids[start : start + STRIDE], start)
+                if id not in self._read.texts
+            ]
+            for source, several in groupby(places, key=lambda place: place[1].source):
+                known = list(several)
+                for (position, entry), raw in zip(known, source.raws([e.line for _, e in known]), strict=True):
+                    self._read.texts[entry.id] = unify(self._said(position, entry, raw))
+            yield start / len(self)
+
+    def _said(self, position: int, entry: Entry, raw: bytes) -> str:
+        message = entry.source.glance(raw) if entry.type == "message" else None
+        if message is None:
+            return f"{speaker(entry)} {row_text(entry)} {plain_text(entry)}"
+        if calls := message.calls:
+            self._read.calls[entry.id] = {call.id: _call_row(call) for call in reversed(calls)}
+        kind = self.kinds[position]
+        row = (self._call(position, message.tool_call_id) if kind == RESULT else None) or _message_row(message)
+        return row if kind in TOLD_BY_ROW else f"{message.role or entry.type} {row} {_message_text(message)}"
+
+    def _call(self, position: int, answered: str) -> str | None:
+        """What `Calls` gives for a result, as a row says it; those above were read before."""
+        for _ in range(REACH - 1):
+            position = self.above[position]
+            if position < 0 or self.kinds[position] == USER:
+                return None
+            row = self._read.calls.get(self.ids[position], NONE).get(answered)
+            if row is not None:
+                return row
+        return None
+
     def text(self, position: int) -> str:
-        """What a search looks through, folded: label, role, and what the row and the entry say."""
+        """What a search looks through, folded: label, role, and what the row and the entry say. It was read before."""
         id = self.ids[position]
-        words = self._texts.get(id)
-        if words is None:
-            entry = self.tree[id]
-            entry = replace(entry, kept=entry.decoded())
-            parts = [speaker(entry), row_text(entry, self._calls)]
-            if self.kinds[position] in (RESULT, OTHER):
-                parts.append(plain_text(entry))
-            words = self._texts[id] = fold(" ".join(parts))
         label = self.tree.label(id)
-        return f"{fold(label)} {words}" if label else words
+        return f"{fold(label)} {self._read.texts[id]}" if label else self._read.texts[id]
 
     def inherit(self, older: Shape) -> None:
         """Take over what was read of the same tree before it grew."""
-        self._texts = older._texts
+        self._read = older._read
         for id, position in older.positions.items():
             self.kinds[self.positions[id]] = older.kinds[position]
+
+
+class _Read:
+    """What a search needs of entries, as far as they were read."""
+
+    def __init__(self) -> None:
+        self.texts: dict[EntryId, str] = {}
+        self.calls: dict[EntryId, dict[str, str]] = {}
+        """The calls that a message makes, by their ids, as rows say them."""
 
 
 def survey(tree: Tree, leaf: EntryId | None, older: Shape | None = None) -> Steps[Shape]:
@@ -189,9 +236,9 @@ def survey(tree: Tree, leaf: EntryId | None, older: Shape | None = None) -> Step
     shape = Shape(tree, leaf)
     ids, above, positions = shape.ids, shape.above, shape.positions
     total = max(len(tree), 1)
-    for count, id in enumerate(tree.up_ids(leaf)):
+    for steps, id in enumerate(tree.up_ids(leaf)):
         shape.path.add(id)
-        if not count % STRIDE:
+        if not steps % STRIDE:
             yield 0
     depths: list[int] = []
     for position, (id, depth) in enumerate(tree.walk_ids(leaf)):
@@ -206,29 +253,61 @@ def survey(tree: Tree, leaf: EntryId | None, older: Shape | None = None) -> Step
     if older is not None:
         shape.inherit(older)
     # In file order, which is quick to read; another entry may be added meanwhile, and of one id the last counts.
-    for count, entry in enumerate(entries_of(list(tree.items))):
-        position = positions.get(entry.id)
-        if position is not None and (older is None or entry.id not in older.positions):
-            shape.kinds[position] = kind_of(entry)
-        if not count % STRIDE:
-            yield 0.1 + count / total * 0.9
+    done = 0
+    for several in _several(_lines(list(tree.items))):
+        new = [line for line in several if line.id in positions and (older is None or line.id not in older.positions)]
+        for id, kind in _kinds(new):
+            shape.kinds[positions[id]] = kind
+        done += len(several)
+        yield 0.1 + done / total * 0.9
     return shape
 
 
-def kind_of(entry: Entry) -> int:
-    """What kind of row `entry` makes."""
-    if entry.type in BOOKKEEPING:
-        return BOOKKEPT
-    body = entry.decoded() if entry.type == "message" else None
-    if not isinstance(body, Message):
-        return OTHER
-    match role(body.message):
-        case "user":
+class _Line(NamedTuple):
+    id: EntryId
+    type: str
+    source: Source
+    number: int
+
+
+def _lines(items: Iterable[Entry | Chain]) -> Iterator[_Line]:
+    """Where each entry is read from, without making one of any in a chain."""
+    for item in items:
+        if isinstance(item, Chain):
+            yield from map(_Line, item.ids, repeat("message"), repeat(item.source), count(item.line))
+        else:
+            yield _Line(item.id, item.type, item.source, item.line)
+
+
+def _several(lines: Iterator[_Line]) -> Iterator[list[_Line]]:
+    while several := list(islice(lines, STRIDE)):
+        yield several
+
+
+def _kinds(lines: Iterable[_Line]) -> Iterator[tuple[EntryId, int]]:
+    """What kind of row each entry makes."""
+    messages: list[_Line] = []
+    for line in lines:
+        if line.type == "message":
+            messages.append(line)
+        elif line.type in BOOKKEEPING:
+            yield line.id, BOOKKEPT
+        else:
+            yield line.id, OTHER
+    for source, several in groupby(messages, key=lambda line: line.source):
+        known = list(several)
+        for line, raw in zip(known, source.raws([line.number for line in known]), strict=True):
+            yield line.id, kind_of(source.glance(raw))
+
+
+def kind_of(message: Glance | None) -> int:
+    """What kind of row a message makes."""
+    match message:
+        case Glance(role="user"):
             return USER
-        case "assistant":
-            wordless = not stopped_abnormally(body.message) and not text(body.message.get("content")).strip()
-            return CALLING if wordless else ASSISTANT
-        case "toolResult":
+        case Glance(role="assistant"):
+            return ASSISTANT if message.stopped_abnormally or message.text.strip() else CALLING
+        case Glance(role="toolResult"):
             return RESULT
         case _:
             return OTHER
@@ -394,12 +473,14 @@ def lay_out(shape: Shape, filter: str = "default", words: tuple[str, ...] = ()) 
 
 def _sift(shape: Shape, shown: bytearray, words: tuple[str, ...]) -> Steps[None]:
     """Leave of the shown entries those that say all of `words`."""
+    for progress in shape.read():
+        yield progress * 0.4
     for position in range(len(shape)):
         if shown[position]:
             said = shape.text(position)
             shown[position] = all(word in said for word in words)
         if not position % STRIDE:
-            yield position / len(shape) * 0.5
+            yield 0.4 + position / len(shape) * 0.1
 
 
 def role_of(entry: Entry) -> str | None:
@@ -459,8 +540,8 @@ def row_text(entry: Entry, calls: CallsOfResults | None = None) -> str:
     """What one line says of `entry`, its role in front; a tool result says what was called."""
     match entry.decoded():
         case Message(message):
-            is_result = answered_call(message) is not None
-            return _message_row(message, calls.get(entry.id) if is_result and calls is not None else None)
+            said = glance(message)
+            return _message_row(said, calls.get(entry.id) if said.role == "toolResult" and calls is not None else None)
         case CustomMessage(custom_type=kind):
             return f"[{kind}]: {plain_text(entry)}"
         case BranchSummary(details=details):
@@ -472,22 +553,27 @@ def row_text(entry: Entry, calls: CallsOfResults | None = None) -> str:
             return f"[{plain_text(entry)}]"
 
 
-def _message_row(message: JsonObject, call: ToolCall | None) -> str:
-    words = one_line(text(message.get("content")))
-    match role(message):
+def _message_row(message: Glance, call: ToolCall | None = None) -> str:
+    match message.role:
         case "assistant":
+            words = one_line(message.text)
             if words:
                 return f"assistant: {words}"
-            if stopped_abnormally(message):
-                return f"assistant: ({string(message.get('stopReason'))})"
-            made = ", ".join(_call_row(call) for call in tool_calls(message))
+            if message.stopped_abnormally:
+                return f"assistant: ({message.stop_reason})"
+            made = ", ".join(_call_row(call) for call in message.calls)
             return f"assistant: {made or '(no content)'}"
         case "toolResult":
-            return _call_row(call) if call else f"[{string(message.get('toolName')) or 'tool result'}]"
+            return _call_row(call) if call else f"[{message.tool_name or 'tool result'}]"
         case "bashExecution" | "pythonExecution":
-            return f"[run: {one_line(string(message.get('command')) or string(message.get('code')))}]"
+            return f"[run: {one_line(message.command or message.code)}]"
         case kind:
-            return f"{kind or 'message'}: {words or '(no content)'}"
+            return f"{kind or 'message'}: {one_line(message.text) or '(no content)'}"
+
+
+def _message_text(message: Glance) -> str:
+    words = one_line(message.text or message.command or message.code)
+    return words or ", ".join(_call_row(call) for call in message.calls)
 
 
 def _call_row(call: ToolCall) -> str:
@@ -504,9 +590,7 @@ def plain_text(entry: Entry) -> str:
     """What `entry` says, on one line, without its role."""
     match entry.decoded():
         case Message(message):
-            return one_line(
-                text(message.get("content")) or string(message.get("command")) or string(message.get("code"))
-            ) or ", ".join(_call_row(call) for call in tool_calls(message))
+            return _message_text(glance(message))
         case CustomMessage(content=content):
             return one_line(text(content))
         case BranchSummary(summary=summary) | Compaction(summary=summary):

@@ -8,8 +8,9 @@ although it is JSON elsewhere (lone surrogates, odd bytes) goes through the stan
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from struct import Struct
 from typing import Any, NamedTuple
@@ -19,7 +20,7 @@ from msgspec import UNSET, UnsetType
 
 from sessiontree.core import entries as e
 from sessiontree.core.entries import Body, Chain, Entry, EntryId, Header, JsonObject, Source
-from sessiontree.core.messages import is_list, is_object, number
+from sessiontree.core.messages import Glance, glance, is_list, is_object, number
 
 VERSION = 3
 """The version of pi's format that is read as it is and written."""
@@ -167,8 +168,13 @@ class LineHead(msgspec.Struct, gc=False):
     custom_type: Any = msgspec.field(name="customType", default=None)
 
 
+class _GlancedLine(msgspec.Struct, gc=False):
+    message: Glance
+
+
 _HEAD_FIELDS = tuple((field.name, field.encode_name) for field in msgspec.structs.fields(LineHead))
 _head_decoder = msgspec.json.Decoder(LineHead)
+_glance_decoder = msgspec.json.Decoder(_GlancedLine)
 _object_decoder = msgspec.json.Decoder(dict[str, Any])
 
 REFUSALS = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
@@ -306,19 +312,37 @@ def scan(
         line += len(ids)
 
 
-class Held(msgspec.Struct, gc=False, eq=False):
-    """A line in memory."""
+class Reading(ABC):
+    """How a source reads lines of version 3."""
 
-    data: bytes
+    __slots__ = ()
 
-    def raw(self, line: int) -> bytes:
-        return self.data
+    @abstractmethod
+    def raw(self, line: int) -> bytes: ...
+
+    def raws(self, lines: Iterable[int]) -> Iterator[bytes]:
+        return map(self.raw, lines)
 
     def timestamp(self, raw: bytes) -> str:
         return read_timestamp(raw)
 
     def body(self, raw: bytes) -> Body:
         return read_body(raw)
+
+    def glance(self, raw: bytes) -> Glance | None:
+        return read_glance(raw)
+
+
+class Held(Reading):
+    """A line in memory."""
+
+    __slots__ = ("data",)
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+
+    def raw(self, line: int) -> bytes:
+        return self.data
 
 
 def read_entry(raw: bytes, line: int, source: Source | None = None) -> Entry:
@@ -355,6 +379,15 @@ def read_body(raw: bytes) -> Body:
         return body_from_wire(read_object(raw))
     except NotJson:
         return e.UNREADABLE
+
+
+def read_glance(raw: bytes) -> Glance | None:
+    """The message that a line holds, at a glance; `None` where the line is no JSON, or holds something else."""
+    try:
+        return _glance_decoder.decode(raw).message
+    except REFUSALS:
+        body = read_body(raw)
+        return glance(body.message) if isinstance(body, e.Message) else None
 
 
 def body_from_wire(wire: JsonObject) -> Body:

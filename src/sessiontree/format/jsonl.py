@@ -12,18 +12,17 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import TypeAlias
 
-from sessiontree.core.entries import Body, Chain, Entry, Header, JsonObject, Problem
+from sessiontree.core.entries import Chain, Entry, Header, JsonObject, Problem
 from sessiontree.core.messages import string
 from sessiontree.errors import FormatError
 from sessiontree.format.codec import (
     LINE_LIMIT,
     VERSION,
     NotJson,
-    read_body,
+    Reading,
     read_entry,
     read_header,
     read_object,
-    read_timestamp,
     scan,
 )
 from sessiontree.format.migrations import Dialect, current_header, dialect_of
@@ -35,7 +34,7 @@ FETCH = 1 << 18
 """How much is fetched at once where many lines are wanted, in bytes."""
 
 
-class Reader:
+class Reader(Reading):
     """A session's lines, and the source that its entries have their bytes from.
 
     With `fetch` the lines stay where they are, and only their places are kept; a file of an older dialect is
@@ -124,7 +123,6 @@ class Reader:
         return self._fetch(start, self._offsets[line] - start - 1)
 
     def raws(self, lines: Iterable[int]) -> Iterator[bytes]:
-        """The bytes of several lines, fetched some at a time: quick where they stand near each other in order."""
         if self._fetch is None or self._choose is not None:
             yield from map(self.raw, lines)
             return
@@ -140,12 +138,6 @@ class Reader:
     def _first_line(self) -> int:
         """Number of the first line behind the header."""
         return len(self.preamble) + 2
-
-    def timestamp(self, raw: bytes) -> str:
-        return read_timestamp(raw)
-
-    def body(self, raw: bytes) -> Body:
-        return read_body(raw)
 
     def offset(self, line: int) -> int:
         """Where line number `line` starts, in bytes."""
@@ -228,5 +220,4 @@ class Reader:
 def raws(entries: Iterable[Entry]) -> Iterator[bytes]:
     """The lines of entries."""
     for source, several in groupby(entries, key=lambda entry: entry.source):
-        lines = (entry.line for entry in several)
-        yield from source.raws(lines) if isinstance(source, Reader) else map(source.raw, lines)
+        yield from source.raws(entry.line for entry in several)

@@ -11,17 +11,17 @@ from array import array
 from collections.abc import Iterable, Iterator
 
 from sessiontree.core.context import Context, Need, context_of
-from sessiontree.core.entries import UNREADABLE, Body, Chain, Entry, EntryId, entries_of
+from sessiontree.core.entries import UNREADABLE, Chain, Entry, EntryId, entries_of
 from sessiontree.core.heads import Heads
 from sessiontree.core.tree import Tree
-from sessiontree.format.codec import NotJson, read_body, read_entry, read_timestamp, scan
+from sessiontree.format.codec import NotJson, Reading, read_entry, scan
 from sessiontree.format.jsonl import Reader
 
 REPLAY_LIMIT = 4096
 """So many lines are looked at for a head record before the whole file is read instead."""
 
 
-class Block:
+class Block(Reading):
     """Some lines of a file, and the source of their entries."""
 
     def __init__(self, data: bytes) -> None:
@@ -38,12 +38,6 @@ class Block:
 
     def raw(self, line: int) -> bytes:
         return self._data[self._offsets[line - 1] : self._offsets[line] - 1]
-
-    def timestamp(self, raw: bytes) -> str:
-        return read_timestamp(raw)
-
-    def body(self, raw: bytes) -> Body:
-        return read_body(raw)
 
 
 class Tail:
