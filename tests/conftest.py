@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
+
+if TYPE_CHECKING:
+    from tests.postgres import Server
 
 settings.register_profile("default", deadline=None, max_examples=60, print_blob=True)
 settings.register_profile("torture", deadline=None, max_examples=3000, print_blob=True)
@@ -19,6 +24,28 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     home = tmp_path / "home"
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.setenv("SESSIONTREE_HOME", str(home / ".sessiontree"))
-    for name in ("NO_COLOR", "PI_CODING_AGENT_DIR", "PI_CODING_AGENT_SESSION_DIR"):
+    for name in ("NO_COLOR", "SESSIONTREE_STORE", "PI_CODING_AGENT_DIR", "PI_CODING_AGENT_SESSION_DIR"):
         monkeypatch.delenv(name, raising=False)
     return home
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[Server]:
+    """A PostgreSQL server, shared by the tests of this process that ask for one."""
+    from tests.postgres import Server
+
+    running = Server()
+    yield running
+    running.stop()
+
+
+@pytest.fixture(scope="session")
+def shared_database(server: Server) -> str:
+    """The address of a database for tests that make sessions of their own and list none."""
+    return server.new_database()
+
+
+@pytest.fixture
+def database(server: Server) -> str:
+    """The address of a database that is empty."""
+    return server.new_database()

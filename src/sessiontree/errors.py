@@ -8,7 +8,8 @@
     │   └── ReadOnly        this session can be read, not written
     ├── BranchMoved         another writer moved the branch; says where its head is now
     └── StoreError          the back end failed
-        └── Conflict        somebody else wrote first; read on and try again
+        ├── Conflict        somebody else wrote first; read on and try again
+        └── OutcomeUnknown  a write was on its way when the back end was lost
 
 Constructors take facts and build the sentence; the facts stay as attributes.
 Damage found while reading is not an error but a value, `Problem`.
@@ -89,3 +90,7 @@ class StoreError(SessionTreeError):
 
 class Conflict(StoreError):
     """Somebody else wrote first. Reading on and trying again is always right."""
+
+
+class OutcomeUnknown(StoreError):
+    """A write was on its way when the back end was lost: it may have been done. The same write again settles it."""

@@ -1,6 +1,7 @@
 """One suite for every store. A new back end joins by adding a line to `STORES`."""
 
 import threading
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,26 +12,32 @@ from sessiontree.format.codec import LINE_LIMIT
 from sessiontree.store.base import Store
 from sessiontree.store.jsonl import JsonlStore
 from sessiontree.store.memory import MemoryStore
+from sessiontree.store.postgres.store import PostgresStore
 
 Open = Callable[[], Store]
 
 
-def memory(folder: Path) -> Open:
+def memory(folder: Path, request: pytest.FixtureRequest) -> Open:
     store = MemoryStore()
     return lambda: store
 
 
-def jsonl(folder: Path) -> Open:
+def jsonl(folder: Path, request: pytest.FixtureRequest) -> Open:
     return lambda: JsonlStore(str(folder / "deep" / "er" / "s.jsonl"))
 
 
-STORES = {"memory": memory, "jsonl": jsonl}
+def postgres(folder: Path, request: pytest.FixtureRequest) -> Open:
+    address = f"{request.getfixturevalue('shared_database')}#{uuid.uuid4()}"
+    return lambda: PostgresStore(address)
+
+
+STORES = {"memory": memory, "jsonl": jsonl, "postgres": postgres}
 
 
 @pytest.fixture(params=STORES)
 def handle(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
     """Call it for a handle of the same session, as another writer would have."""
-    return STORES[request.param](tmp_path)
+    return STORES[request.param](tmp_path, request)
 
 
 def test_what_was_written_is_read_back(handle: Open) -> None:

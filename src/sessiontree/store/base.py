@@ -8,8 +8,9 @@ written and `Conflict` is raised. Methods are synchronous; async callers use a t
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
+from sessiontree.core.entries import EntryId
 from sessiontree.errors import StoreError
 from sessiontree.format.codec import LINE_LIMIT
 
@@ -66,6 +67,18 @@ class Store(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class Indexed(Protocol):
+    """A store that finds lines by the ids in them, as one in a database does."""
+
+    def above(self, id: EntryId, before: Cursor, count: int) -> list[tuple[int, bytes]] | None:
+        """The line with this id and those above it, by their parents, so many at most, each with where it stands.
+
+        Nothing when there is no such line before that place; `None` where the index cannot tell.
+        """
+        ...
 
 
 PART = 1 << 20

@@ -1,0 +1,10 @@
+"""The store in PostgreSQL, for many machines.
+
+address      which database, which session, and what may be shown of it; imports nothing
+connection   the one door to psycopg: a pool, time limits, trying again
+schema       tables and functions, and how they come to be
+rows         what is written of a line beside its bytes
+blocks       lines that were read, to be had again without asking
+store        one session: the store protocol
+watch        waiting for what others write
+"""

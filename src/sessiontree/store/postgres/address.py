@@ -1,0 +1,71 @@
+"""Addresses: `postgresql://user@host/database#session`, taken apart. No connection here.
+
+What is shown of an address has no password and no parameters. Whoever has the shown form can open it all the same in
+the process that has seen the whole, and where `SESSIONTREE_STORE` is the whole.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import NamedTuple
+
+from sessiontree.errors import InvalidOperation
+
+SCHEMES = ("postgresql://", "postgres://")
+VARIABLE = "SESSIONTREE_STORE"
+_SHOWN = ("host", "port", "dbname", "user")
+"""Parameters that tell which database it is."""
+_whole: dict[str, str] = {}
+
+
+class Address(NamedTuple):
+    url: str
+    """For the driver: it may hold a password."""
+    shown: str
+    """How messages name the database."""
+    session: str | None
+    """What stands behind `#`: a session's id, or what a person calls it by."""
+
+    def of(self, session: str) -> str:
+        """The shown address of a session."""
+        from urllib.parse import quote
+
+        return f"{self.shown}#{quote(session, safe=' @:')}"
+
+
+def is_address(text: object) -> bool:
+    return isinstance(text, str) and text.startswith(SCHEMES)
+
+
+def default() -> Address | None:
+    """The database that `SESSIONTREE_STORE` names; `None` where sessions are files. Raises `InvalidOperation`."""
+    text = os.environ.get(VARIABLE)
+    if not text:
+        return None
+    if not is_address(text):
+        raise InvalidOperation(f"{VARIABLE} is to be an address such as postgresql://host/database")
+    return _parsed(text)
+
+
+def parse(text: str) -> Address:
+    """An address taken apart. Raises `InvalidOperation`."""
+    default()
+    return _parsed(text)
+
+
+def _parsed(text: str) -> Address:
+    from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
+
+    try:
+        parts = urlsplit(text)
+        parameters = parse_qsl(parts.query, keep_blank_values=True)
+    except ValueError as error:
+        raise InvalidOperation(f"this is no address of a database: {error}") from None
+    login, at, hosts = parts.netloc.rpartition("@")
+    query = urlencode([(name, value) for name, value in parameters if name in _SHOWN])
+    netloc = f"{login.partition(':')[0]}{at}{hosts}"
+    shown = f"postgresql://{netloc}{parts.path}{f'?{query}' if query else ''}"
+    url = text.partition("#")[0]
+    if url.partition("://")[2] != shown.partition("://")[2]:
+        _whole[shown] = url
+    return Address(_whole.get(shown, url), shown, unquote(parts.fragment) or None)

@@ -1,0 +1,60 @@
+"""The statements of the store, and nothing else. What they work on is in `schema`."""
+
+from __future__ import annotations
+
+LOOK = """
+SELECT key, size, tail, EXISTS (SELECT FROM sessiontree.shared WHERE session = key)
+FROM sessiontree.session WHERE id = %s AND current AND deleted IS NULL"""
+PIECES = "SELECT position, source, start, size FROM sessiontree.shared WHERE session = %s ORDER BY position"
+# The line that goes on at the first place is read from its beginning.
+READ = """
+SELECT l.position, l.line, s.size, s.tail
+FROM sessiontree.session AS s LEFT JOIN LATERAL (
+    SELECT e.position + p.shift AS position, e.line
+    FROM unnest(%s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[])
+            AS p(session, low, high, least, shift),
+        LATERAL (
+            SELECT position, line FROM sessiontree.entry
+            WHERE session = p.session AND position < p.high AND position >= greatest(p.least, coalesce((
+                SELECT CASE WHEN position + octet_length(line) > p.low THEN position ELSE p.low END
+                FROM sessiontree.entry WHERE session = p.session AND position <= p.low
+                ORDER BY position DESC LIMIT 1), p.low))
+            ORDER BY position
+        ) AS e
+) AS l ON true
+WHERE s.key = %s AND s.current AND s.deleted IS NULL ORDER BY l.position"""
+FOUND = """
+SELECT e.session, e.position, e.parent FROM sessiontree.entry AS e
+WHERE e.session = ANY(%(rows)s) AND e.id = {id} AND (e.session = %(key)s OR EXISTS (
+    SELECT FROM sessiontree.shared AS s
+    WHERE s.session = %(key)s AND s.source = e.session AND e.position >= s.start AND e.position < s.start + s.size))
+ORDER BY e.session = %(key)s DESC, e.position DESC LIMIT 1"""
+ABOVE = f"""
+WITH RECURSIVE up AS (
+    (SELECT f.*, 1 AS number FROM ({FOUND.format(id="%(id)s")}) AS f)
+    UNION ALL
+    SELECT f.*, up.number + 1 FROM up CROSS JOIN LATERAL ({FOUND.format(id="up.parent")}) AS f
+    WHERE up.number < %(count)s
+)
+SELECT up.session, up.position, e.line FROM up
+JOIN sessiontree.entry AS e ON e.session = up.session AND e.position = up.position ORDER BY up.number"""
+INSERT = """
+INSERT INTO sessiontree.session (id, created, cwd, parent_session, older, told, name)
+VALUES (%s, %s, %s, %s, %s, %s, %s)
+ON CONFLICT (id) WHERE current DO NOTHING RETURNING key"""
+APPEND = """
+SELECT sessiontree.append(%s, %s, %s::bytea[], %s::text[], %s::text[], %s::text[], %s::text[], %s::text[],
+    %s::bigint[], %s::text[], %s::uuid, %s)"""
+SHARE = "SELECT sessiontree.share(%s, %s, %s, %s, %s)"
+MADE = """
+SELECT key, size, (SELECT batch FROM sessiontree.entry WHERE session = key AND position = 0)
+FROM sessiontree.session WHERE id = %s AND current"""
+WHY = """
+SELECT current AND deleted IS NULL, size, tail,
+    (SELECT batch FROM sessiontree.entry WHERE session = %s AND position = %s)
+FROM sessiontree.session WHERE key = %s"""
+LOCK = """
+SELECT size, tail FROM sessiontree.session WHERE key = %s AND current AND deleted IS NULL FOR UPDATE"""
+LEAVE = """
+UPDATE sessiontree.session SET tail = %s, told = false
+WHERE key = %s AND size = %s AND tail IN ('', %s) AND current AND deleted IS NULL RETURNING key"""

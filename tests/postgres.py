@@ -1,0 +1,153 @@
+"""A PostgreSQL server for tests: Debian's, on loopback, with a data directory that is thrown away.
+
+Where it is missing it is installed through apt. `initdb` does not run as root, so root runs it as the user `postgres`.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from contextlib import suppress
+from glob import glob
+from pathlib import Path
+
+import pytest
+
+SETTINGS = (
+    "listen_addresses=127.0.0.1", "fsync=off", "full_page_writes=off", "max_connections=100", "shared_buffers=32MB",
+    "autovacuum=off", "logging_collector=off", "log_min_messages=fatal", "restart_after_crash=on", "jit=off",
+)  # fmt: skip
+
+
+def programs() -> str:
+    """The folder with `initdb` and `postgres`; installs them where they are missing, and skips where it cannot."""
+    found = _programs()
+    if found is None and shutil.which("apt-get") is not None:
+        subprocess.run(
+            ["apt-get", "install", "--yes", "--quiet", "--no-install-recommends", "postgresql"],
+            capture_output=True,
+            timeout=300,
+        )
+        found = _programs()
+    if found is None:
+        message = "there is no PostgreSQL here, and apt could not install it"
+        if os.environ.get("CI"):
+            pytest.fail(message)
+        pytest.skip(message)
+    return found
+
+
+def _programs() -> str | None:
+    folders = sorted(glob("/usr/lib/postgresql/*/bin"), key=lambda path: int(Path(path).parts[-2]))
+    on_path = shutil.which("initdb")
+    folders = ([os.path.dirname(os.path.realpath(on_path))] if on_path else []) + folders
+    return next((folder for folder in reversed(folders) if os.path.exists(f"{folder}/postgres")), None)
+
+
+class Server:
+    """A server with a data directory of its own."""
+
+    def __init__(self) -> None:
+        self._bin = programs()
+        self.folder = tempfile.mkdtemp(prefix="sessiontree-pg-")
+        self._as: list[str] = []
+        if os.geteuid() == 0:
+            self._as = ["runuser", "-u", "postgres", "--"]
+            shutil.chown(self.folder, "postgres")
+        self.data = f"{self.folder}/data"
+        subprocess.run(
+            [*self._as, f"{self._bin}/initdb", "-D", self.data, "-U", "postgres", "-A", "trust", "-E", "UTF8",
+             "--locale=C.UTF-8", "--no-sync"],
+            check=True, capture_output=True, cwd="/",
+        )  # fmt: skip
+        self.port = _free_port()
+        self._number = 0
+        self._process: subprocess.Popen[bytes] | None = None
+        self.start()
+
+    def start(self) -> None:
+        options = [part for setting in SETTINGS for part in ("-c", setting)]
+        with open(f"{self.folder}/log", "ab") as log:
+            self._process = subprocess.Popen(
+                [*self._as, f"{self._bin}/postgres", "-D", self.data, "-p", str(self.port), "-k", self.folder,
+                 *options],
+                stdout=log, stderr=log, cwd="/",
+            )  # fmt: skip
+        self.wait_until_ready()
+
+    def wait_until_ready(self, seconds: float = 60) -> None:
+        import psycopg
+
+        deadline = time.monotonic() + seconds
+        while True:
+            try:
+                psycopg.connect(self.url("postgres"), connect_timeout=5).close()
+                return
+            except psycopg.OperationalError:
+                assert time.monotonic() < deadline, Path(f"{self.folder}/log").read_text()[-2000:]
+                time.sleep(0.02)
+
+    @property
+    def postmaster(self) -> int:
+        """The process id of the server itself."""
+        return int(Path(f"{self.data}/postmaster.pid").read_text().splitlines()[0])
+
+    def kill(self) -> None:
+        """As if the machine had lost the process: the postmaster dies at once, and its children with it."""
+        postmaster = self.postmaster
+        children = _children(postmaster)
+        os.kill(postmaster, signal.SIGKILL)
+        for child in children:
+            with suppress(ProcessLookupError):
+                os.kill(child, signal.SIGKILL)
+        assert self._process is not None
+        self._process.wait(30)
+        for child in children:
+            while os.path.exists(f"/proc/{child}") and _state(child) != "Z":
+                time.sleep(0.005)
+        with suppress(FileNotFoundError):
+            os.unlink(f"{self.data}/postmaster.pid")
+
+    def stop(self) -> None:
+        if self._process is not None and self._process.poll() is None:
+            with suppress(FileNotFoundError, ProcessLookupError):
+                os.kill(self.postmaster, signal.SIGQUIT)
+            self._process.wait(30)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def url(self, database: str, *, user: str = "postgres", password: str = "", port: int | None = None) -> str:
+        login = f"{user}:{password}" if password else user
+        return f"postgresql://{login}@127.0.0.1:{port or self.port}/{database}"
+
+    def new_database(self) -> str:
+        """The address of a new, empty database."""
+        import psycopg
+
+        self._number += 1
+        name = f"t{self._number}"
+        with psycopg.connect(self.url("postgres"), autocommit=True) as connection:
+            connection.execute(f"CREATE DATABASE {name}".encode())
+        return self.url(name)
+
+
+def _children(process: int) -> list[int]:
+    with open(f"/proc/{process}/task/{process}/children") as file:
+        return [int(child) for child in file.read().split()]
+
+
+def _state(process: int) -> str:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return "Z"
+
+
+def _free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
