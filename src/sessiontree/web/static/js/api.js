@@ -1,0 +1,95 @@
+// Asking the server: one function for JSON, one for files, and the errors they raise. Nothing here knows what is shown.
+
+/** A refusal or a failure; its message is one sentence for people. */
+export class ApiError extends Error {
+  constructor(status, code, message) {
+    super(message);
+    this.status = status;
+    this.code = code;
+  }
+}
+
+const query = (values) => {
+  const words = new URLSearchParams();
+  for (const [name, value] of Object.entries(values ?? {})) {
+    if (value !== undefined && value !== null && value !== "") words.set(name, value);
+  }
+  return words.size ? `?${words}` : "";
+};
+
+const refusal = async (answer) => {
+  const told = await answer.json().catch(() => null);
+  const error = told?.error;
+  return new ApiError(answer.status, error?.code ?? "unknown", error?.message ?? `the server answered with ${answer.status}`);
+};
+
+export class Api {
+  /** `refused` is called when the server does not take the token. */
+  constructor(token, refused) {
+    this.token = token;
+    this.refused = refused;
+  }
+
+  /** The bare answer, of which only the status has been looked at. */
+  async fetch(path, { method = "GET", values, body, headers, signal } = {}) {
+    let answer;
+    try {
+      answer = await fetch(`/api${path}${query(values)}`, {
+        method,
+        signal,
+        cache: "no-store",
+        credentials: "omit",
+        headers: {
+          Authorization: `Bearer ${this.token}`,
+          ...(body === undefined ? {} : { "Content-Type": "application/json" }),
+          ...headers,
+        },
+        body: body === undefined ? undefined : JSON.stringify(body),
+      });
+    } catch (error) {
+      if (error.name === "AbortError") throw error;
+      throw new ApiError(0, "unreachable", "the server does not answer; is sessiontree serve running?");
+    }
+    if (answer.ok) return answer;
+    if (answer.status === 401) this.refused();
+    throw await refusal(answer);
+  }
+
+  async get(path, values, options) {
+    return (await this.fetch(path, { values, ...options })).json();
+  }
+
+  /** A write. It carries a key of its own, so that a repetition by the network does nothing twice. */
+  async send(method, path, body = {}) {
+    const headers = { "Idempotency-Key": crypto.randomUUID?.() ?? `${Date.now()}-${Math.random()}` };
+    const answer = await this.fetch(path, { method, body, headers });
+    const text = await answer.text();
+    return text ? JSON.parse(text) : {};
+  }
+
+  post(path, body) {
+    return this.send("POST", path, body);
+  }
+
+  /** Pages of a list, one after another. */
+  async *pages(path, values, options) {
+    let cursor;
+    do {
+      const page = await this.get(path, { ...values, cursor }, options);
+      yield page;
+      cursor = page.next;
+    } while (cursor);
+  }
+
+  /** Hand a file of the server to the browser's downloads. */
+  async download(path, values, name) {
+    const address = URL.createObjectURL(await (await this.fetch(path, { values })).blob());
+    const link = document.createElement("a");
+    link.href = address;
+    link.download = name;
+    link.click();
+    setTimeout(() => URL.revokeObjectURL(address), 10_000);
+  }
+}
+
+export const at = (...parts) => parts.map((part) => `/${encodeURIComponent(part)}`).join("");

@@ -1,0 +1,57 @@
+// Small charts in SVG: bars for what branches cost, intervals for what arms tell. Sizes are of the view box; colours
+// come from the style sheet, and every chart says in words what it shows.
+import { html } from "./html.js";
+
+const NAME = 28, BAR = 22, WIDE = 320;
+
+/** Bars of one metric. `items` are `[{name, value, text, best}]`. */
+export const Bars = ({ title, items }) => {
+  const most = Math.max(...items.map((item) => item.value ?? 0), 0) || 1;
+  const said = `${title}: ${items.map((item) => `${item.name} ${item.text}`).join(", ")}`;
+  return html`<figure class="chart">
+    <figcaption>${title}</figcaption>
+    <svg viewBox="0 0 ${WIDE} ${items.length * (NAME + BAR) - 6}" role="img" aria-label=${said}>
+      ${items.map((item, index) => {
+        const top = index * (NAME + BAR);
+        const long = Math.max(2, ((item.value ?? 0) / most) * WIDE);
+        return html`<g class=${item.best ? "best" : ""}>
+          <text x="0" y=${top + 16}>${clip(item.name, 30)}</text>
+          <text x=${WIDE} y=${top + 16} class="value">${item.text}</text>
+          <rect x="0" y=${top + 24} width=${WIDE} height="12" rx="6" class="groove" />
+          <rect x="0" y=${top + 24} width=${long} height="12" rx="6" class="bar" />
+        </g>`;
+      })}
+    </svg>
+  </figure>`;
+};
+
+/** Means with their intervals on one scale. `items` are `[{name, mean, low, high, n, text, best}]`. */
+export const Intervals = ({ title, items }) => {
+  const known = items.flatMap(({ mean, low, high }) => [mean, low, high]).filter((value) => value !== null && value !== undefined);
+  const least = Math.min(0, ...known), most = Math.max(...known, least) || 1;
+  const place = (value) => 8 + ((value - least) / (most - least || 1)) * (WIDE - 16);
+  const said = `${title}: ${items.map((item) => `${item.name} ${item.text}`).join("; ")}`;
+  return html`<figure class="chart intervals">
+    <figcaption>${title}</figcaption>
+    <svg viewBox="0 0 ${WIDE} ${items.length * (NAME + BAR)}" role="img" aria-label=${said}>
+      ${items.map((item, index) => {
+        const top = index * (NAME + BAR), y = top + 32;
+        const told = item.mean !== null && item.mean !== undefined;
+        return html`<g class=${item.best ? "best" : ""}>
+          <text x="0" y=${top + 16}>${clip(item.name, 24)}</text>
+          <text x=${WIDE} y=${top + 16} class="value">${item.text}</text>
+          <line x1="8" y1=${y} x2=${WIDE - 8} y2=${y} class="groove" />
+          ${told && item.low !== null && item.low !== undefined && html`<path class="whisker" d="M${place(item.low)} ${y - 6}V${y + 6}M${place(item.low)} ${y}H${place(item.high)}M${place(item.high)} ${y - 6}V${y + 6}" />`}
+          ${told && html`<circle cx=${place(item.mean)} cy=${y} r="5" class="mean" />`}
+        </g>`;
+      })}
+    </svg>
+  </figure>`;
+};
+
+/** A bar that is filled to a part of 1; `level` colours it. */
+export const Meter = ({ part, label, level = "" }) => html`<div class="meter ${level}" role="progressbar" aria-label=${label} aria-valuemin="0" aria-valuemax="100" aria-valuenow=${Math.round((part ?? 0) * 100)}>
+  <div style=${{ width: `${Math.min(100, Math.max(0, (part ?? 0) * 100))}%` }}></div>
+</div>`;
+
+const clip = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);

@@ -1,0 +1,241 @@
+// The conversation of a path: its entries in a window that loads what is near, what an agent is saying right now, and
+// the place where one writes. Text of a session is put in as text; the body of an entry is markup the server cleaned.
+import { Button, Chip, Cleaned, Component, Empty, Notice, createRef, html } from "./html.js";
+import { clock, day, money, short } from "./figures.js";
+
+const NEAR = 600; // pixels from an end of the window at which more is loaded
+const TITLES = {
+  compaction: "Compaction", branch_summary: "Branch summary", model_change: "Model", thinking_level_change: "Thinking level",
+  branch_point: "Branch", agent_action: "Agent", context_edit: "Context edit", reset_boundary: "Reset", mode_change: "Mode",
+};
+
+/** What an entry looks like: `user`, `assistant`, `tool`, `summary`, `setting` … */
+export const kindOf = ({ type, role, text }) => {
+  if (type === "message") {
+    if (role === "user" || role === "assistant") return role;
+    return role === "toolResult" || /Execution$/.test(role ?? "") ? "tool" : "custom";
+  }
+  if (type === "compaction") return "compaction";
+  if (type === "branch_summary") return text?.startsWith("[merge]") ? "merge" : "summary";
+  return type === "custom_message" ? "custom" : "setting";
+};
+
+export const titleOf = (entry) => {
+  if (entry.title) return entry.title;
+  if (entry.type !== "message") return kindOf(entry) === "merge" ? "Merge" : TITLES[entry.type] ?? entry.type;
+  return { user: "User", assistant: "Assistant", toolResult: "Tool" }[entry.role] ?? entry.role ?? "Message";
+};
+
+const facts = ({ model, tokens, cost }) => [model, tokens && `${short(tokens)} tokens`, cost && money(cost)].filter(Boolean);
+
+const LONG = 24; // lines of an output that stay in sight
+
+const Output = ({ text, failed }) => {
+  const lines = text.split("\n").length;
+  const block = html`<pre class="block ${failed ? "error" : ""}">${text}</pre>`;
+  return lines > LONG || text.length > 4000 ? html`<details><summary>Output, ${lines} lines</summary>${block}</details>` : block;
+};
+
+/** The argument that says most of a call. */
+const subjectOf = (values) => {
+  if (typeof values !== "object" || values === null) return "";
+  const key = ["path", "file_path", "command", "pattern", "query", "url"].find((name) => typeof values[name] === "string");
+  return key ? values[key].split("\n")[0].slice(0, 120) : "";
+};
+
+const Call = ({ use }) => html`<details class="call ${use.ok === false ? "failed" : ""}">
+  <summary><b>${use.name}</b> ${subjectOf(use.arguments)}${use.ok === false && html` <${Chip} kind="wrong">failed<//>`}</summary>
+  <pre class="block">${JSON.stringify(use.arguments, null, 2)}</pre>
+</details>`;
+
+const Body = ({ entry }) => {
+  const kind = kindOf(entry);
+  if (kind === "setting") return null;
+  if (kind === "tool") return html`<${Output} text=${entry.text} failed=${entry.failed} />`;
+  return html`
+    ${entry.thinking && html`<details class="thinking"><summary>Thinking</summary><pre class="plain">${entry.thinking}</pre></details>`}
+    ${entry.html ? html`<${Cleaned} name="prose" markup=${entry.html} />` : entry.text && html`<pre class="plain">${entry.text}</pre>`}
+    ${entry.tools?.map((use) => html`<${Call} use=${use} />`)}
+    ${entry.error && html`<pre class="block error">${entry.error}</pre>`}`;
+};
+
+export const Entry = ({ entry, heads = [], label, chosen, actions, said }) => html`
+  <article class="entry ${kindOf(entry)} ${entry.error ? "failed" : ""} ${chosen ? "chosen" : ""}" id=${`e-${entry.id}`} data-entry=${entry.id} tabindex="-1">
+    <header>
+      <h3>${titleOf(entry, said)}</h3>
+      ${kindOf(entry) === "setting" && html`<span class="fact">${entry.text}</span>`}
+      ${(label ?? entry.label) && html`<${Chip} kind="label">${label ?? entry.label}<//>`}
+      ${heads.map((name) => html`<${Chip} kind="branch">${name}<//>`)}
+      ${facts(entry).map((fact) => html`<span class="fact">${fact}</span>`)}
+      ${actions && html`<span class="acts">${actions(entry)}</span>`}
+      <time datetime=${entry.timestamp} title=${`${day(entry.timestamp)} ${clock(entry.timestamp)}`}>${clock(entry.timestamp)}</time>
+    </header>
+    <${Body} entry=${entry} />
+  </article>`;
+
+/** What an agent is saying and has not yet written. */
+const Saying = ({ run }) => html`<article class="entry assistant saying" aria-live="off">
+  <header><h3>Assistant</h3><span class="fact">at work</span><span class="pulse" aria-hidden="true"></span></header>
+  ${run.thinking && !run.text && html`<p class="thinking-now">${run.thinking.slice(-400)}</p>`}
+  ${run.text && html`<pre class="plain stream">${run.text}</pre>`}
+  ${run.tool && html`<pre class="plain tool-now">${run.tool.slice(-600)}</pre>`}
+</article>`;
+
+export class Conversation extends Component {
+  window = createRef();
+  stuck = true; // the end is in sight, and stays there as the conversation grows
+
+  componentDidMount() {
+    this.settle();
+  }
+
+  getSnapshotBeforeUpdate() {
+    const window = this.window.current;
+    const first = [...window.querySelectorAll("article[data-entry]")].find((article) => article.getBoundingClientRect().bottom > window.getBoundingClientRect().top);
+    return first ? { id: first.id, top: first.getBoundingClientRect().top } : null;
+  }
+
+  componentDidUpdate(before, _, anchor) {
+    const window = this.window.current;
+    if (before.end !== this.props.end && !this.props.follows) this.stuck = true;
+    if (this.stuck) window.scrollTop = window.scrollHeight;
+    else if (anchor) {
+      const again = document.getElementById(anchor.id);
+      if (again) window.scrollTop += again.getBoundingClientRect().top - anchor.top;
+    }
+    this.settle();
+  }
+
+  settle() {
+    if (this.stuck) this.window.current.scrollTop = this.window.current.scrollHeight;
+    this.fill();
+  }
+
+  fill = () => {
+    const window = this.window.current;
+    if (!window) return;
+    const { session } = this.props;
+    if (window.scrollTop < NEAR && session.earlier) session.loadEarlier();
+    else if (window.scrollHeight - window.scrollTop - window.clientHeight < NEAR && session.later) session.loadLater();
+  };
+
+  scrolled = () => {
+    const window = this.window.current;
+    this.stuck = window.scrollHeight - window.scrollTop - window.clientHeight < 40 && !this.props.session.later;
+    this.fill();
+  };
+
+  /** To the next or previous entry, by keyboard. */
+  step(way) {
+    const window = this.window.current;
+    const all = [...window.querySelectorAll("article[data-entry]")];
+    const from = all.indexOf(document.activeElement?.closest?.("article"));
+    const top = window.getBoundingClientRect().top + 8;
+    const now = from >= 0 ? from + way : Math.max(0, all.findIndex((article) => article.getBoundingClientRect().bottom > top));
+    const target = all[Math.min(Math.max(now, 0), all.length - 1)];
+    target?.scrollIntoView({ block: "nearest" });
+    target?.focus({ preventScroll: true });
+  }
+
+  toEnd = () => {
+    this.stuck = true;
+    if (this.props.session.later) this.props.session.loadPath();
+    else this.settle();
+  };
+
+  render({ session, actions }) {
+    const run = session.runs.get(session.branch);
+    const entries = session.entries;
+    return html`<div class="window" ref=${this.window} onScroll=${this.scrolled} role="log" aria-label="Conversation" tabindex="0">
+      <div class="path">
+        ${session.earlier && html`<p class="more">Earlier entries are loaded as you come to them.</p>`}
+        ${!entries.length && !session.loading && !run?.text && html`<${Empty}>There is nothing here yet.<//>`}
+        ${session.pages.map((page) => html`<div class="chunk" key=${page.entries[0]?.id}>
+          ${page.entries.map((entry) => html`<${Entry} key=${entry.id} entry=${entry} heads=${session.entryHeads.get(entry.id)} label=${session.labelOf(entry.id)} chosen=${entry.id === session.selected} actions=${actions} />`)}
+        </div>`)}
+        ${run?.status === "started" && html`<${Saying} run=${run} />`}
+        ${run?.error && html`<${Notice} text=${run.error} kind="wrong" />`}
+      </div>
+    </div>`;
+  }
+}
+
+/** Where one writes. Enter sends, Shift and Enter begin a line. */
+export class Composer extends Component {
+  state = { text: "", error: null, busy: false, model: "" };
+  field = createRef();
+
+  componentDidUpdate(before) {
+    const { editing } = this.props;
+    if (editing && editing !== before.editing) {
+      this.setState({ text: editing.text });
+      this.focus();
+    }
+    this.grow();
+  }
+
+  focus() {
+    this.field.current?.focus();
+  }
+
+  grow() {
+    const field = this.field.current;
+    if (!field) return;
+    field.style.height = "auto";
+    field.style.height = `${Math.min(field.scrollHeight, 220)}px`;
+  }
+
+  send = async () => {
+    const text = this.state.text.trim();
+    const { session, allowed } = this.props;
+    if (!text || this.state.busy) return;
+    this.setState({ busy: true, error: null });
+    try {
+      if (!allowed.run) await session.add(text);
+      else if (session.running.has(session.branch)) await session.steer(text);
+      else await session.prompt(text, this.state.model);
+      this.setState({ text: "", busy: false });
+    } catch (error) {
+      this.setState({ error: error.message, busy: false });
+    }
+  };
+
+  abort = async () => {
+    try {
+      await this.props.session.abort();
+    } catch (error) {
+      this.setState({ error: error.message });
+    }
+  };
+
+  pressed = (event) => {
+    if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+    event.preventDefault();
+    this.send();
+  };
+
+  render({ session, allowed, models }, { text, error, busy, model }) {
+    if (!allowed.write) return null;
+    if (session.info?.readOnly) return html`<p class="composer told">${session.info.readOnly}</p>`;
+    const branch = session.branch;
+    if (!branch) return html`<p class="composer told">This is a place inside the tree. <b>Go here</b> or <b>branch</b> from it to write.</p>`;
+    const running = session.running.has(branch);
+    const says = !allowed.run ? `Add a message to ${branch}` : running ? "Say something to the agent at work" : `Prompt on ${branch}`;
+    return html`<form class="composer" onSubmit=${(event) => { event.preventDefault(); this.send(); }}>
+      <${Notice} text=${error} kind="wrong" />
+      <div class="write">
+        <textarea ref=${this.field} rows="1" aria-label=${says} placeholder=${says} value=${text} onInput=${(event) => this.setState({ text: event.target.value })} onKeyDown=${this.pressed}></textarea>
+        <div class="row">
+          ${allowed.run && models.length > 1 && !running && html`<select aria-label="Model" value=${model} onChange=${(event) => this.setState({ model: event.target.value })}>
+            <option value="">as the session says</option>
+            ${models.map((name) => html`<option value=${name}>${name}</option>`)}
+          </select>`}
+          <span class="gap"></span>
+          ${running && html`<${Button} label="Stop" kind="danger" onClick=${this.abort} title="Stop the agent" />`}
+          <${Button} type="submit" kind="primary" label=${!allowed.run ? "Add" : running ? "Steer" : "Send"} disabled=${busy || !text.trim()} keys="Enter" />
+        </div>
+      </div>
+      ${!allowed.run && html`<p class="hint">This server runs no agents; <code>sessiontree serve --allow-run</code> does.</p>`}
+    </form>`;
+  }
+}

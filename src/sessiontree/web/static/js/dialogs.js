@@ -1,0 +1,76 @@
+// Dialogs: a question with a few fields, and the list of keys. What is done with the answer is the caller's business.
+import { Button, Component, Field, Notice, createRef, html, valuesOf } from "./html.js";
+import { KEYS } from "./keys.js";
+
+class Modal extends Component {
+  dialog = createRef();
+  componentDidMount() {
+    this.dialog.current.showModal();
+  }
+  render({ title, children, close }) {
+    return html`<dialog ref=${this.dialog} aria-label=${title} onClose=${close} onClick=${(event) => event.target === event.currentTarget && close()}>
+      <div class="sheet"><h2>${title}</h2>${children}</div>
+    </dialog>`;
+  }
+}
+
+/** Props: `{title, note, fields, action, submit(values), close}`; an error of `submit` is shown and the dialog stays. */
+export class Ask extends Component {
+  state = { error: null, busy: false };
+
+  submit = async (event) => {
+    event.preventDefault();
+    this.setState({ busy: true, error: null });
+    try {
+      await this.props.submit(valuesOf(event.target));
+      this.props.close();
+    } catch (error) {
+      this.setState({ busy: false, error: error.message });
+    }
+  };
+
+  render({ title, note, fields = [], action, close, danger }, { error, busy }) {
+    return html`<${Modal} title=${title} close=${close}>
+      <form onSubmit=${this.submit}>
+        ${note && html`<p class="note">${note}</p>`}
+        ${fields.map((field, index) => html`<${Control} key=${field.name} field=${field} first=${index === 0} />`)}
+        <${Notice} text=${error} kind="wrong" />
+        <div class="row end">
+          <${Button} label="Cancel" onClick=${close} />
+          <${Button} type="submit" kind=${danger ? "danger" : "primary"} label=${busy ? "…" : action} disabled=${busy} />
+        </div>
+      </form>
+    <//>`;
+  }
+}
+
+const Control = ({ field, first }) => {
+  const common = { name: field.name, autofocus: first, required: field.required, placeholder: field.placeholder };
+  if (field.kind === "check") {
+    return html`<label class="check"><input type="checkbox" name=${field.name} value="yes" defaultChecked=${field.value} /><span>${field.label}</span></label>`;
+  }
+  const control =
+    field.kind === "choice"
+      ? html`<select ...${common}>${field.options.map(([value, words]) => html`<option value=${value} selected=${value === field.value}>${words}</option>`)}</select>`
+      : field.kind === "text"
+        ? html`<textarea ...${common} rows="3" defaultValue=${field.value}></textarea>`
+        : html`<input ...${common} type=${field.kind ?? "text"} defaultValue=${field.value} autocomplete="off" spellcheck="false" min=${field.min} step=${field.step} />`;
+  return html`<${Field} label=${field.label} help=${field.help}>${control}<//>`;
+};
+
+/** Asks for the token; `given(token)` tries it. */
+export const AskToken = ({ given, wrong }) => html`<main class="gate">
+  <form onSubmit=${(event) => { event.preventDefault(); given(valuesOf(event.target).token ?? ""); }}>
+    <h1>sessiontree</h1>
+    <p class="note">This page needs the token of its server. <code>sessiontree serve</code> prints a link that has it.</p>
+    <${Field} label="Token"><input name="token" type="password" autocomplete="off" autofocus required /><//>
+    <${Notice} text=${wrong} kind="wrong" />
+    <${Button} type="submit" kind="primary" label="Open" />
+  </form>
+</main>`;
+
+export const Help = ({ close }) => html`<${Modal} title="Keys" close=${close}>
+  ${KEYS.map(([where, keys]) => html`<h3>${where}</h3>
+    <dl class="keys">${keys.map(([key, what]) => html`<div><dt>${key.split(" ").map((one) => html`<kbd>${one}</kbd>`)}</dt><dd>${what}</dd></div>`)}</dl>`)}
+  <div class="row end"><${Button} label="Close" kind="primary" onClick=${close} /></div>
+<//>`;

@@ -1,0 +1,438 @@
+// The tree as a graph on a canvas that pans and zooms. Places come from layout.js; here they are drawn, only those in
+// sight, and pointed at. It keeps nothing of the session: what is chosen is told to `onSelect`.
+import { between, pathTo } from "./layout.js";
+import { Component, createRef, html } from "./html.js";
+import { onScheme, palette } from "./palette.js";
+
+const ROW = 30, DOT = 5, TEXT = 14, MARGIN = 28;
+const NARROWEST = 176, WIDEST = 420;
+const MOST = 2.5;
+const READABLE = 0.55; // from this scale on, entries have words
+const DOTTED = 0.16; // and from this one, dots
+
+export class Graph extends Component {
+  canvas = createRef();
+  view = { x: MARGIN, y: MARGIN, scale: 1 };
+  pointers = new Map();
+  drawnNodes = [];
+  placed = false;
+
+  componentDidMount() {
+    this.colours = palette();
+    this.sizes = new ResizeObserver(() => this.resize());
+    this.sizes.observe(this.canvas.current);
+    this.endScheme = onScheme(() => {
+      this.colours = palette();
+      this.ask();
+    });
+    this.canvas.current.addEventListener("wheel", this.wheel, { passive: false });
+    this.resize();
+  }
+
+  componentDidUpdate(before) {
+    const { props } = this;
+    if (before.layout !== props.layout && props.follow) this.reveal(props.leaf);
+    else if (before.selected !== props.selected && props.selected) this.reveal(props.selected);
+    else if (before.leaf !== props.leaf && !props.selected) this.reveal(props.leaf);
+    if (!this.placed) this.home();
+    this.ask();
+  }
+
+  componentWillUnmount() {
+    this.sizes.disconnect();
+    this.endScheme();
+    cancelAnimationFrame(this.frame);
+    this.frame = undefined;
+  }
+
+  // Where things are
+
+  laneWidth() {
+    return Math.min(WIDEST, Math.max(NARROWEST, (this.width - MARGIN) / Math.max(1, this.props.layout.lanes)));
+  }
+
+  at(node) {
+    return { x: node.chain.lane * this.laneWidth(), y: node.depth * ROW };
+  }
+
+  /** The smallest scale: all of the tree is in sight. */
+  least() {
+    const { lanes, depth } = this.props.layout;
+    const wide = Math.max(1, lanes) * this.laneWidth(), high = Math.max(1, depth) * ROW;
+    return Math.min(0.5, Math.max(0.002, Math.min((this.width - 2 * MARGIN) / wide, (this.height - 2 * MARGIN) / high)));
+  }
+
+  resize() {
+    const canvas = this.canvas.current;
+    const ratio = devicePixelRatio || 1;
+    this.width = canvas.clientWidth;
+    this.height = canvas.clientHeight;
+    canvas.width = Math.round(this.width * ratio);
+    canvas.height = Math.round(this.height * ratio);
+    if (!this.placed && this.width) this.home();
+    this.draw();
+  }
+
+  /** The leaf low in the window, words readable. */
+  home = () => {
+    const { layout, leaf } = this.props;
+    if (!this.width || !layout.nodes.length) return;
+    this.placed = true;
+    const node = layout.nodes[layout.index.get(leaf) ?? layout.nodes.length - 1];
+    const { x, y } = this.at(node);
+    const high = layout.depth * ROW;
+    this.view.scale = 1;
+    this.view.x = x + this.laneWidth() + MARGIN < this.width ? MARGIN : this.width - MARGIN - x - this.laneWidth();
+    this.view.y = high + 2 * MARGIN < this.height ? MARGIN : Math.min(MARGIN, this.height * 0.7 - y);
+    this.ask();
+  };
+
+  fit = () => {
+    const { lanes, depth } = this.props.layout;
+    const scale = Math.min(1, this.least() < 0.5 ? this.least() : 1);
+    const wide = lanes * this.laneWidth() * scale, high = depth * ROW * scale;
+    this.view = { scale, x: Math.max(MARGIN, (this.width - wide) / 2), y: Math.max(MARGIN, (this.height - high) / 2) };
+    if (scale === 1) this.view = { scale, x: MARGIN, y: MARGIN };
+    this.ask();
+  };
+
+  reveal(id) {
+    const node = this.props.layout.nodes[this.props.layout.index.get(id) ?? -1];
+    if (!node || !this.width) return;
+    const { x, y } = this.at(node), { scale } = this.view;
+    const [left, top] = [x * scale + this.view.x, y * scale + this.view.y];
+    const words = Math.min(this.laneWidth() * scale, this.width * 0.6);
+    if (left < MARGIN) this.view.x += MARGIN - left;
+    else if (left + words > this.width) this.view.x -= left + words - this.width;
+    if (top < 2 * MARGIN) this.view.y += 2 * MARGIN - top;
+    else if (top > this.height - 2 * MARGIN) this.view.y -= top - (this.height - 2 * MARGIN);
+  }
+
+  zoom = (factor, x = this.width / 2, y = this.height / 2) => {
+    const before = this.view.scale;
+    const scale = Math.min(MOST, Math.max(this.least(), before * factor));
+    this.view = { scale, x: x - ((x - this.view.x) * scale) / before, y: y - ((y - this.view.y) * scale) / before };
+    this.ask();
+  };
+
+  pan(x, y) {
+    const { lanes, depth } = this.props.layout, { scale } = this.view;
+    const keep = (value, size, window) => Math.min(window - MARGIN, Math.max(MARGIN - size, value));
+    this.view.x = keep(this.view.x + x, lanes * this.laneWidth() * scale, this.width);
+    this.view.y = keep(this.view.y + y, depth * ROW * scale, this.height);
+    this.ask();
+  }
+
+  // Drawing
+
+  ask() {
+    this.frame ??= requestAnimationFrame(() => {
+      this.frame = undefined;
+      this.draw();
+    });
+  }
+
+  draw() {
+    const canvas = this.canvas.current;
+    const pen = canvas?.getContext("2d");
+    if (!pen || !this.width) return;
+    const { layout, leaf, selected } = this.props;
+    const { x, y, scale } = this.view;
+    const ratio = devicePixelRatio || 1;
+    const lane = this.laneWidth();
+    const shown = new Set(pathTo(layout, selected ?? leaf));
+    const rows = [(-y / scale - ROW) / ROW, ((this.height - y) / scale + ROW) / ROW];
+    const lanes = [(-x / scale) / lane - 1, (this.width - x) / scale / lane];
+    pen.setTransform(ratio, 0, 0, ratio, 0, 0);
+    pen.clearRect(0, 0, this.width, this.height);
+    pen.translate(x, y);
+    pen.scale(scale, scale);
+    const near = layout.chains.filter((chain) => chain.top - 1 <= rows[1] && chain.top + chain.members.length >= rows[0]);
+    this.drawLines(near, rows, lanes, shown, lane);
+    this.drawnNodes = [];
+    if (scale >= DOTTED) {
+      for (const chain of near) {
+        if (chain.lane < lanes[0] || chain.lane > lanes[1]) continue;
+        for (const number of between(chain, rows[0], rows[1])) this.drawnNodes.push(layout.nodes[number]);
+      }
+    } else {
+      const kept = [leaf, selected].map((id) => layout.nodes[layout.index.get(id) ?? -1]).filter(Boolean);
+      this.drawnNodes.push(...new Set(kept));
+    }
+    for (const node of this.drawnNodes) this.drawEntry(pen, node, shown.has(node.number), lane);
+    canvas.dataset.drawn = this.drawnNodes.length;
+    canvas.dataset.scale = scale.toFixed(4);
+  }
+
+  drawLines(chains, rows, lanes, shown, lane) {
+    const pen = this.canvas.current.getContext("2d");
+    const { nodes } = this.props.layout;
+    const thin = Math.max(1.5, 1 / this.view.scale);
+    const corner = 9, half = ROW / 2;
+    const painted = new Set(); // far away, chains that fall on the same pixels are drawn once
+    for (const bright of [false, true]) {
+      pen.beginPath();
+      for (const chain of chains) {
+        const x = chain.lane * lane;
+        const parent = nodes[nodes[chain.first].parent];
+        const top = Math.max(chain.top, rows[0]), end = Math.min(chain.top + chain.members.length - 1, rows[1]);
+        if (bright && !shown.has(chain.first)) continue;
+        if (!bright && this.view.scale < DOTTED) {
+          const pixel = `${Math.round(x * this.view.scale)} ${Math.round(top * ROW * this.view.scale)} ${Math.round(end * ROW * this.view.scale)}`;
+          if (painted.has(pixel)) continue;
+          painted.add(pixel);
+        }
+        if (parent && parent.chain.lane <= lanes[1] && chain.lane >= lanes[0]) {
+          const from = parent.chain.lane * lane, y = parent.depth * ROW;
+          pen.moveTo(from, y);
+          pen.lineTo(from, y + half - corner);
+          pen.quadraticCurveTo(from, y + half, from + corner, y + half);
+          pen.lineTo(x - corner, y + half);
+          pen.quadraticCurveTo(x, y + half, x, y + half + corner);
+          pen.lineTo(x, y + ROW);
+        }
+        if (chain.lane < lanes[0] || chain.lane > lanes[1]) continue;
+        const last = bright ? Math.min(end, this.lastShown(chain, shown)) : end;
+        if (last > top) {
+          pen.moveTo(x, top * ROW);
+          pen.lineTo(x, last * ROW);
+        }
+      }
+      pen.lineWidth = bright ? thin * 1.6 : thin;
+      pen.strokeStyle = bright ? this.colours.accent : this.colours.line;
+      pen.stroke();
+    }
+  }
+
+  /** The row where the shown path leaves a chain: a path holds a beginning of each chain that it meets. */
+  lastShown(chain, shown) {
+    let low = 0, high = chain.members.length - 1;
+    while (low < high) {
+      const middle = (low + high + 1) >> 1;
+      if (shown.has(chain.members[middle])) low = middle;
+      else high = middle - 1;
+    }
+    return chain.top + low;
+  }
+
+  drawEntry(pen, node, onPath, lane) {
+    const { leaf, selected, heads, running } = this.props;
+    const { row } = node, { scale } = this.view, c = this.colours;
+    const { x, y } = this.at(node);
+    const chosen = row.id === selected, here = row.id === leaf;
+    const names = heads.get(row.id) ?? [];
+    const big = Math.max(1, 0.5 / scale);
+    if (chosen) {
+      pen.fillStyle = c.tint;
+      pen.beginPath();
+      pen.roundRect(x - 11, y - 12, Math.max(24, scale >= READABLE ? lane - 12 : 24), 24, 8);
+      pen.fill();
+    }
+    const radius = (here || chosen ? DOT + 1.5 : names.length ? DOT + 0.5 : DOT) * big;
+    pen.beginPath();
+    pen.arc(x, y, radius, 0, 2 * Math.PI);
+    pen.fillStyle = kindColour(row, c);
+    pen.fill();
+    if (!onPath && !here) {
+      pen.beginPath();
+      pen.arc(x, y, Math.max(0.5, radius - 1.6 * big), 0, 2 * Math.PI);
+      pen.fillStyle = c.panel;
+      pen.fill();
+    }
+    if (here || names.some((name) => running.has(name))) {
+      pen.beginPath();
+      pen.arc(x, y, radius + 3 * big, 0, 2 * Math.PI);
+      pen.lineWidth = 1.5 * big;
+      pen.strokeStyle = c.green;
+      pen.stroke();
+    }
+    if (scale >= READABLE) this.drawWords(pen, node, names, onPath, lane);
+    else if (names.length && scale >= DOTTED) this.drawPill(pen, names[0], x + 12 * big, y, c.green, c["green-tint"], Math.min(2.2, 0.8 / scale), lane);
+  }
+
+  drawWords(pen, node, names, onPath, lane) {
+    const { row } = node, c = this.colours;
+    const { x, y } = this.at(node);
+    let left = x + TEXT;
+    const end = x + lane - 18;
+    if (row.label) left = this.drawPill(pen, row.label, left, y, c.amber, c["amber-tint"], 1, 110) + 6;
+    const pills = names.map((name) => [name, Math.min(100, this.measure(pen, name, 11)) + 14]);
+    const taken = pills.reduce((sum, [, width]) => sum + width + 4, 0);
+    const room = Math.max(36, end - left - Math.min(taken, (end - left) * 0.6));
+    pen.textBaseline = "middle";
+    pen.fillStyle = wordsColour(row, c);
+    pen.font = `${row.role === "user" ? 600 : 400} 12.5px ${c.sans}`;
+    pen.globalAlpha = onPath ? 1 : 0.78;
+    const words = cut(pen, plainText(row), room);
+    pen.fillText(words, left, y + 0.5);
+    left += pen.measureText(words).width + 8;
+    pen.globalAlpha = 1;
+    for (const [name] of pills) {
+      if (left > end - 16) break;
+      left = this.drawPill(pen, name, left, y, c.green, c["green-tint"], 1, Math.max(30, Math.min(100, end - left - 14))) + 4;
+    }
+  }
+
+  drawPill(pen, text, x, y, ink, paper, size, most) {
+    pen.font = `500 ${11 * size}px ${this.colours.sans}`;
+    const words = cut(pen, text, most * size);
+    const width = pen.measureText(words).width + 14 * size;
+    pen.fillStyle = paper;
+    pen.beginPath();
+    pen.roundRect(x, y - 9 * size, width, 18 * size, 9 * size);
+    pen.fill();
+    pen.fillStyle = ink;
+    pen.textBaseline = "middle";
+    pen.fillText(words, x + 7 * size, y + 0.5);
+    return x + width;
+  }
+
+  measure(pen, text, size) {
+    pen.font = `500 ${size}px ${this.colours.sans}`;
+    return pen.measureText(text).width;
+  }
+
+  // Pointing: one finger or the mouse pans, two fingers or ctrl and the wheel zoom
+
+  wheel = (event) => {
+    event.preventDefault();
+    const unit = event.deltaMode === 1 ? 16 : 1;
+    const box = this.canvas.current.getBoundingClientRect();
+    if (event.ctrlKey || event.metaKey) this.zoom(Math.exp(-event.deltaY * unit * 0.004), event.clientX - box.left, event.clientY - box.top);
+    else this.pan(-(event.shiftKey ? event.deltaY : event.deltaX) * unit, event.shiftKey ? 0 : -event.deltaY * unit);
+  };
+
+  down = (event) => {
+    this.canvas.current.setPointerCapture(event.pointerId);
+    this.pointers.set(event.pointerId, { x: event.offsetX, y: event.offsetY });
+    this.travelled = this.pointers.size > 1 ? 99 : 0;
+  };
+
+  move = (event) => {
+    const before = this.pointers.get(event.pointerId);
+    if (!before) {
+      this.canvas.current.style.cursor = this.hit(event) ? "pointer" : "grab";
+      return;
+    }
+    const now = { x: event.offsetX, y: event.offsetY };
+    this.pointers.set(event.pointerId, now);
+    if (this.pointers.size === 1) {
+      this.travelled += Math.hypot(now.x - before.x, now.y - before.y);
+      if (this.travelled > 4) this.pan(now.x - before.x, now.y - before.y);
+      return;
+    }
+    const other = [...this.pointers].find(([id]) => id !== event.pointerId)[1];
+    const apart = (point) => Math.max(1, Math.hypot(point.x - other.x, point.y - other.y));
+    this.zoom(apart(now) / apart(before), (now.x + other.x) / 2, (now.y + other.y) / 2);
+  };
+
+  up = (event) => {
+    if (!this.pointers.delete(event.pointerId)) return;
+    if (event.type === "pointerup" && this.travelled <= 4) {
+      const node = this.hit(event);
+      if (node) this.props.onSelect(node.row.id);
+    }
+  };
+
+  /** The entry under the pointer. */
+  hit({ offsetX, offsetY }) {
+    const x = (offsetX - this.view.x) / this.view.scale, y = (offsetY - this.view.y) / this.view.scale;
+    const wide = this.view.scale >= READABLE ? this.laneWidth() - 18 : 14 / this.view.scale;
+    const high = Math.max(ROW / 2, 9 / this.view.scale);
+    let best = null, least = Infinity;
+    for (const node of this.drawnNodes) {
+      const place = this.at(node);
+      const away = Math.abs(y - place.y);
+      if (x >= place.x - 14 / this.view.scale && x <= place.x + wide && away <= high && away < least) [best, least] = [node, away];
+    }
+    return best;
+  }
+
+  keys = (event) => {
+    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    const { layout, selected, leaf, onSelect, onOpen } = this.props;
+    const node = layout.nodes[layout.index.get(selected ?? leaf) ?? layout.nodes.length - 1];
+    if (!node) return;
+    const siblings = node.parent < 0 ? layout.nodes.filter((other) => other.parent < 0).map((other) => other.number) : layout.nodes[node.parent].children;
+    const beside = (way) => siblings[siblings.indexOf(node.number) + way] ?? this.beside(node, way);
+    const targets = {
+      ArrowUp: () => node.parent,
+      ArrowDown: () => node.children[0],
+      ArrowLeft: () => beside(-1),
+      ArrowRight: () => beside(1),
+      Home: () => pathTo(layout, node.row.id)[0],
+      End: () => node.chain.members.at(-1),
+    };
+    if (event.key in targets) {
+      const number = targets[event.key]();
+      if (number !== undefined && number >= 0) onSelect(layout.nodes[number].row.id);
+    } else if (event.key === "Enter") onOpen(node.row.id);
+    else if (event.key === "+" || event.key === "=") this.zoom(1.25);
+    else if (event.key === "-") this.zoom(0.8);
+    else if (event.key === "0") this.fit();
+    else return;
+    event.preventDefault();
+    event.stopPropagation();
+  };
+
+  /** The nearest entry of the same depth in the next lane on one side. */
+  beside(node, way) {
+    const { chains } = this.props.layout;
+    let best;
+    for (const chain of chains) {
+      const number = between(chain, node.depth, node.depth)[0];
+      if (number === undefined || (chain.lane - node.chain.lane) * way <= 0) continue;
+      if (!best || Math.abs(chain.lane - node.chain.lane) < Math.abs(best.lane - node.chain.lane)) best = chain;
+    }
+    return best && between(best, node.depth, node.depth)[0];
+  }
+
+  render({ layout, selected, leaf }) {
+    const node = layout.nodes[layout.index.get(selected ?? leaf) ?? -1];
+    return html`<div class="graph">
+      <canvas
+        ref=${this.canvas}
+        id="graph"
+        tabindex="0"
+        role="application"
+        aria-label="Tree of the session. Arrows move, Enter goes to the conversation."
+        onPointerDown=${this.down}
+        onPointerMove=${this.move}
+        onPointerUp=${this.up}
+        onPointerCancel=${this.up}
+        onKeyDown=${this.keys}
+      ></canvas>
+      <div class="zoom" role="group" aria-label="Zoom">
+        <button type="button" aria-label="Zoom in" title="Zoom in (+)" onClick=${() => this.zoom(1.25)}>+</button>
+        <button type="button" aria-label="Zoom out" title="Zoom out (−)" onClick=${() => this.zoom(0.8)}>−</button>
+        <button type="button" aria-label="The whole tree" title="The whole tree (0)" onClick=${this.fit}>⤢</button>
+        <button type="button" aria-label="Where the session is" title="Where the session is" onClick=${this.home}>◎</button>
+      </div>
+      <div class="unseen" role="status">${node ? `${node.row.role ?? node.row.type}: ${plainText(node.row).slice(0, 160)}` : ""}</div>
+    </div>`;
+  }
+}
+
+const plainText = (row) => row.text.replace(/^(user|assistant): /, "");
+
+const cut = (pen, text, room) => {
+  if (pen.measureText(text).width <= room) return text;
+  let low = 0, high = Math.min(text.length, 200);
+  while (low < high) {
+    const middle = (low + high + 1) >> 1;
+    if (pen.measureText(`${text.slice(0, middle)}…`).width <= room) low = middle;
+    else high = middle - 1;
+  }
+  return low ? `${text.slice(0, low).trimEnd()}…` : "";
+};
+
+const SUMMARIES = new Set(["compaction", "branch_summary"]);
+const kindColour = (row, c) => {
+  if (row.failed) return c.red;
+  if (row.role === "user") return c.accent;
+  if (row.role === "assistant") return c.ink;
+  if (SUMMARIES.has(row.type)) return c.violet;
+  if (row.type === "custom_message") return c.green;
+  return c.soft;
+};
+const wordsColour = (row, c) => (row.role === "assistant" ? c.ink : row.failed || row.role === "user" || SUMMARIES.has(row.type) ? kindColour(row, c) : c.soft);

@@ -1,0 +1,36 @@
+// What every view is written with: `html` templates, class components, and the few small parts that all of them share.
+// `Cleaned` is the only place in the page where text becomes markup, and it takes nothing but what the server cleaned.
+import { Component, createRef, h, render } from "../vendor/preact.mjs";
+import htm from "../vendor/htm.mjs";
+
+export { Component, createRef, render };
+export const html = htm.bind(h);
+
+export const Cleaned = ({ markup, name }) => html`<div class=${name} dangerouslySetInnerHTML=${{ __html: markup }}></div>`;
+
+export const Notice = ({ text, kind = "", action }) =>
+  text ? html`<p class="notice ${kind}" role=${kind === "wrong" ? "alert" : "status"}><span>${text}</span>${action}</p>` : null;
+
+export const Empty = ({ children }) => html`<p class="empty">${children}</p>`;
+
+export const Chip = ({ kind, children }) => html`<span class="chip ${kind}">${children}</span>`;
+
+/** A button; `keys` is shown in its tooltip. */
+export const Button = ({ label, title, keys, kind = "", onClick, disabled, pressed, type = "button", name }) => html`
+  <button
+    type=${type}
+    class=${kind}
+    disabled=${disabled}
+    aria-pressed=${pressed}
+    aria-label=${name}
+    title=${[title, keys && `(${keys})`].filter(Boolean).join(" ") || undefined}
+    onClick=${onClick}
+  >${label}</button>`;
+
+/** A labelled control of a form; `help` says what it takes. */
+export const Field = ({ label, help, children, wide }) => html`
+  <label class="field ${wide ? "wide" : ""}"><span>${label}</span>${children}${help && html`<small>${help}</small>`}</label>`;
+
+/** What a form holds, by the names of its controls; empty texts are left out. */
+export const valuesOf = (form) =>
+  Object.fromEntries([...new FormData(form)].map(([name, value]) => [name, value.trim()]).filter(([, value]) => value !== ""));

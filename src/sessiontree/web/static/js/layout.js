@@ -1,0 +1,80 @@
+// Where the entries of a tree stand: a row for each depth, a lane for each chain. Pure: rows in, places out.
+//
+// The first child of an entry goes on in its lane, so what the server draws first, the active path, is one straight
+// line. Every other child begins a chain in a lane further right. Chains are placed from the bottom of their parent
+// chain upwards, each in the nearest lane in which all that hangs below it clears what has been placed: no two lines
+// cross, and a tree of many short branches stays narrow.
+
+/** `rows` are `{id, parent}`, parents before children. Gives `{nodes, chains, index, lanes, depth}`. */
+export function lay(rows) {
+  const index = new Map();
+  const nodes = rows.map((row, number) => {
+    index.set(row.id, number);
+    return { row, number, parent: index.get(row.parent) ?? -1, children: [], chain: null, depth: 0 };
+  });
+  const roots = [];
+  for (const node of nodes) {
+    if (node.parent === node.number) node.parent = -1;
+    if (node.parent < 0) {
+      roots.push(node.number);
+      continue;
+    }
+    node.depth = nodes[node.parent].depth + 1;
+    nodes[node.parent].children.push(node.number);
+  }
+  const chains = [];
+  const begin = (number) => {
+    const chain = { first: number, lane: 0, top: nodes[number].depth, members: [], below: nodes[number].depth };
+    for (let at = number; at !== undefined; at = nodes[at].children[0]) {
+      chain.members.push(at);
+      nodes[at].chain = chain;
+    }
+    chains.push(chain);
+    return chain;
+  };
+  roots.forEach(begin);
+  for (let at = 0; at < chains.length; at++) {
+    for (const member of chains[at].members) nodes[member].children.slice(1).forEach(begin);
+  }
+  // A chain stands behind the one it hangs on, so going backwards meets every chain after all that hang on it.
+  for (let at = chains.length - 1; at >= 0; at--) {
+    const chain = chains[at];
+    chain.below = Math.max(chain.below, chain.top + chain.members.length - 1);
+    const parent = nodes[chain.first].parent;
+    if (parent >= 0) nodes[parent].chain.below = Math.max(nodes[parent].chain.below, chain.below);
+  }
+  const tops = []; // of each lane: the highest row that is taken
+  const place = (chain, from) => {
+    let lane = tops.length;
+    while (lane > from && tops[lane - 1] > chain.below) lane--;
+    chain.lane = lane;
+    tops[lane] = Math.min(tops[lane] ?? Infinity, chain.top);
+  };
+  const asides = (chain) => {
+    const found = [];
+    for (let at = chain.members.length - 1; at >= 0; at--) {
+      for (const child of nodes[chain.members[at]].children.slice(1)) found.push(nodes[child].chain);
+    }
+    return found.reverse();
+  };
+  const waiting = roots.map((number) => [nodes[number].chain, 0]).reverse();
+  while (waiting.length) {
+    const [chain, from] = waiting.pop();
+    place(chain, from);
+    for (const aside of asides(chain)) waiting.push([aside, chain.lane + 1]);
+  }
+  return { nodes, chains, index, lanes: tops.length, depth: nodes.reduce((most, node) => Math.max(most, node.depth), -1) + 1 };
+}
+
+/** Numbers of the entries from the root to one of them. */
+export function pathTo(layout, id) {
+  const found = [];
+  for (let at = layout.index.get(id) ?? -1; at >= 0; at = layout.nodes[at].parent) found.push(at);
+  return found.reverse();
+}
+
+/** The members of a chain between two rows, by their rows alone: nothing else is looked at. */
+export function between(chain, from, to) {
+  const first = Math.max(0, Math.ceil(from) - chain.top);
+  return chain.members.slice(first, Math.max(first, Math.floor(to) - chain.top + 1));
+}

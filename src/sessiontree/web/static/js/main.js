@@ -1,0 +1,125 @@
+// The page: takes the token from the address, asks what it may do, and shows the view that the address names. The
+// address is `#/`, `#/s/SESSION/VIEW?…`, `#/swarms` or `#/swarms/SWARM`, so every place in it can be linked to.
+import { Api } from "./api.js";
+import { AskToken, Help } from "./dialogs.js";
+import { Component, Notice, html, render } from "./html.js";
+import { keepTheme, toggleTheme } from "./palette.js";
+import { listen } from "./keys.js";
+import { Sessions } from "./sessions.js";
+import { SwarmView } from "./swarm.js";
+import { Swarms } from "./swarms.js";
+import { Workspace } from "./workspace.js";
+
+const KEY = "sessiontree.token";
+const SHOWN = 2600; // milliseconds that something said stays
+
+/** The token of the link, which is then taken out of the address and of the history. */
+function takeToken() {
+  const given = /^#token=(.+)$/.exec(location.hash)?.[1];
+  if (given) {
+    sessionStorage.setItem(KEY, decodeURIComponent(given));
+    history.replaceState(null, "", location.pathname);
+  }
+  return sessionStorage.getItem(KEY);
+}
+
+const routeOf = (hash) => {
+  const [path, words] = hash.replace(/^#/, "").split("?");
+  const parts = path.split("/").filter(Boolean).map(decodeURIComponent);
+  const values = new URLSearchParams(words);
+  if (parts[0] === "s" && parts[1]) {
+    const place = { branch: values.get("branch"), entry: values.get("entry"), experiment: values.get("experiment"), names: values.getAll("branch") };
+    return { view: "session", id: parts[1], tab: parts[2] ?? "talk", place };
+  }
+  if (parts[0] === "swarms") return parts[1] ? { view: "swarm", id: parts[1] } : { view: "swarms" };
+  return { view: "sessions", query: values.get("q") ?? "" };
+};
+
+class App extends Component {
+  constructor(props) {
+    super(props);
+    this.api = new Api(takeToken(), () => this.setState({ me: null, wrong: this.api.token ? "The server does not take this token." : null, gate: true }));
+    this.state = { route: routeOf(location.hash), me: null, models: [], gate: !this.api.token, wrong: null, error: null, help: false, said: null };
+  }
+
+  componentDidMount() {
+    addEventListener("hashchange", this.follow);
+    listen({
+      "?": () => this.setState({ help: true }),
+      "/": () => this.search(),
+      s: () => this.go("/"),
+      w: () => this.go("/swarms"),
+      d: toggleTheme,
+    });
+    if (this.api.token) this.enter();
+  }
+
+  follow = () => {
+    const given = /^#token=/.test(location.hash);
+    if (given) {
+      this.api.token = takeToken();
+      this.enter();
+    }
+    this.setState({ route: routeOf(location.hash) });
+  };
+
+  go = (path) => {
+    location.hash = `#${path}`;
+  };
+
+  search() {
+    const focus = () => document.getElementById("search")?.focus();
+    if (this.state.route.view === "sessions") return focus();
+    this.go("/");
+    return setTimeout(focus, 60);
+  }
+
+  async enter() {
+    try {
+      const me = await this.api.get("/me");
+      sessionStorage.setItem(KEY, this.api.token);
+      this.setState({ me, gate: false, wrong: null, error: null });
+      const { models } = await this.api.get("/models");
+      this.setState({ models: models.filter((model) => model.ready).map((model) => model.name) });
+    } catch (error) {
+      if (error.status !== 401) this.setState({ error: error.message });
+    }
+  }
+
+  tell = (text, kind = "") => {
+    clearTimeout(this.timer);
+    this.setState({ said: { text, kind } });
+    this.timer = setTimeout(() => this.setState({ said: null }), kind === "wrong" ? 3 * SHOWN : SHOWN);
+  };
+
+  view({ view, id, tab, place, query }) {
+    const { api, go, tell } = this, { me, models } = this.state;
+    const allowed = me.allowRun && me.scopes.includes("run");
+    if (view === "session") return html`<${Workspace} key=${id} id=${id} tab=${tab} place=${place} api=${api} me=${me} models=${models} go=${go} tell=${tell} />`;
+    if (view === "swarms") return html`<${Swarms} api=${api} allowed=${allowed} models=${models} go=${go} />`;
+    if (view === "swarm") return html`<${SwarmView} key=${id} id=${id} api=${api} allowed=${allowed} go=${go} />`;
+    return html`<${Sessions} api=${api} me=${me} query=${query} go=${go} />`;
+  }
+
+  render(_, { route, me, gate, wrong, error, help, said }) {
+    if (gate) return html`<${AskToken} wrong=${wrong} given=${(token) => { this.api.token = token; this.enter(); }} />`;
+    const at = (names) => (names.includes(route.view) ? "page" : undefined);
+    return html`
+      <header class="bar">
+        <a class="brand" href="#/"><svg viewBox="0 0 24 24" aria-hidden="true"><path d="M7 4v16M7 9c0 5 10 1 10 7" /><circle cx="7" cy="4" r="2.4" /><circle cx="7" cy="20" r="2.4" /><circle cx="17" cy="18" r="2.4" /></svg><span>sessiontree</span></a>
+        <nav aria-label="Main"><a href="#/" aria-current=${at(["sessions", "session"])}>Sessions</a><a href="#/swarms" aria-current=${at(["swarms", "swarm"])}>Swarms</a></nav>
+        <span class="gap"></span>
+        <button type="button" aria-label="Search" title="Search (/)" onClick=${() => this.search()}>⌕</button>
+        <button type="button" aria-label="Light or dark" title="Light or dark (d)" onClick=${toggleTheme}>◐</button>
+        <button type="button" aria-label="Keys" title="Keys (?)" onClick=${() => this.setState({ help: true })}>?</button>
+      </header>
+      <${Notice} text=${error} kind="wrong" />
+      ${me && this.view(route)}
+      ${help && html`<${Help} close=${() => this.setState({ help: false })} />`}
+      <div class="said ${said ? "on" : ""} ${said?.kind ?? ""}" role="status" aria-live="polite">${said?.text}</div>`;
+  }
+}
+
+keepTheme();
+render(html`<${App} />`, document.getElementById("app"));
+document.documentElement.dataset.ready = "true";

@@ -1,0 +1,370 @@
+// One session as the page knows it: its tree, its branches, the path that is shown, and what happens while one looks.
+// It asks the server and listens to it; views read its fields and call its methods. Nothing here draws.
+import { at } from "./api.js";
+import { lay, pathTo } from "./layout.js";
+import { Stream } from "./stream.js";
+
+const TREE_PAGE = 1000, PATH_PAGE = 60;
+const MOST_PAGES = 5; // of the path, kept at once: what is further away is loaded again when one comes back
+
+export class Session {
+  constructor(api, id, changed) {
+    Object.assign(this, { api, id, changed });
+    this.base = at("sessions", id);
+    this.filter = "default";
+    this.info = null;
+    this.branches = [];
+    this.current = "main";
+    this.rows = [];
+    this.layout = lay([]);
+    this.heads = new Map();
+    this.entryHeads = new Map();
+    this.selected = null; // an entry that was pointed at; null follows a branch
+    this.looking = null; // another branch than the current one that is being read
+    this.pages = [];
+    this.loading = true;
+    this.error = null;
+    this.connection = "waiting";
+    this.runs = new Map();
+    this.early = [];
+  }
+
+  async open() {
+    this.stream?.stop();
+    this.closed = false;
+    this.early = [];
+    this.stream = new Stream(this.api, `${this.base}/events`, {
+      heard: (event) => (this.early ? this.early.push(event) : this.hear(event)),
+      resync: () => this.open(),
+      state: (state, error) => {
+        this.connection = state;
+        if (error) this.error = error.message;
+        this.changed();
+      },
+    });
+    try {
+      await Promise.all([this.loadInfo(), this.loadBranches()]);
+      await Promise.all([this.loadTree(), this.loadPath()]);
+      this.error = null;
+    } catch (error) {
+      this.error = error.message;
+    }
+    this.loading = false;
+    const early = this.early ?? [];
+    this.early = null;
+    early.forEach((event) => this.hear(event));
+    this.changed();
+  }
+
+  close() {
+    this.closed = true;
+    this.stream?.stop();
+    clearTimeout(this.soon);
+  }
+
+  // What is there
+
+  get leaf() {
+    return this.heads.get(this.current) ?? null;
+  }
+  /** The branch that is read: none when an entry inside the tree was pointed at. */
+  get branch() {
+    if (!this.selected) return this.looking ?? this.current;
+    const names = this.entryHeads.get(this.selected) ?? [];
+    return names.find((name) => name === (this.looking ?? this.current)) ?? names[0] ?? null;
+  }
+  /** The entry where the shown path ends. */
+  get end() {
+    return this.selected ?? this.heads.get(this.looking ?? this.current) ?? null;
+  }
+  get entries() {
+    return this.pages.flatMap((page) => page.entries);
+  }
+  get earlier() {
+    return this.pages[0]?.previous ?? null;
+  }
+  get later() {
+    return this.pages.at(-1)?.next ?? null;
+  }
+  get running() {
+    return new Set([...this.runs].filter(([, run]) => run.status === "started").map(([branch]) => branch));
+  }
+  labelOf(id) {
+    const row = this.layout.nodes[this.layout.index.get(id) ?? -1]?.row;
+    return row?.label ?? null;
+  }
+
+  async loadInfo() {
+    this.info = await this.api.get(this.base);
+    this.current = this.info.branch;
+    for (const branch of this.info.running ?? []) if (!this.runs.has(branch)) this.runs.set(branch, started());
+  }
+
+  async loadBranches() {
+    const told = await this.api.get(`${this.base}/branches`);
+    this.current = told.current;
+    this.branches = told.branches;
+    this.setHeads(Object.fromEntries(told.branches.map(({ name, head }) => [name, head])));
+  }
+
+  setHeads(heads) {
+    this.heads = new Map(Object.entries(heads));
+    this.entryHeads = new Map();
+    const hidden = new Set(this.branches.filter((branch) => branch.archived).map((branch) => branch.name));
+    for (const [name, head] of this.heads) {
+      if (head && !hidden.has(name)) this.entryHeads.set(head, [...(this.entryHeads.get(head) ?? []), name]);
+    }
+  }
+
+  /** The tree, page by page: what has come is drawn while the rest is on its way. */
+  async loadTree() {
+    const asked = (this.asked = {});
+    const rows = [];
+    for await (const page of this.api.pages(`${this.base}/tree`, { filter: this.filter, limit: TREE_PAGE })) {
+      if (this.asked !== asked) return;
+      rows.push(...page.entries);
+      this.total = page.total;
+      this.setRows(rows.slice());
+      this.changed();
+    }
+  }
+
+  setRows(rows) {
+    this.rows = rows;
+    this.layout = lay(rows);
+  }
+
+  setFilter(filter) {
+    this.filter = filter;
+    return this.guard(() => this.loadTree());
+  }
+
+  // The path
+
+  async page(cursor) {
+    return this.api.get(`${this.base}/path`, { at: this.end ?? "root", cursor, limit: PATH_PAGE, html: 1 });
+  }
+
+  async loadPath() {
+    const end = (this.wanted = this.end);
+    const page = await this.page("end");
+    if (this.wanted !== end) return;
+    this.pages = [page];
+    this.shown = end;
+    this.changed();
+  }
+
+  async loadEarlier() {
+    if (!this.earlier || this.turning) return;
+    await this.turn(async (end) => {
+      const page = await this.page(this.earlier);
+      if (this.shown === end) this.pages = [page, ...this.pages].slice(0, MOST_PAGES);
+    });
+  }
+
+  async loadLater() {
+    if (!this.later || this.turning) return;
+    await this.turn(async (end) => {
+      const page = await this.page(this.later);
+      if (this.shown === end) this.pages = [...this.pages, page].slice(-MOST_PAGES);
+    });
+  }
+
+  async turn(work) {
+    this.turning = true;
+    await this.guard(() => work(this.shown));
+    this.turning = false;
+    this.changed();
+  }
+
+  /** What was added at the end of the shown path, where one was at its end. */
+  async loadTail() {
+    if (!this.pages.length || this.later) return;
+    const end = this.end;
+    const page = await this.page("end");
+    if (this.end !== end) return;
+    const known = this.entries;
+    const from = known.findIndex((entry) => entry.id === page.entries[0]?.id);
+    if (from < 0) this.pages = [page];
+    else {
+      const first = { ...this.pages[0], entries: known.slice(0, from), next: null };
+      this.pages = from ? [first, page] : [{ ...page, previous: this.earlier }];
+    }
+    this.shown = end;
+    this.changed();
+  }
+
+  async select(id) {
+    this.selected = id;
+    this.changed();
+    await this.guard(() => this.loadPath());
+  }
+
+  /** Read a branch, and follow it as it grows; the session stays where it is. */
+  async look(branch) {
+    this.selected = null;
+    this.looking = branch === this.current ? null : branch;
+    this.changed();
+    await this.guard(() => this.loadPath());
+  }
+
+  async guard(work) {
+    try {
+      return await work();
+    } catch (error) {
+      this.error = error.message;
+      this.changed();
+      return undefined;
+    }
+  }
+
+  // What happens while one looks
+
+  hear({ type, data }) {
+    if (this.closed) return;
+    if (type === "entry") this.hearEntry(data.entry);
+    else if (type === "head") this.hearHead(data);
+    else if (type === "delta") this.hearDelta(data);
+    else if (type === "run") this.hearRun(data);
+    this.later_();
+  }
+
+  hearEntry(row) {
+    const known = this.layout.index.get(row.id);
+    if (known !== undefined) this.rows[known] = { ...this.rows[known], ...row, parent: this.rows[known].parent };
+    else if (row.shown?.includes(this.filter) ?? true) this.fresh = [...(this.fresh ?? []), row];
+    if (row.type === "branch_point" || row.type === "session_info" || row.type === "label") this.stale = true;
+    const run = this.runs.get(row.branch);
+    if (run && row.role === "assistant") Object.assign(run, { text: "", thinking: "", tool: "" });
+  }
+
+  hearHead({ current, heads }) {
+    this.current = current;
+    const known = new Set(this.branches.map((branch) => branch.name));
+    if (Object.keys(heads).some((name) => !known.has(name))) this.stale = true;
+    this.setHeads(heads);
+    if (this.looking && !this.heads.has(this.looking)) this.looking = null;
+    if (this.looking === this.current) this.looking = null;
+  }
+
+  hearDelta({ branch, kind, text }) {
+    const run = this.runs.get(branch) ?? started();
+    this.runs.set(branch, run);
+    const field = kind === "tool_call" ? "tool" : kind;
+    run[field] = (run[field] ?? "") + text;
+  }
+
+  hearRun({ branch, status, error }) {
+    if (status === "started") this.runs.set(branch, started());
+    else this.runs.set(branch, { ...started(), status: "ended", error });
+  }
+
+  /** Many events come at once: what they changed is worked out together, a little later. */
+  later_() {
+    this.soon ??= setTimeout(() => {
+      this.soon = undefined;
+      this.settle();
+    }, 40);
+  }
+
+  async settle() {
+    if (this.closed) return;
+    const fresh = this.fresh ?? [];
+    this.fresh = [];
+    if (fresh.length) {
+      const known = new Set(this.rows.map((row) => row.id));
+      const rows = [...this.rows];
+      for (const row of fresh) {
+        if (known.has(row.id)) continue;
+        known.add(row.id);
+        rows.push(row);
+      }
+      this.total = (this.total ?? 0) + fresh.length;
+      this.setRows(rows);
+    }
+    this.changed();
+    if (this.stale) {
+      this.stale = false;
+      await this.guard(() => Promise.all([this.loadBranches(), this.loadInfo(), this.loadTree()]));
+    }
+    if (this.end !== this.shown) await this.guard(() => (this.follows() ? this.loadTail() : this.loadPath()));
+    this.changed();
+  }
+
+  /** Whether the end of the shown path only went on from where it was. */
+  follows() {
+    return pathTo(this.layout, this.end).some((number) => this.layout.nodes[number].row.id === this.shown);
+  }
+
+  // What one can do
+
+  /** A write: afterwards everything that it may have changed is looked at again. */
+  async act(method, path, body) {
+    const answer = await this.api.send(method, `${this.base}${path}`, body);
+    await Promise.all([this.loadInfo(), this.loadBranches()]);
+    await Promise.all([this.loadTree(), this.loadPath()]);
+    this.changed();
+    return answer;
+  }
+
+  async navigate(to, options) {
+    this.selected = null;
+    this.looking = null;
+    return this.act("POST", "/navigate", { to, ...options });
+  }
+  createBranch(values) {
+    if (values.switch) [this.selected, this.looking] = [null, null];
+    return this.act("POST", "/branches", values);
+  }
+  changeBranch(name, values) {
+    return this.act("PATCH", `/branches${at(name)}`, values);
+  }
+  switchTo(branch) {
+    this.selected = null;
+    this.looking = null;
+    return this.act("POST", "/switch-branch", { branch });
+  }
+  undo() {
+    this.selected = null;
+    this.looking = null;
+    return this.act("POST", "/undo", {});
+  }
+  label(entry, label) {
+    return this.act("POST", "/label", { entry, label });
+  }
+  merge(values) {
+    this.selected = null;
+    return this.act("POST", "/merge", values);
+  }
+  promote(branch) {
+    this.selected = null;
+    this.looking = null;
+    return this.act("POST", "/promote", { branch });
+  }
+  fork(values) {
+    return this.api.post(`${this.base}/fork`, values);
+  }
+  rename(name) {
+    return this.act("PATCH", "", { name });
+  }
+  archive(archived) {
+    return this.api.post(`${this.base}/archive`, { archived });
+  }
+  add(text) {
+    return this.act("POST", "/entries", { role: "user", text, branch: this.branch ?? undefined });
+  }
+  prompt(text, model) {
+    return this.api.post(`${this.base}/prompt`, { text, branch: this.branch ?? undefined, ...(model ? { model } : {}) });
+  }
+  steer(text) {
+    return this.api.post(`${this.base}/steer`, { text, branch: this.branch ?? undefined });
+  }
+  abort() {
+    return this.api.post(`${this.base}/abort`, { branch: this.branch ?? undefined });
+  }
+  compare(branches, metric) {
+    return this.api.post(`${this.base}/compare`, { branches, ...(metric ? { metric } : {}) });
+  }
+}
+
+const started = () => ({ status: "started", text: "", thinking: "", tool: "", error: null });
