@@ -65,6 +65,8 @@ if TYPE_CHECKING:
     from sessiontree.index.reading import SessionSummary
     from sessiontree.index.search import Hit
     from sessiontree.session import Branch, BranchInfo, Place, Session, compare, diff
+    from sessiontree.swarm.budget import Budget
+    from sessiontree.swarm.swarm import Swarm
 
 __all__ = [
     "METRICS",
@@ -78,6 +80,7 @@ __all__ = [
     "BranchPoint",
     "BranchStats",
     "BranchSummary",
+    "Budget",
     "Compaction",
     "Comparison",
     "Conflict",
@@ -117,6 +120,7 @@ __all__ = [
     "SessionTreeError",
     "State",
     "StoreError",
+    "Swarm",
     "ThinkingLevelChange",
     "Tool",
     "ToolContext",
@@ -231,6 +235,8 @@ _MODULES = {
         "compare",
         "diff",
     ),
+    "sessiontree.swarm.budget": ("Budget",),
+    "sessiontree.swarm.swarm": ("Swarm",),
 }
 _HOME = {name: module for module, names in _MODULES.items() for name in names}
 

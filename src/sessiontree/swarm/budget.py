@@ -1,0 +1,90 @@
+"""Budgets: what a swarm or one of its agents may spend, and how much of it is gone. Who is stopped for it is not here.
+
+Money, tokens and time at work are counted. Each limit has three levels: a warning at 75 %, critical at 90 %, exhausted
+at 100 %.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Literal, NamedTuple, TypeAlias
+
+from msgspec import Struct
+
+from sessiontree.errors import InvalidOperation
+
+Level: TypeAlias = Literal["warning", "critical", "exhausted"]
+Kind: TypeAlias = Literal["cost", "tokens", "seconds"]
+
+LEVELS: tuple[tuple[Level, float], ...] = (("warning", 0.75), ("critical", 0.9), ("exhausted", 1.0))
+"""From what fraction of a limit each level holds, lowest first."""
+KINDS: tuple[Kind, ...] = ("cost", "tokens", "seconds")
+
+
+class Spending(NamedTuple):
+    """What was spent."""
+
+    cost: float = 0.0
+    """US dollars."""
+    tokens: float = 0
+    seconds: float = 0.0
+    """Time at work: while a swarm is paused or nobody runs it, none passes."""
+
+
+class Use(NamedTuple):
+    """How much of one limit is used."""
+
+    kind: Kind
+    used: float
+    limit: float
+
+    @property
+    def fraction(self) -> float:
+        return self.used / self.limit if self.limit > 0 else math.inf
+
+    @property
+    def level(self) -> Level | None:
+        return next((level for level, least in reversed(LEVELS) if self.fraction >= least), None)
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.used:g} of {self.limit:g}"
+
+
+class Budget(Struct, frozen=True, kw_only=True):
+    """Limits on what may be spent; what is `None` has none."""
+
+    cost: float | None = None
+    """US dollars."""
+    tokens: int | None = None
+    seconds: float | None = None
+    """Time at work."""
+
+    def check(self) -> None:
+        """Raise `InvalidOperation` for a limit that is no amount."""
+        for kind in KINDS:
+            limit = getattr(self, kind)
+            if limit is not None and not 0 < limit < math.inf:
+                raise InvalidOperation(f"a budget of {limit} {kind} is no amount: it has to be more than 0")
+
+    def uses(self, spending: Spending) -> Iterator[Use]:
+        """How much of each limit is used."""
+        for kind in KINDS:
+            limit = getattr(self, kind)
+            if limit is not None:
+                yield Use(kind, getattr(spending, kind), limit)
+
+    def fraction(self, spending: Spending) -> float | None:
+        """The largest fraction of a limit that is used; `None` where nothing is limited."""
+        return max((use.fraction for use in self.uses(spending)), default=None)
+
+    def exhausted(self, spending: Spending) -> Use | None:
+        """A limit that is used up."""
+        return next((use for use in self.uses(spending) if use.level == "exhausted"), None)
+
+    def time_left(self, spending: Spending) -> float | None:
+        """Seconds until the next level of the limit on time; `None` where none is ahead."""
+        if self.seconds is None:
+            return None
+        ahead = (least * self.seconds - spending.seconds for _, least in LEVELS)
+        return next((left for left in ahead if left > 0), None)

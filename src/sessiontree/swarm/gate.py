@@ -1,0 +1,102 @@
+"""The gate: whether an agent may ask its model once more. It is asked before every call of a model.
+
+It looks into the session, so that a pause, or what others have spent, counts whichever process it comes from. What is
+spent beyond a budget is therefore no more than the calls that were under way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from sessiontree.swarm.budget import Budget, Spending
+from sessiontree.swarm.events import BudgetEvent, Event, SwarmEvent
+from sessiontree.swarm.facts import Paused, Reached
+from sessiontree.swarm.record import Account, AgentAccount, Record
+
+
+class Bell:
+    """Wakes all who wait for a change."""
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+
+    def ring(self) -> None:
+        event, self._event = self._event, asyncio.Event()
+        event.set()
+
+    async def wait(self, timeout: float | None = None) -> None:
+        """Wait for the next ring, no longer than some seconds."""
+        try:
+            async with asyncio.timeout(timeout):
+                await self._event.wait()
+        except TimeoutError:
+            pass
+
+
+class Gate:
+    def __init__(self, record: Record, bell: Bell, emit: Callable[[Event], None], now: Callable[[], int]) -> None:
+        self._record = record
+        self._bell = bell
+        self._emit = emit
+        self._now = now
+        self._noting = asyncio.Lock()
+
+    async def admits(self, agent: str) -> bool:
+        """Whether the agent may go on; otherwise it has to wait, for what the session tells."""
+        account = await self.note(agent)
+        return account.status == "running" and free(account, account.agents[agent])
+
+    async def note(self, agent: str | None = None) -> Account:
+        """Write down which levels of budgets were reached, and pause the swarm when its budget is used up."""
+        account = await self._record.look()
+        if not self._due(account, agent):
+            return account
+        async with self._noting:
+            for fact in self._due(account := self._record.account, agent):
+                await self._record.tell(fact, account.created.branch)
+                event = BudgetEvent(
+                    level=fact.level, used=fact.used, limit=fact.limit, kind=fact.kind, scope=fact.scope
+                )
+                self._emit(event)
+            self._bell.ring()
+            account = self._record.account
+            use = account.budget and account.budget.exhausted(account.spending(self._now()))
+            if use is not None and account.status == "running":
+                await self.pause(f"the budget is used up: {use}")
+            return self._record.account
+
+    async def pause(self, reason: str | None) -> None:
+        await self._record.tell(Paused(swarm=self._record.id, reason=reason), self._record.account.created.branch)
+        self._emit(SwarmEvent(status="paused", reason=reason))
+        self._bell.ring()
+
+    def _due(self, account: Account, agent: str | None) -> list[Reached]:
+        """Levels that were reached and are not written down yet."""
+        now = self._now()
+        scopes: list[tuple[str, Budget | None, Spending]] = [("swarm", account.budget, account.spending(now))]
+        for one in account.agents.values():
+            if one.ended is None or one.id == agent:
+                scopes.append((one.id, account.budget_of(one), one.spending(now)))
+        return [
+            Reached(swarm=self._record.id, scope=scope, kind=use.kind, level=use.level, used=use.used, limit=use.limit)
+            for scope, budget, spending in scopes
+            if budget is not None
+            for use in budget.uses(spending)
+            if use.level is not None and (scope, use.kind, use.level) not in account.reached
+        ]
+
+    def time_left(self) -> float | None:
+        """Seconds until time alone makes the next level of a budget; `None` where none is ahead."""
+        account, now = self._record.account, self._now()
+        left = [] if account.budget is None else [account.budget.time_left(account.spending(now))]
+        for agent in account.agents.values():
+            budget = account.budget_of(agent)
+            if agent.watch.since is not None and budget is not None:
+                left.append(budget.time_left(agent.spending(now)))
+        return min((seconds for seconds in left if seconds is not None), default=None)
+
+
+def free(account: Account, agent: AgentAccount) -> bool:
+    """Whether nothing of its own keeps an agent from going on."""
+    return agent.ended is None and not agent.parts and not account.exhausted(agent)

@@ -1,0 +1,271 @@
+"""The worker: carries out the work of one agent at a time on its branch, and writes down what came of it.
+
+It goes on wherever the branch stands: at its beginning, in the middle after a pause or a death, or behind the last
+answer. When an agent may not go on it just stops: what it has is in the session, and it is called again later.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sessiontree.agent.agent import Agent
+from sessiontree.agent.loop import Outcome
+from sessiontree.agent.system import SystemPart
+from sessiontree.agent.tool import Tool, ToolError, tool
+from sessiontree.config import Config
+from sessiontree.core.entries import BranchSummary, CustomMessage, Message
+from sessiontree.core.messages import role, spent, stopped_abnormally, text, tool_calls
+from sessiontree.errors import InvalidOperation, SessionTreeError
+from sessiontree.hooks.bus import Hooks
+from sessiontree.hooks.events import BeforeCompact, BeforeRequest, MessageDelta, Notice, ToolEnd, ToolStart
+from sessiontree.hooks.events import Event as Hooked
+from sessiontree.hooks.events import TurnEnd as HookedTurnEnd
+from sessiontree.hooks.events import TurnStart as HookedTurnStart
+from sessiontree.model.base import Model, ModelError
+from sessiontree.session import Branch
+from sessiontree.swarm.events import (
+    AgentComplete,
+    AgentFail,
+    AgentStart,
+    Deltas,
+    ErrorEvent,
+    Event,
+    ToolCallEnd,
+    ToolCallStart,
+    TurnEnd,
+    TurnStart,
+)
+from sessiontree.swarm.executor import Work
+from sessiontree.swarm.facts import Complete, Fail, Split
+from sessiontree.swarm.gate import Gate
+from sessiontree.swarm.record import Record
+
+FIRST_DELAY = 2.0
+"""Seconds before the first retry; each later one waits twice as long."""
+LONGEST_DELAY = 60.0
+LONGEST_ASKED = 600.0
+"""A provider that asks for a longer wait is not waited for."""
+SHOWN = 500
+"""How much of a tool's answer an event tells, in characters."""
+MANY_PARTS = 16
+
+Emit = Callable[[Event, str | None, str | None], None]
+"""Takes an event, and the agent and the branch that it is of."""
+
+
+@dataclass(kw_only=True)
+class Outfit:
+    """What agents work with. It belongs to the program, and is not in the session."""
+
+    model_of: Callable[[str | None], Model]
+    tools: Sequence[Tool] = ()
+    hooks: Hooks
+    settings: Config | None = None
+    system: str | Sequence[SystemPart] | None = None
+    thinking: str | None = None
+
+
+class Worker:
+    def __init__(self, record: Record, gate: Gate, outfit: Outfit, emit: Emit) -> None:
+        self._record = record
+        self._gate = gate
+        self._outfit = outfit
+        self._emit = emit
+        self._at_work: dict[str, Agent] = {}
+        self._held: set[str] = set()
+        """Agents that were told to wait."""
+        self._unsaid: dict[str, tuple[str, ...]] = {}
+        """What was said to agents that had to wait before they heard it."""
+
+    def watch(self) -> Callable[[], None]:
+        """Stand at the gate: have handlers called before every call of a model. Returns what ends it."""
+        hooks = self._outfit.hooks
+        offs = [
+            hooks.on(BeforeRequest, self._ask_gate, source="the swarm's gate"),
+            hooks.on(BeforeCompact, self._ask_gate, source="the swarm's gate"),
+        ]
+
+        def off() -> None:
+            for each in offs:
+                each()
+
+        return off
+
+    async def _ask_gate(self, event: Hooked, context: Any) -> dict[str, bool] | None:
+        agent = next((id for id, agent in self._at_work.items() if agent is context.agent), None)
+        if agent is None or await self._gate.admits(agent):
+            return None
+        self._held.add(agent)
+        return {"cancel": True}
+
+    async def steer(self, agent: str, words: str) -> bool:
+        """Say something to an agent at work here; says whether it is."""
+        at_work = self._at_work.get(agent)
+        if at_work is not None:
+            await at_work.steer(words)
+        return at_work is not None
+
+    async def carry_out(self, work: Work) -> None:
+        """Have the agent work until it is done, fails or has to wait. Whatever happens is in the session."""
+        account = (await self._record.look()).agents[work.agent]
+        if account.ended is not None:
+            return
+        branch = self._record.session.branch(account.spawn.branch)
+        if account.begun and answered(branch):
+            await self._complete(work.agent, branch.name)
+            return
+        if not account.begun:
+            start = AgentStart(task=account.spawn.task, role=account.spawn.role, model=work.model)
+            self._emit(start, work.agent, branch.name)
+        self._held.discard(work.agent)
+        failure: Exception | None = None
+        try:
+            outcome = await self._run(work, branch, begun=account.begun)
+            failure = outcome.error
+        except Exception as error:  # noqa: BLE001 - a model or a handler may raise anything, and the rest goes on
+            outcome, failure = Outcome(), error
+        if failure is not None:
+            await self._fail(work.agent, branch.name, failure)
+        elif outcome.ok:
+            await self._complete(work.agent, branch.name)
+        elif outcome.aborted or work.agent not in self._held:
+            why = "it was aborted" if outcome.aborted else "a handler did not let it go on"
+            await self._fail(work.agent, branch.name, InvalidOperation(why))
+
+    async def _run(self, work: Work, branch: Branch, *, begun: bool) -> Outcome:
+        outfit = self._outfit
+        hooks = outfit.hooks.beside(replace(outfit.hooks.context, session=branch.session, branch=branch, agent=None))
+        off = hooks.listen(self._listener(work.agent, branch.name))
+        tools = [*outfit.tools, self._split_tool(work.agent)] if work.may_split else outfit.tools
+        agent = Agent(
+            branch,
+            outfit.model_of(work.model),
+            tools,
+            hooks,
+            system=outfit.system,
+            settings=outfit.settings,
+            thinking=outfit.thinking,
+        )
+        self._at_work[work.agent] = agent
+        try:
+            for words in self._unsaid.pop(work.agent, ()):
+                await agent.steer(words)
+            return await (agent.continue_() if begun else agent.prompt(work.task))
+        finally:
+            del self._at_work[work.agent]
+            if left := agent.queued.steering:
+                self._unsaid[work.agent] = left
+            agent.close()
+            off()
+
+    async def _complete(self, agent: str, branch: str) -> None:
+        await self._record.did(agent, Complete(swarm=self._record.id), branch)
+        account = self._record.account.agents[agent]
+        cost, tokens, seconds = account.spending(None)
+        self._emit(AgentComplete(text=account.text, cost=cost, tokens=tokens, seconds=seconds), agent, branch)
+        await self._gate.note(agent)
+
+    async def _fail(self, agent: str, branch: str, error: Exception) -> None:
+        account = self._record.account
+        failed = account.agents[agent]
+        attempt = failed.failed_in_row + 1
+        retry = delay(agent, attempt, error) if attempt <= account.created.retries and may_pass(error) else None
+        sentence = str(error) if isinstance(error, SessionTreeError) else f"{type(error).__name__}: {error}"
+        deed = Fail(swarm=self._record.id, error=sentence, attempt=failed.failures + 1, retry=retry)
+        await self._record.did(agent, deed, branch)
+        if retry is None:
+            self._emit(AgentFail(error=sentence, attempts=deed.attempt), agent, branch)
+        else:
+            message = f"{sentence}; it is tried again in {retry:.1f} s"
+            self._emit(ErrorEvent(message=message), agent, branch)
+        await self._gate.note(agent)
+
+    def _split_tool(self, agent: str) -> Tool:
+        record = self._record
+
+        async def split_task(parts: list[str]) -> str:
+            """Have parts of your task done by other agents, at the same time. Each gets its part's text alone, so say in it all that it needs to know. Their results come to you, and you go on from there."""  # noqa: E501
+            account = record.account
+            wanted = [part for part in map(str.strip, parts) if part]
+            room = (account.created.max_agents or MANY_PARTS) - len(account.agents)
+            if len(wanted) < 2:
+                raise ToolError("a task is split into two parts or more: otherwise do it yourself")
+            if len(wanted) > min(room, MANY_PARTS):
+                raise ToolError(f"there is room for {max(0, min(room, MANY_PARTS))} more agents: do it in fewer parts")
+            if account.agents[agent].parts:
+                raise ToolError("the task is split already")
+            deed = Split(swarm=record.id, parts=tuple(wanted))
+            await record.did(agent, deed, account.agents[agent].spawn.branch)
+            return f"The task is split into {len(wanted)} parts. Their results follow."
+
+        return tool(split_task)
+
+    # What happens, as events
+
+    def _listener(self, agent: str, branch: str) -> Callable[[Hooked], None]:
+        deltas = Deltas()
+        turns = self._record.account.agents[agent].turns
+
+        def emit(event: Event) -> None:
+            self._emit(event, agent, branch)
+
+        def heard(event: Hooked) -> None:
+            nonlocal turns
+            if isinstance(event, MessageDelta):
+                if event.kind != "tool_call":
+                    for due in deltas.take(event.kind, event.text):
+                        emit(due)
+                return
+            for due in deltas.flush():
+                emit(due)
+            match event:
+                case HookedTurnStart():
+                    emit(TurnStart(number=turns + 1))
+                case HookedTurnEnd(message=entry):
+                    turns += 1
+                    body = None if entry is None else entry.body
+                    sums = spent(body.message.get("usage")) if isinstance(body, Message) else None
+                    cost, tokens = (0.0, 0) if sums is None else (sums.cost, sums.tokens)
+                    emit(TurnEnd(number=turns, entry=entry and entry.id, cost=cost, tokens=tokens))
+                case ToolStart(call=call):
+                    emit(ToolCallStart(call=call.id, tool=call.name, arguments=call.arguments))
+                case ToolEnd(call=call, entry=entry):
+                    message = entry.body.message if isinstance(entry.body, Message) else {}
+                    words = text(message.get("content"))[:SHOWN]
+                    emit(ToolCallEnd(call=call.id, tool=call.name, ok=message.get("isError") is not True, text=words))
+                case Notice(level="error", text=words):
+                    emit(ErrorEvent(message=words))
+                case _:
+                    pass
+
+        return heard
+
+
+def answered(branch: Branch) -> bool:
+    """Whether the last word on a branch is a whole answer of the model."""
+    for entry in branch.session.tree.up(branch.leaf):
+        match entry.body:
+            case Message(message):
+                return role(message) == "assistant" and not stopped_abnormally(message) and not any(tool_calls(message))
+            case CustomMessage() | BranchSummary():
+                return False
+            case _:
+                pass
+    return False
+
+
+def may_pass(error: Exception) -> bool:
+    """Whether trying again may help: not where the model refuses, the key is wrong, or somebody took the branch."""
+    if isinstance(error, ModelError):
+        return error.passing and (error.retry_after or 0) <= LONGEST_ASKED
+    return not isinstance(error, SessionTreeError)
+
+
+def delay(agent: str, attempt: int, error: Exception) -> float:
+    """Seconds to wait: twice as long each time, less up to a quarter, so that many do not come back together."""
+    asked = error.retry_after or 0.0 if isinstance(error, ModelError) else 0.0
+    spread = 1 - zlib.crc32(f"{agent} {attempt}".encode()) % 256 / 1024
+    return max(asked, min(FIRST_DELAY * 2.0 ** (attempt - 1), LONGEST_DELAY) * spread)
