@@ -6,13 +6,20 @@ import asyncio
 
 import pytest
 
+import sessiontree as st
 from sessiontree.agent.tool import tool
 from sessiontree.core.messages import ToolCall
+from sessiontree.core.outline import plain_text
 from sessiontree.errors import InvalidOperation
 from sessiontree.hooks.events import SessionShutdown, SessionStart
 from sessiontree.model.scripted import Delay
-from sessiontree.session import Session
+from sessiontree.session import Branch, Session
 from tests.commands.conftest import MakeDesk, listened, run, talk
+
+
+def said(branch: Branch) -> list[str]:
+    """The messages of a branch."""
+    return [plain_text(entry) for entry in branch.path() if entry.type == "message"]
 
 
 async def test_words_go_to_the_model_and_shell_lines_are_run(desk: MakeDesk, session: Session) -> None:
@@ -78,14 +85,67 @@ async def test_work_on_another_branch_than_the_current_one_does_not_move_that(de
     talk(session, "one", "1")
     side = session.create_branch("side", current=False)
     before = session.head.leaf
-    at = desk("Aside.", branch=side)
+    at = desk("Aside.", "Again.", branch=side)
 
     await at.submit("two")
-
-    assert session.head.leaf == before
-    assert len(side.path()) > 3
-    with pytest.raises(InvalidOperation, match="'side' is not the current one"):
-        await run(at, "/clear")
-    await run(at, "/switch side")
+    assert said(side) == ["one", "1", "two", "Aside."]
+    await run(at, "/pop")
+    assert said(side)[:2] == ["one", "1"]
+    assert side.path()[-1].type == "branch_summary"
     await run(at, "/clear")
     assert side.leaf is None
+
+    assert at.branch == side
+    assert (session.heads.current, session.head.leaf) == ("main", before)
+
+
+async def test_head_is_where_one_works_though_another_branch_is_current(desk: MakeDesk, session: Session) -> None:
+    talk(session, "one", "1")
+    side = session.create_branch("side", current=False)
+    aside = side.append(st.user("aside"))
+    at = desk(branch=side)
+
+    await run(at, "/label mine")
+    await run(at, "/label above HEAD~1")
+    assert session.tree.label(aside.id) == "mine"
+    assert session.tree.label(session.tree.parent(aside.id) or "") == "above"
+    assert "user: aside" in await run(at, "/diff main")
+    assert "← active" in (await run(at, "/tree")).splitlines()[-1]
+    await run(at, "/fork HEAD")
+    assert said(at.branch) == ["one", "1"]
+    assert at.host.editor == "aside"
+
+
+async def test_who_works_beside_the_current_branch_goes_to_others_without_making_them_current(
+    desk: MakeDesk, session: Session
+) -> None:
+    talk(session, "one", "1")
+    side = session.create_branch("side", current=False)
+    at = desk("Third.", branch=side)
+
+    assert "third" in await run(at, "/branch-here third")
+    await at.submit("go on")
+    assert "on side" in await run(at, "/switch side")
+    with pytest.raises(InvalidOperation, match="'side' is not it"):
+        await run(at, "/undo")
+
+    assert session.heads.current == "main"
+    assert said(session.branch("third")) == ["one", "1", "go on", "Third."]
+    await run(at, "/switch main")
+    await run(at, "/switch third")
+    assert session.heads.current == "third"  # from the current branch one takes `HEAD` along
+
+
+async def test_one_stays_on_ones_branch_when_somebody_else_makes_another_current(
+    desk: MakeDesk, session: Session
+) -> None:
+    talk(session, "one", "1")
+    session.create_branch("side", current=False)
+    at = desk("Here.")
+
+    session.switch("side")
+    await at.submit("two")
+
+    assert at.branch.name == "main"
+    assert at.agent.branch == at.branch
+    assert said(session.branch("main")) == ["one", "1", "two", "Here."]

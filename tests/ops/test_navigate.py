@@ -371,8 +371,8 @@ def test_the_move_and_its_summary_are_one_line(tmp_path) -> None:
 
 
 def test_the_previous_prompt_is_the_last_message_of_the_user(session, ids) -> None:
-    assert previous_prompt(session).id == ids[4]
+    assert previous_prompt(session.head).id == ids[4]
 
     session.switch("root")
     with pytest.raises(InvalidOperation, match="no message of the user"):
-        previous_prompt(session)
+        previous_prompt(session.head)

@@ -248,6 +248,25 @@ async def test_one_goes_on_beside_another_process_on_a_branch(running: Running, 
     other.leave()
 
 
+async def test_a_branch_beside_another_process_is_moved_in_the_tree(running: Running, talk: Session) -> None:
+    other, before = Presence(talk), talk.heads.leaf
+    async with running(session=st.open(talk.file), ready=False) as app:
+        await app.shows("Another process")
+        await app.press("down", "enter")
+        await app.until(app.app.model_found.is_set)
+        await app.press("ctrl+t")
+        await app.shows("on branch beside-2", "[branch beside-2] (beside-2) ← active")
+        await app.press("up", "up", "enter")
+        await app.shows("What becomes of what you leave?")
+        await app.press("enter")
+        await app.until(lambda: app.editor.text == "second question")
+        await app.shows("on beside-2")
+        talk.refresh()
+        assert (talk.heads.current, talk.heads.leaf) == ("main", before)
+        assert talk.branch("beside-2").leaf == talk.tree.path(before)[-3].id
+    other.leave()
+
+
 async def test_one_only_reads_beside_another_process(running: Running, talk: Session) -> None:
     other = Presence(talk)
     async with running(session=st.open(talk.file), ready=False) as app:

@@ -176,7 +176,7 @@ def pop(
     given = {option: options[option] for option in ("focus", "instructions", "summary")}
     _only_one(**given, **{"no-summary": no_summary})
     with opened(session) as changed:
-        target = previous_prompt(changed) if place is None else place
+        target = previous_prompt(changed.head) if place is None else place
         _navigate(changed, target, summarize=not no_summary, options=options, extensions=extensions, as_json=as_json)
 
 

@@ -92,8 +92,7 @@ class Desk:
         self._system = system
         self._signal: Signal | None = None
         self._edited: str | None = None
-        self._branch = branch
-        """The branch that is worked on, where that is not the current one."""
+        self._branch = session.head if branch is None else branch
         self._agent: Agent | None = None
         self.hooks.context.models, self.hooks.context.ui = self.models, self.ui
         self._sit_down(model, thinking)
@@ -102,7 +101,23 @@ class Desk:
 
     @property
     def branch(self) -> Branch:
-        return self._branch or self.session.head
+        """The branch that is worked on: the one that was current, until one goes elsewhere; others may move `HEAD`."""
+        return self._branch
+
+    @property
+    def beside(self) -> bool:
+        """Whether the branch is not the current one: then nothing that is done here changes which one is."""
+        return self._branch != self.session.head
+
+    def place(self, place: Place) -> Place:
+        """A place as it is meant here: `HEAD` is the head of this desk's branch."""
+        if isinstance(place, str) and self.beside and (place == "HEAD" or place.startswith("HEAD~")):
+            return f"{self._branch.name}{place.removeprefix('HEAD')}"
+        return place
+
+    def plan(self, place: Place) -> NavigatePlan:
+        """What going to a place by the rules of selection would do."""
+        return self.session.plan_navigate(self.place(place), start=self._branch.name if self.beside else "HEAD")
 
     @property
     def cwd(self) -> str:
@@ -132,11 +147,6 @@ class Desk:
         """Raises `InvalidOperation` while the agent runs: its place cannot be changed under it."""
         if self.running:
             raise InvalidOperation("the agent is running: abort it, or wait until it is done")
-
-    def _may_move(self) -> None:
-        self.at_rest()
-        if self.branch != self.session.head:
-            raise InvalidOperation(f"branch {self.branch.name!r} is not the current one: /switch makes it so")
 
     def abort(self) -> None:
         """Give up what is under way: the agent's run, or the summary of a move."""
@@ -246,11 +256,11 @@ class Desk:
         summary: str | None = None,
     ) -> NavigateOutcome:
         """Go to a place by the rules of selection. Text to be said anew is put in the editor."""
-        self._may_move()
+        self.at_rest()
         with self.abortable() as signal:
             outcome = await navigate(
                 self.session,
-                place,
+                self.place(place),
                 hooks=self.hooks,
                 model=self.model,
                 summarize=summarize,
@@ -258,6 +268,7 @@ class Desk:
                 replace_instructions=replace_instructions,
                 label=label,
                 summary=summary,
+                branch=self._branch if self.beside else None,
                 settings=self.settings.summary,
                 signal=signal,
             )
@@ -266,8 +277,8 @@ class Desk:
 
     async def go(self, place: Place) -> NavigateOutcome:
         """Go to the place itself, without the rules of selection."""
-        self._may_move()
-        plan = plan_move(self.session.tree, self.branch.leaf, self.session.place(place))
+        self.at_rest()
+        plan = plan_move(self.session.tree, self.branch.leaf, self.session.place(self.place(place)))
         if not plan.moves:
             return NavigateOutcome(old_leaf=plan.old_leaf, new_leaf=plan.new_leaf)
         preparation = TreePreparation(
@@ -277,41 +288,47 @@ class Desk:
             entries_to_summarize=plan.abandoned,
             user_wants_summary=False,
         )
-        outcome = await travel(self.session.head, plan, preparation, self.hooks)
+        outcome = await travel(self.branch, plan, preparation, self.hooks)
         self.arrived()
         return outcome
 
     async def switch(self, place: Place) -> NavigateOutcome:
-        """Make another branch current, or have the current one go to a place."""
+        """Go on on another branch, which is made current unless one works beside that; or go to a place."""
         if not isinstance(place, str) or place not in self.session.heads.heads:
             return await self.go(place)
         self.at_rest()
-        old = self.session.heads.leaf
-        self.session.switch(place)
+        old = self.branch.leaf
+        self._branch = self.session.branch(place) if self.beside else self.session.switch(place)
         return await self._elsewhere(old)
 
     async def undo(self) -> NavigatePlan:
         """Take back the last move or switch."""
-        self._may_move()
+        self.at_rest()
+        if self.beside:
+            raise InvalidOperation(
+                f"only moves of the current branch are taken back, and {self.branch.name!r} is not it"
+            )
         plan = self.session.undo()
+        self._branch = self.session.head
         await self._elsewhere(plan.old_leaf)
         return plan
 
     async def branch_here(self, name: str | None = None, place: Place | None = None) -> Branch:
-        """A new branch of this session, which is current from now on; from here, or from a chosen place.
+        """A new branch of this session to go on on; from here, or from a chosen place. It is current, unless one works
+        beside what is.
 
         A user's message that was chosen is put in the editor, and the branch begins before it.
         """
-        self._may_move()
-        old = self.session.heads.leaf
-        at, words = self.session.head.leaf, None
+        self.at_rest()
+        old = at = self.branch.leaf
+        words = None
         if place is not None:
-            plan = self.session.plan_navigate(place)
+            plan = self.plan(place)
             at, words = plan.new_leaf, plan.editor_text
         entry = None if at is None else self.session.tree[at]
-        branch = self.session.create_branch(name or self._free_name(), at=entry)
+        self._branch = self.session.create_branch(name or self._free_name(), at=entry, current=not self.beside)
         await self._elsewhere(old, words)
-        return branch
+        return self._branch
 
     def _free_name(self) -> str:
         taken, number = self.session.heads.heads, 2
@@ -320,15 +337,14 @@ class Desk:
         return f"branch-{number}"
 
     async def _elsewhere(self, old: str | None, words: str | None = None) -> NavigateOutcome:
-        """Tell that another place is current, which nobody was asked about since nothing was left or moved."""
+        """Tell that one is at another place, which nobody was asked about since nothing was left or moved."""
         self.arrived(words)
-        new = self.session.heads.leaf
+        new = self.branch.leaf
         await self.hooks.tell(Navigated(new_leaf=new, old_leaf=old))
         return NavigateOutcome(old_leaf=old, new_leaf=new, editor_text=words)
 
     def arrived(self, words: str | None = None) -> None:
-        """Have agent, handlers and front end follow to where the session is now."""
-        self._branch = None
+        """Have agent, handlers and front end follow to where one is now."""
         self.hooks.context.branch = self.branch
         if self._agent is not None and not self._agent.running:
             self._agent.branch = self.branch
@@ -360,7 +376,7 @@ class Desk:
     async def fork(self, place: Place = "HEAD", *, position: Literal["before", "at"] = "at") -> ForkOutcome:
         """Go over to a new session with the path to a place; before a user's message, that is put in the editor."""
         self.at_rest()
-        outcome = await fork(self.session, place, hooks=self.hooks, position=position)
+        outcome = await fork(self.session, self.place(place), hooks=self.hooks, position=position)
         if outcome.session is not None:
             await self._take_over(outcome.session, "fork")
             self._edit(outcome.editor_text)
@@ -382,7 +398,7 @@ class Desk:
         thinking = None if reason == "resume" or self._agent is None else self._agent.thinking
         await self.hooks.tell(SessionShutdown(reason=reason, target_session_file=_file(session)))
         self._stand_up()
-        self.session, self._branch = session, None
+        self.session, self._branch = session, session.head
         self._sit_down(model, thinking)
         self.host.changed()
         await self.hooks.tell(SessionStart(reason=reason, previous_session_file=previous))

@@ -39,13 +39,13 @@ async def _tree(desk: Desk, args: Sequence[str]) -> Done:
         if place is None:
             return Done()
     else:
-        return Done(text=drawn(desk.session))
+        return Done(text=drawn(desk.session, desk.branch.leaf))
     return await go_with_choice(desk, place)
 
 
 async def go_with_choice(desk: Desk, place: str) -> Done:
     """Go to a place, after asking whether what is left is to be summarized."""
-    plan = desk.session.plan_navigate(place)
+    plan = desk.plan(place)
     choice: str | None = NO_SUMMARY
     if plan.moves and plan.abandoned and desk.ui.has_person and not desk.settings.summary.skip_prompt:
         choice = await desk.ui.select("Summarize the branch that you leave?", [NO_SUMMARY, SUMMARIZE, FOCUSED])
@@ -56,14 +56,14 @@ async def go_with_choice(desk: Desk, place: str) -> Done:
 
 
 async def _pop(desk: Desk, args: Sequence[str]) -> Done:
-    place = args[0] if args else previous_prompt(desk.session)
-    left = desk.session.plan_navigate(place).abandoned
+    place = args[0] if args else previous_prompt(desk.branch)
+    left = desk.plan(place).abandoned
     return moved(await desk.navigate(place, summarize=bool(left)))
 
 
 async def _undo(desk: Desk, args: Sequence[str]) -> Done:
     plan = await desk.undo()
-    return Done(text=f"{short(plan.old_leaf)} → {short(plan.new_leaf)}, on {desk.session.heads.current}")
+    return Done(text=f"{short(plan.old_leaf)} → {short(plan.new_leaf)}, on {desk.branch.name}")
 
 
 async def _retry(desk: Desk, args: Sequence[str]) -> Done:
@@ -89,11 +89,11 @@ async def _switch(desk: Desk, args: Sequence[str]) -> Done:
     outcome = await desk.switch(place)
     if outcome.cancelled:
         return CANCELLED
-    return Done(text=f"on {desk.session.heads.current}, at {short(desk.session.heads.leaf)}")
+    return Done(text=f"on {desk.branch.name}, at {short(desk.branch.leaf)}")
 
 
 async def _chosen_branch(desk: Desk) -> str | None:
-    others = [info.name for info in desk.session.branches if not info.current and not info.archived]
+    others = [info.name for info in desk.session.branches if info.name != desk.branch.name and not info.archived]
     if not others:
         raise InvalidOperation("there is no other branch: /branch-here makes one")
     if not desk.ui.has_person:
@@ -114,7 +114,9 @@ async def _branches(desk: Desk, args: Sequence[str]) -> Done:
         if not info.archived:
             head = None if info.head is None or info.head not in session.tree else session.tree[info.head]
             last = "" if head is None else excerpt(row_text(head), 48)
-            rows.append(["*" if info.current else "", info.name, short(info.head), str(info.entry_count), last])
+            rows.append(
+                ["*" if info.name == desk.branch.name else "", info.name, short(info.head), str(info.entry_count), last]
+            )
     return Done(text=table(rows))
 
 
@@ -123,8 +125,8 @@ async def _label(desk: Desk, args: Sequence[str]) -> Done:
     if not args:
         rows = [[short(id), f"[{label}]", excerpt(row_text(tree[id]), 48)] for id, label in tree.labels.items()]
         return Done(text=table(rows) if rows else "there are no labels: /label TEXT puts one here")
-    text, place = [*args, "HEAD"][:2]
-    cleared = text == "--clear"
+    text, named = [*args, "HEAD"][:2]
+    cleared, place = text == "--clear", desk.place(named)
     desk.session.label(place, None if cleared else text)
     desk.host.changed()
     where = short(desk.session.place(place))
@@ -153,12 +155,12 @@ async def _merge(desk: Desk, args: Sequence[str]) -> Done:
 
 async def _cherry_pick(desk: Desk, args: Sequence[str]) -> Done:
     desk.at_rest()
-    return _copied(desk, await cherry_pick(desk.branch, args, hooks=desk.hooks))
+    return _copied(desk, await cherry_pick(desk.branch, [*map(desk.place, args)], hooks=desk.hooks))
 
 
 async def _rebase(desk: Desk, args: Sequence[str]) -> Done:
     desk.at_rest()
-    return _copied(desk, await rebase(desk.branch, args[0], hooks=desk.hooks))
+    return _copied(desk, await rebase(desk.branch, desk.place(args[0]), hooks=desk.hooks))
 
 
 def _copied(desk: Desk, outcome: CopyOutcome) -> Done:

@@ -13,7 +13,7 @@ from sessiontree.commands.text import excerpt, short, table
 from sessiontree.core.context import explain
 from sessiontree.core.entries import Message
 from sessiontree.core.messages import role, text
-from sessiontree.core.outline import calls_of_results, row_text, short_count
+from sessiontree.core.outline import Calls, row_text, short_count
 from sessiontree.core.tokens import CHARACTERS_PER_TOKEN
 from sessiontree.errors import InvalidOperation
 from sessiontree.session import compare, diff
@@ -29,7 +29,7 @@ async def _context(desk: Desk, args: Sequence[str]) -> Done:
     if args:
         said = [f"--- {role(message)}\n{text(message.get('content'))}" for message in explanation.context.to_llm()]
         return Done(text="\n\n".join([*(f"--- system: {part.name}\n{part.text}" for part in parts), *said]))
-    calls = calls_of_results(desk.session.tree)
+    calls = Calls(desk.session.tree)
     rows = [["system", part.name, f"~{len(part.text) // CHARACTERS_PER_TOKEN}", ""] for part in parts]
     for item in explanation.entries:
         if item.reaches or item.represented_by is not None:
@@ -44,8 +44,8 @@ async def _context(desk: Desk, args: Sequence[str]) -> Done:
 
 async def _diff(desk: Desk, args: Sequence[str]) -> Done:
     a, b = ("HEAD", args[0]) if len(args) == 1 else (args[0], args[1])
-    found = diff(desk.session, a, b)
-    calls = calls_of_results(desk.session.tree)
+    found = diff(desk.session, desk.place(a), desk.place(b))
+    calls = Calls(desk.session.tree)
     lines = [f"from where they part, {short(found.common_ancestor)}"]
     for sign, entries, stats in zip("-+", found.entries, found.stats, strict=True):
         lines.append(f"{sign * 3} {stats.name}  {short_count(stats.tokens)} tokens, ${stats.cost:.4f}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sessiontree.core.entries import EntryId
-from sessiontree.core.outline import calls_of_results, outline, row_text
+from sessiontree.core.outline import Calls, outline, row_text
 from sessiontree.core.places import PREFIX
 from sessiontree.session import Session
 
@@ -30,15 +30,15 @@ def excerpt(words: str, width: int = WIDTH) -> str:
     return line if len(line) <= width else f"{line[: width - 1]}…"
 
 
-def drawn(session: Session) -> str:
-    """The tree of a session."""
-    tree, calls = session.tree, calls_of_results(session.tree)
+def drawn(session: Session, leaf: EntryId | None) -> str:
+    """The tree of a session, with the way to `leaf`."""
+    tree, calls = session.tree, Calls(session.tree)
     heads: dict[EntryId | None, list[str]] = {}
     for name, head in session.heads.heads.items():
         if name not in session.heads.archived:
             heads.setdefault(head, []).append(f"({name})")
     lines: list[str] = []
-    for row in outline(tree, session.heads.leaf):
+    for row in outline(tree, leaf):
         label = tree.label(row.entry.id)
         parts = [
             f"[{label}]" if label else "",

@@ -49,17 +49,18 @@ async def navigate(
     replace_instructions: bool = False,
     label: str | None = None,
     summary: str | None = None,
+    branch: Branch | None = None,
     settings: SummarySettings = DEFAULT,
     signal: Signal | None = None,
 ) -> NavigateOutcome:
-    """Move the current branch by the rules of selection, and write down what is left if that is wanted.
+    """Move a branch, the current one by default, by the rules of selection, and write down what is left if wanted.
 
     The summary is made by a handler or by `model`, or is the user's own text, `summary`. It stands at the new place.
     The label goes on it, or on the target where there is none. Choosing the place where the head is does nothing.
     Cancelled, aborted or failed, it leaves the session as it was. Raises `ModelError` or `SummaryFailed`, and
     `BranchMoved` if the branch was moved meanwhile.
     """
-    plan = session.plan_navigate(target)
+    plan = session.plan_navigate(target, start="HEAD" if branch is None else branch.name)
     if summarize and summary is None and model is None:
         raise InvalidOperation("a summary needs a model, and there is none")
     if not plan.moves:
@@ -74,14 +75,15 @@ async def navigate(
         replace_instructions=replace_instructions,
         label=label,
     )
+    moving = session.head if branch is None else branch
     return await travel(
-        session.head, plan, preparation, hooks, model=model, summary=summary, settings=settings, signal=signal
+        moving, plan, preparation, hooks, model=model, summary=summary, settings=settings, signal=signal
     )
 
 
-def previous_prompt(session: Session) -> Entry:
-    """The user's message that a pop goes back to: the last one on the current branch."""
-    prompt = last_prompt(session.head.path())
+def previous_prompt(branch: Branch) -> Entry:
+    """The user's message that a pop goes back to: the last one on a branch."""
+    prompt = last_prompt(branch.path())
     if prompt is None:
         raise InvalidOperation("there is no message of the user to go back to")
     return prompt

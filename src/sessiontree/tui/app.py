@@ -171,12 +171,16 @@ class SessionApp(App[None]):
         )
         self.chat.sit_down(self.desk)
         self._file_size = _size(session)
-        problems = [problem for problem in session.problems if problem.severity == "fault"]
-        if problems:
-            more = f", and {len(problems) - 1} more" if len(problems) > 1 else ""
-            self.chat.fail(f"{problems[0].message}{more}: `sessiontree doctor` tells all")
         await self.desk.start()
         self.ready.set()
+        self.run_worker(self._tell_faults(session), group="faults", exclusive=True, exit_on_error=False)
+
+    async def _tell_faults(self, session: Session) -> None:
+        """Say what is wrong with a session. All of it is read for that, so it is not waited for."""
+        faults = await asyncio.to_thread(_faults, session)
+        if faults:
+            more = f", and {len(faults) - 1} more" if len(faults) > 1 else ""
+            self.chat.fail(f"{faults[0]}{more}: `sessiontree doctor` tells all")
 
     async def _beside(self, session: Session) -> tuple[Session, Any]:
         """What to do about another process that has the session open."""
@@ -338,18 +342,22 @@ class SessionApp(App[None]):
         from sessiontree.tui.tree import TreeScreen
 
         assert self.desk is not None
-        choice = await self.ui.ask(TreeScreen(self.desk.session, summaries="none"))
+        desk = self.desk
+        choice = await self.ui.ask(TreeScreen(desk.session, summaries="none", branch=desk.branch.name))
         return None if choice is None else choice.entry
 
-    async def travel(self) -> Done:
-        """Go to a place that is chosen in the tree. What runs is given up only once it is chosen."""
+    async def travel(self, at: EntryId | None = None) -> Done:
+        """Go to a place that is chosen in the tree, where the cursor is at first on `at`.
+
+        What runs is given up only once it is chosen.
+        """
         from sessiontree.commands.command import Done
         from sessiontree.tui.tree import TreeScreen
 
         desk = self.desk
         assert desk is not None
         summaries = "unasked" if self.start.settings.summary.skip_prompt else "ask"
-        choice = await self.ui.ask(TreeScreen(desk.session, summaries=summaries))
+        choice = await self.ui.ask(TreeScreen(desk.session, summaries=summaries, branch=desk.branch.name, at=at))
         if choice is None:
             return Done()
         if desk.running:
@@ -414,6 +422,19 @@ def _prepare() -> None:
     """Import what a desk needs, in a thread, so that keys are answered meanwhile."""
     for module in ("agent.tools", "commands.builtin", "commands.desk"):
         import_module(f"sessiontree.{module}")
+
+
+def _faults(session: Session) -> list[str]:
+    """What is wrong with a session, looked for in one of its own, since this one may grow meanwhile."""
+    from sessiontree import catalog
+
+    if session.file is None:
+        return []
+    try:
+        with catalog.open(session.file, read_only=True) as looked_at:
+            return [problem.message for problem in looked_at.problems if problem.severity == "fault"]
+    except (SessionTreeError, OSError):  # it was moved away, say; whoever writes next is told
+        return []
 
 
 def _size(session: Session) -> int | None:

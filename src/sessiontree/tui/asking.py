@@ -81,7 +81,7 @@ async def _chosen_branch(desk: Desk) -> str | None:
     for info in infos:
         head = session.tree[info.head] if info.head is not None and info.head in session.tree else None
         last = "(empty)" if head is None else excerpt(row_text(head), 60)
-        mark = "●" if info.current else " "
+        mark = "●" if info.name == desk.branch.name else " "
         shown[f"{mark} {info.name.ljust(width)}  {short(info.head)}  {info.entry_count:>5} entries  {last}"] = info.name
     chosen = await desk.ui.select("Which branch?", list(shown))
     return None if chosen is None else f"/switch {_quoted(shown[chosen])}"

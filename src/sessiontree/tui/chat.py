@@ -147,12 +147,15 @@ class ChatScreen(Screen[None]):
         if self.desk is None:
             return
         self.update_footer()
-        entries = list(self.desk.session.tree)
-        self.run_worker(lambda: self._counted(taken(entries)), thread=True, exclusive=True, group="count")
+        session = self.desk.session
 
-    def _counted(self, total: Taken) -> None:
-        self._taken = total
-        self.app.call_from_thread(self.update_footer)
+        def count() -> None:
+            with session.held():
+                entries = list(session.tree)
+            self._taken = taken(entries)
+            self.app.call_from_thread(self.update_footer)
+
+        self.run_worker(count, thread=True, exclusive=True, group="count")
 
     def update_footer(self) -> None:
         if self.desk is not None:

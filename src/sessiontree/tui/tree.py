@@ -78,9 +78,19 @@ class TreeScreen(ModalScreen[Choice | None]):
     """
     AUTO_FOCUS = "TreeView"
 
-    def __init__(self, session: Session, *, summaries: Summaries = "ask", pane: bool = False) -> None:
+    def __init__(
+        self,
+        session: Session,
+        *,
+        summaries: Summaries = "ask",
+        pane: bool = False,
+        branch: str | None = None,
+        at: EntryId | None = None,
+    ) -> None:
+        """The tree as it is seen from a branch, the current one by default, with the cursor there or at `at`."""
         super().__init__()
         self._session = session
+        self._branch = branch
         self._summaries = summaries
         self._pane = "text" if pane else ""
         self._told = ""
@@ -90,7 +100,7 @@ class TreeScreen(ModalScreen[Choice | None]):
         self._labeled: EntryId | None = None
         self._about = Static(markup=False)
         """What the pane says."""
-        self.view = TreeView(session)
+        self.view = TreeView(session, branch=branch, at=at)
 
     @property
     def _app(self) -> App[object]:
@@ -129,7 +139,8 @@ class TreeScreen(ModalScreen[Choice | None]):
             title.append("  search: ")
             title.append(safe(view.query_text), style="bold reverse")
         else:
-            title.append(f" · on branch {safe(self._session.heads.current)} · type to search", style="dim")
+            branch = self._branch or self._session.heads.current
+            title.append(f" · on branch {safe(branch)} · type to search", style="dim")
         self.query_one(".title", Static).update(title)
         self._show_foot()
 

@@ -100,8 +100,10 @@ class TreeView(ScrollView, can_focus=True):
     class Left(Message):
         """Nothing is to be chosen."""
 
-    def __init__(self, session: Session, *, at: EntryId | None = None) -> None:
+    def __init__(self, session: Session, *, branch: str | None = None, at: EntryId | None = None) -> None:
+        """The tree as it is seen from `branch`, the current one by default, with the cursor there or at `at`."""
         super().__init__()
+        self._branch = branch
         self.filter = "default"
         self.query_text = ""
         self.marks: list[EntryId] = []
@@ -126,7 +128,8 @@ class TreeView(ScrollView, can_focus=True):
     @property
     def _leaf(self) -> EntryId | None:
         """The active leaf, unless damage took it away."""
-        leaf = self._session.heads.leaf
+        heads = self._session.heads
+        leaf = heads.leaf if self._branch is None else heads.heads.get(self._branch)
         return leaf if leaf in self._session.tree else None
 
     @property
