@@ -1,7 +1,7 @@
 """The catalog: where sessions live, and how they are made, found, listed and searched.
 
 Sessions live in `$SESSIONTREE_HOME/sessions/<encoded cwd>/`, by default under `~/.sessiontree`, or where
-the configuration says. They are found by path, by id or the beginning of one, by name, or as the most recent one here.
+the configuration says; or in the database that `SESSIONTREE_STORE` names. They are found by path, by id or the beginning of one, by name, or as the most recent one here.
 The folders of pi and oh-my-pi are listed and searched when asked, and never written to. What makes
 listing and searching fast is in `index`; archiving and deleting are in `shelf`.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
@@ -23,11 +23,14 @@ from sessiontree.format.codec import VERSION, NotJson, read_header, read_object,
 from sessiontree.home import CONFIG, home
 from sessiontree.index.folder import SUFFIX, Found, files_in, folders_in, id_of, without_gc
 from sessiontree.session import Place, Session, clean_name
+from sessiontree.store.base import Store
 from sessiontree.store.jsonl import Durability, JsonlStore
 from sessiontree.store.memory import MemoryStore
+from sessiontree.store.postgres.address import default, is_address, parse
 
 if TYPE_CHECKING:
     from sessiontree.format.repair import Repair
+    from sessiontree.index.postgres import Shelf
     from sessiontree.index.listing import Progress
     from sessiontree.index.reading import SessionSummary
     from sessiontree.index.search import Hit
@@ -71,11 +74,13 @@ def create(
     file: str | os.PathLike[str] | None = None,
     durability: Durability = "fsync",
 ) -> Session:
-    """A new session for the folder `cwd`, in its place under the home, in `dir`, or as `file`."""
+    """A new session for the folder `cwd`, in its place under the home, in `dir`, or as `file`.
+
+    In the database instead, where `SESSIONTREE_STORE` names one, or `dir` is the address of one.
+    """
     where = os.path.abspath(cwd)
     id = new_session_id()
-    store = JsonlStore(_new_file(id, where, dir, file), durability=durability)
-    return Session.create(store, id=id, cwd=where, name=name)
+    return Session.create(_new_store(id, where, dir, file, durability), id=id, cwd=where, name=name)
 
 
 def memory(name: str | None = None, *, cwd: str = "") -> Session:
@@ -84,14 +89,18 @@ def memory(name: str | None = None, *, cwd: str = "") -> Session:
 
 
 def open(session: str | os.PathLike[str], *, read_only: bool = False, durability: Durability = "fsync") -> Session:
-    """Open a session by path, id, the beginning of an id, or name. Reading changes nothing."""
-    store = JsonlStore(find(session), durability=durability)
-    return Session(store, read_only="it was opened for reading" if read_only else None)
+    """Open a session by path, id, the beginning of an id, name, or address. Reading changes nothing."""
+    return Session(store_at(find(session), durability), read_only="it was opened for reading" if read_only else None)
 
 
 def recent(cwd: str | os.PathLike[str] = ".") -> Session | None:
     """The session of the folder `cwd` that was written to last; `None` when there is none."""
-    file = _recent_file(os.path.abspath(cwd))
+    where = os.path.abspath(cwd)
+    database = in_database()
+    if database is not None:
+        id = database.recent(where)
+        return None if id is None else open(database.address.of(id))
+    file = _recent_file(where)
     return None if file is None else open(file)
 
 
@@ -128,10 +137,12 @@ def fork(
         lines = path_fork_lines(
             plan_fork(session.tree, leaf), name=title, now=stamp, new_id=lambda: os.urandom(8).hex()
         )
+    if dir is None and file is None and is_address(session.where):
+        dir = parse(session.where).shown
     if session.file is None and dir is None and file is None:
         store = MemoryStore()
     else:
-        store = JsonlStore(_new_file(id, session.cwd, dir, file))
+        store = _new_store(id, session.cwd, dir, file)
     store.create([header, *lines])
     forked = Session(store)
     if whole and title is not None:
@@ -178,12 +189,14 @@ def repair(session: Session, *, file: str | os.PathLike[str] | None = None) -> R
     header = write_header(
         id=id, timestamp=stamp, cwd=session.cwd, parent_session=_absolute(session), title=session.name
     )
-    target = os.fspath(file) if file is not None else f"{stem}.repaired-{id[-8:]}{SUFFIX}"
-    store = JsonlStore(target)
+    if file is None and is_address(session.where):
+        store = _new_store(id, session.cwd, parse(session.where).shown, None)
+    else:
+        store = JsonlStore(os.fspath(file) if file is not None else f"{stem}.repaired-{id[-8:]}{SUFFIX}")
     store.create([header, *lines])
     with Session(store) as sound:
         sound.restore_heads(heads)
-    return RepairReport(repairs=repairs, file=target)
+    return RepairReport(repairs=repairs, file=store.where)
 
 
 def _repaired_before(damaged: str, beginning: str) -> str | None:
@@ -195,7 +208,42 @@ def _repaired_before(damaged: str, beginning: str) -> str | None:
 
 
 def _absolute(session: Session) -> str | None:
+    if is_address(session.where):
+        return session.where
     return None if session.file is None else str(session.file.absolute())
+
+
+def _new_store(
+    id: str,
+    cwd: str,
+    dir: str | os.PathLike[str] | None,
+    file: str | os.PathLike[str] | None,
+    durability: Durability = "fsync",
+) -> Store:
+    """Where a new session goes."""
+    database = in_database(dir) if file is None and (dir is None or is_address(dir)) else None
+    if database is not None:
+        return database.store(id)
+    return JsonlStore(_new_file(id, cwd, dir, file), durability=durability)
+
+
+def in_database(where: object = None) -> Shelf | None:
+    """The database that sessions are in: that of an address, or else the one that `SESSIONTREE_STORE` names."""
+    address = parse(where) if is_address(where) else default()
+    if address is None:
+        return None
+    from sessiontree.index.postgres import Shelf
+
+    return Shelf(address)
+
+
+def store_at(place: str, durability: Durability = "fsync") -> Store:
+    """The store of the session at a path or an address, as `find` gives it."""
+    if not is_address(place):
+        return JsonlStore(place, durability=durability)
+    from sessiontree.store.postgres.store import PostgresStore
+
+    return PostgresStore(place)
 
 
 def _new_file(id: str, cwd: str, dir: str | os.PathLike[str] | None, file: str | os.PathLike[str] | None) -> str:
@@ -210,14 +258,24 @@ def _new_file(id: str, cwd: str, dir: str | os.PathLike[str] | None, file: str |
 
 
 def session_files() -> Iterator[str]:
-    """Every session file under the home, archived ones too, the one written to last first."""
+    """Every session file under the home, archived ones too, the one written to last first; or every address."""
+    database = in_database()
+    if database is not None:
+        yield from map(database.address.of, database.ids())
+        return
     for file in _newest_first(_regular(_below(sessions_dir()))):
         yield file.path
 
 
 def find(session: str | os.PathLike[str]) -> str:
-    """The file of a session. Raises `NotFound` or `Ambiguous`."""
+    """The file of a session, or its address. Raises `NotFound` or `Ambiguous`."""
     text = os.fspath(session)
+    if is_address(text):
+        found = in_database(text)
+        assert found is not None
+        return found.address.of(found.find(parse(text).session or RECENT))
+    if text == RECENT and (database := in_database()) is not None:
+        return database.address.of(database.find(text))
     if text == RECENT:
         file = _recent_file(os.getcwd())
         if file is None:
@@ -226,6 +284,8 @@ def find(session: str | os.PathLike[str]) -> str:
     is_path = isinstance(session, os.PathLike) or text.endswith(SUFFIX) or os.sep in text
     if os.path.lexists(text) and (is_path or os.path.isfile(text)):
         return text
+    if not is_path and (database := in_database()) is not None:
+        return database.address.of(database.find(text))
     found = None if isinstance(session, os.PathLike) else pick(text, _below(sessions_dir()))
     if found is None and is_path:
         raise NotFound("session file", text)
@@ -329,6 +389,11 @@ def _shelf(
     return _Shelf([os.path.join(root, folder_of(os.path.abspath(cwd or ".")))], None, where, True)
 
 
+def _listed_database(source: str | None, dir: str | os.PathLike[str] | None) -> Shelf | None:
+    """The database whose sessions are wanted; `None` where files are."""
+    return in_database(dir) if source is None and (dir is None or is_address(dir)) else None
+
+
 def sessions(
     cwd: str | os.PathLike[str] | None = None,
     *,
@@ -344,6 +409,9 @@ def sessions(
     programs; `dir` lists the files in any folder, and with `all` in the folders right below it. What
     cannot be read is in the list too, and says why.
     """
+    database = _listed_database(source, dir)
+    if database is not None:
+        return database.sessions(None if all else os.fspath(cwd or "."), archived=archived)
     shelf = _shelf(cwd, all, source, dir)
     with without_gc():
         found = _newest_first(file for folder in shelf.folders for file in files_in(folder))
@@ -359,11 +427,12 @@ def search(
     source: str | None = None,
     dir: str | os.PathLike[str] | None = None,
     limit: int = 50,
+    only: Callable[[SessionSummary], bool] | None = None,
     progress: Progress | None = None,
 ) -> list[Hit]:
     """The newest entries that the query matches, in all branches of the sessions that `sessions` gives.
 
-    Archived sessions are searched too. See `docs/catalog.md` for what a query may say.
+    Archived sessions are searched too, and `only` chooses among all. See `docs/catalog.md` for what a query may say.
     """
     from sessiontree.core.query import parse_query
     from sessiontree.index.database import Database, using
@@ -371,13 +440,16 @@ def search(
     from sessiontree.index.search import search as search_files
 
     wanted = parse_query(query, now=time.time_ns() // 1_000_000)
+    database = _listed_database(source, dir)
+    if database is not None:
+        return database.search(wanted, cwd=None if all else os.fspath(cwd or "."), only=only, limit=max(1, limit))
     shelf = _shelf(cwd, all, source, dir)
     found = [file for folder in shelf.folders for file in files_in(folder)]
 
     def work(db: Database) -> list[Hit]:
         with without_gc():
             listed = summaries(db, found, shelf.folders, root=shelf.root, progress=progress)
-            listed = [summary for summary in listed if shelf.takes(summary)]
+            listed = [summary for summary in listed if shelf.takes(summary) and (only is None or only(summary))]
             return search_files(db, listed, wanted, limit=max(1, limit), progress=progress)
 
     return using(home(), work) if found else []

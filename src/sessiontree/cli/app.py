@@ -68,6 +68,7 @@ MODULES = {
     **dict.fromkeys(("archive", "delete"), "shelf"),
     "doctor": "read",
     "models": "models",
+    **dict.fromkeys(("serve", "token"), "serve"),
     "demo": "demo",
     "completion": "app",
 }

@@ -1,0 +1,1 @@
+"""The web: sessions, runs and swarms over HTTP, with live events, and the page at `/`."""

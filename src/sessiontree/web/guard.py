@@ -1,0 +1,165 @@
+"""The guard: whether a request may come in at all. Decisions only: no sockets, no files, no clock of its own.
+
+The name that a request was sent to is looked at before anything else. A page on the web can have its own name lead to
+this machine, so a name that was not configured is refused whatever else the request carries. Where the request comes
+from is compared with the same configuration, never with what the request says of itself.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable, Sequence
+from typing import TypeAlias
+
+from msgspec import Struct
+
+from sessiontree.errors import InvalidOperation
+from sessiontree.web.refusals import Refused
+
+Headers: TypeAlias = Sequence[tuple[bytes, bytes]]
+"""As a server hands them over, names in lower case."""
+
+LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+EVERYWHERE = ("0.0.0.0", "::")
+
+
+class Limits(Struct, frozen=True, kw_only=True):
+    """How much one server takes upon itself."""
+
+    body: int = 16 << 20
+    """Bytes of a request."""
+    requests: int = 256
+    """Under way at once."""
+    streams: int = 64
+    """Clients that listen to events."""
+    connections: int = 512
+    rate: float = 200
+    """Requests a second of one token, on average."""
+    burst: int = 1000
+    """Requests of one token at once, before the rate counts."""
+    header_seconds: float = 10
+    """Until the headers of a request must be there."""
+    body_seconds: float = 30
+    """Until its body must be there."""
+    sessions: int = 64
+    """Sessions that are held open."""
+    idle_seconds: float = 600
+    """Until a session that nobody asks for is closed."""
+    deltas: int = 4 << 20
+    """Bytes of events that are kept of a session for those who come late."""
+
+
+class Hosts(Struct, frozen=True, kw_only=True):
+    """The names that this server goes by."""
+
+    names: frozenset[str]
+    """With the port, as a browser writes them."""
+    port: int
+    any_address: bool = False
+    """It listens on all addresses, so any address in figures is one of its names: no page can have that lead here."""
+
+    def known(self, host: str) -> bool:
+        return host in self.names or (self.any_address and _address(host, self.port))
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach `host`."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def hosts_of(host: str, port: int, more: Iterable[str] = ()) -> Hosts:
+    """The names of a server that listens on `host`, and those that it is given."""
+    written = f"[{host}]" if ":" in host and not host.startswith("[") else host
+    everywhere = host.strip("[]") in EVERYWHERE
+    names = {*LOOPBACK} if everywhere or is_loopback(host) else set[str]()
+    if not everywhere:
+        names.add(written.lower())
+    names.update(name.lower() for name in more)
+    ports = ("", f":{port}") if port == 80 else (f":{port}",)
+    return Hosts(names=frozenset(name + end for name in names for end in ports), port=port, any_address=everywhere)
+
+
+def check_host(host: str, *, allow_remote: bool) -> None:
+    """Refuse to listen where others can reach it, unless that was said. Raises `InvalidOperation`."""
+    if not allow_remote and not is_loopback(host):
+        raise InvalidOperation(
+            f"{host} can be reached from other machines: --allow-remote says that this is meant, "
+            "and whoever has the token can then read and write your sessions"
+        )
+
+
+def check_headers(headers: Headers, hosts: Hosts) -> None:
+    """Raises `Refused` for a request to another name than ours, or from a page that is not ours."""
+    named = [value for name, value in headers if name == b"host"]
+    if len(named) != 1:
+        raise Refused(400, "a request names one host")
+    if not hosts.known(_text(named[0])):
+        raise Refused(403, "this server does not go by that name", code="bad_host")
+    for value in (value for name, value in headers if name == b"origin"):
+        scheme, _, origin = _text(value).partition("://")
+        if scheme not in ("http", "https") or not hosts.known(origin):
+            raise Refused(403, "pages of other origins are not answered", code="bad_origin")
+
+
+def check_content(headers: Headers, limit: int) -> None:
+    """Raises `Refused` for a body that is no JSON or says that it is too long."""
+    kinds = [value for name, value in headers if name == b"content-type"]
+    if len(kinds) != 1 or _text(kinds[0]).partition(";")[0].strip() != "application/json":
+        raise Refused(415, "the content type is application/json")
+    length = next((value for name, value in headers if name == b"content-length"), b"0")
+    if not length.isdigit():
+        raise Refused(400, "the length of the content is a number")
+    if int(length[:20]) > limit:
+        raise too_large(limit)
+
+
+def too_large(limit: int) -> Refused:
+    return Refused(413, f"a request has {limit:,} bytes at most")
+
+
+def bearer(headers: Headers) -> str | None:
+    """The token that a request carries."""
+    given = [value for name, value in headers if name == b"authorization"]
+    if len(given) != 1:
+        return None
+    scheme, _, token = given[0].decode("latin-1").partition(" ")
+    return token.strip() if scheme.lower() == "bearer" and token.strip() else None
+
+
+class Bucket:
+    """How fast somebody may ask: `burst` at once, and `rate` a second on average."""
+
+    def __init__(self, rate: float, burst: int, now: float) -> None:
+        self._rate = rate
+        self._burst = burst
+        self._left = float(burst)
+        self._at = now
+
+    def take(self, now: float) -> bool:
+        """Whether one more may be asked now."""
+        self._left = min(self._burst, self._left + (now - self._at) * self._rate)
+        self._at = now
+        if self._left < 1:
+            return False
+        self._left -= 1
+        return True
+
+
+def _text(value: bytes) -> str:
+    return value.decode("latin-1").strip().lower()
+
+
+def _address(host: str, port: int) -> bool:
+    name, colon, said = host.rpartition(":")
+    if not colon or host.endswith("]"):
+        name, said = host, "80"
+    try:
+        ipaddress.ip_address(name.strip("[]"))
+    except ValueError:
+        return False
+    return said == str(port)

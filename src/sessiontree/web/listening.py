@@ -1,0 +1,124 @@
+"""Listening: the server on its port, from the moment it takes connections to its clean end.
+
+Connections that do not finish their headers in time are closed, and what is no HTTP is told so in JSON. Which
+requests are answered is not decided here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+from collections.abc import Callable
+from typing import Any
+
+import h11
+import msgspec
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from sessiontree.errors import InvalidOperation
+from sessiontree.web.guard import Limits
+from sessiontree.web.refusals import Refused
+
+CLOSING_SECONDS = 5
+"""How long requests under way have to come to their end when the server closes."""
+
+
+def bound(host: str, port: int) -> socket.socket:
+    """A socket that listens. Raises `InvalidOperation` where that cannot be."""
+    name = host.strip("[]")
+    family = socket.AF_INET6 if ":" in name else socket.AF_INET
+    made = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        made.bind((name, port))
+        made.listen(128)
+    except OSError as error:
+        made.close()
+        if error.errno == errno.EADDRINUSE:
+            said = f"port {port} of {host} is taken: another server runs there; choose another with --port"
+        else:
+            said = f"cannot listen on {host}, port {port}: {error.strerror or error}"
+        raise InvalidOperation(said) from error
+    return made
+
+
+class Server(uvicorn.Server):
+    """A server that says when it is ready."""
+
+    def __init__(self, app: Any, limits: Limits, ready: Callable[[], None] = lambda: None) -> None:
+        protocol = type("Protocol", (_Protocol,), {"header_seconds": limits.header_seconds})
+        super().__init__(
+            uvicorn.Config(
+                app,
+                http=protocol,
+                ws="none",
+                loop="asyncio",
+                log_config=None,
+                access_log=False,
+                proxy_headers=False,
+                server_header=False,
+                lifespan="on",
+                limit_concurrency=limits.connections,
+                timeout_keep_alive=15,
+                timeout_graceful_shutdown=CLOSING_SECONDS,
+            )
+        )
+        self._ready = ready
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets=sockets)
+        self._ready()
+
+
+class _Protocol(H11Protocol):
+    """HTTP/1.1, with an end to the patience for headers."""
+
+    header_seconds = 10.0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        super().connection_made(transport)
+        self._await_headers()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self.conn.their_state is h11.IDLE and not self.transport.is_closing():
+            self._await_headers()
+        else:
+            self._stop_waiting()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self.conn.trailing_data[0]:  # the next request has begun
+            self._await_headers()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_waiting()
+        super().connection_lost(exc)
+
+    _patience: asyncio.TimerHandle | None = None
+
+    def _await_headers(self) -> None:
+        if self._patience is None:
+            self._patience = self.loop.call_later(self.header_seconds, self._give_up)
+
+    def _stop_waiting(self) -> None:
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
+
+    def _give_up(self) -> None:
+        self._patience = None
+        if self.conn.their_state is h11.IDLE and not self.transport.is_closing():
+            self.transport.close()
+
+    def send_400_response(self, msg: str) -> None:
+        body = msgspec.json.encode(Refused(400, "this is no HTTP request that can be understood").wire)
+        headers = [("content-type", "application/json"), ("content-length", str(len(body))), ("connection", "close")]
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            for event in (h11.Response(status_code=400, headers=headers), h11.Data(data=body), h11.EndOfMessage()):
+                self.transport.write(self.conn.send(event) or b"")
+        self.transport.close()

@@ -1,0 +1,146 @@
+"""Live events of a session: every entry once and in order for ever, and what passes by from a bounded buffer.
+
+Entries are read from the session itself, so those that other processes write are told too, and a client that was away
+gets all that it missed. Deltas, runs and queues are told as they happen and kept for a while only: they are numbered,
+and each says how many entries there were before it, so that both kinds come in one order. A client that is too slow
+for the buffer is told to read the session anew. Nothing here grows with the number of clients but their own places.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import threading
+from collections import deque
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager, suppress
+
+from msgspec import Struct
+
+from sessiontree.core.entries import JsonObject
+from sessiontree.web.encoding import encoded
+
+POLL = 0.2
+"""Seconds between two looks at a file that others may write to."""
+
+
+class Passing(Struct, frozen=True):
+    """An event that is not in the session."""
+
+    number: int
+    behind: int
+    """How many entries there were when it happened."""
+    kind: str
+    data: bytes
+
+
+class Feed:
+    """What passes by in one session, and who waits for something to happen in it. For any thread."""
+
+    def __init__(self, limit: int) -> None:
+        self.boot = secrets.token_hex(4)
+        """Tells the numbers of this feed from those of one before it."""
+        self._limit = limit
+        self._lock = threading.Lock()
+        self._kept: deque[Passing] = deque()
+        self._size = 0
+        self._last = 0
+        self._waiting: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
+
+    @property
+    def last(self) -> int:
+        """The number of the last event."""
+        return self._last
+
+    def publish(self, kind: str, data: JsonObject, count: Callable[[], int]) -> None:
+        """Tell of something, behind as many entries as `count` says there are."""
+        raw = encoded(data)
+        with self._lock:
+            self._last += 1
+            self._kept.append(Passing(self._last, count(), kind, raw))
+            self._size += len(raw)
+            while self._size > self._limit and len(self._kept) > 1:
+                self._size -= len(self._kept.popleft().data)
+        self.wake()
+
+    def after(self, number: int) -> Sequence[Passing] | None:
+        """What has passed by since; `None` where some of it is not kept any more."""
+        with self._lock:
+            if number > self._last:
+                return None
+            if number == self._last:
+                return ()
+            if not self._kept or self._kept[0].number > number + 1:
+                return None
+            return [event for event in self._kept if event.number > number]
+
+    def since(self, count: int) -> int:
+        """The number to go on from for somebody who has read `count` entries, and knows nothing of what passed by."""
+        with self._lock:
+            for event in self._kept:
+                if event.behind >= count:
+                    return event.number - 1
+            return self._last
+
+    # Waiting
+
+    @contextmanager
+    def waiting(self) -> Generator[asyncio.Event]:
+        """An event that is set whenever something has happened. Whoever waits for it clears it first."""
+        mine = asyncio.get_running_loop(), asyncio.Event()
+        with self._lock:
+            self._waiting.append(mine)
+        try:
+            yield mine[1]
+        finally:
+            with self._lock:
+                self._waiting.remove(mine)
+
+    def wake(self) -> None:
+        """Say that something has happened: an entry, or an event."""
+        with self._lock:
+            waiting = tuple(self._waiting)
+        for loop, event in waiting:
+            with suppress(RuntimeError):  # that loop has ended
+                loop.call_soon_threadsafe(event.set)
+
+
+class Watch:
+    """Looks at a file as long as somebody listens, and wakes the feed when others have written to it."""
+
+    def __init__(self, file: str, feed: Feed) -> None:
+        self._file = file
+        self._feed = feed
+        self._listeners = 0
+        self._task: asyncio.Task[None] | None = None
+
+    @contextmanager
+    def on(self) -> Generator[None]:
+        """Watch while this is entered. For one event loop."""
+        self._listeners += 1
+        if self._task is None:
+            self._task = asyncio.create_task(self._look())
+        try:
+            yield
+        finally:
+            self._listeners -= 1
+            if not self._listeners:
+                self._task.cancel()
+                self._task = None
+
+    async def _look(self) -> None:
+        seen = await asyncio.to_thread(self._identity)
+        while True:
+            await asyncio.sleep(POLL)
+            now = await asyncio.to_thread(self._identity)
+            if now != seen:
+                seen = now
+                self._feed.wake()
+
+    def _identity(self) -> tuple[int, int, int] | None:
+        try:
+            status = os.stat(self._file)
+        except OSError:
+            return None
+        return status.st_ino, status.st_size, status.st_mtime_ns

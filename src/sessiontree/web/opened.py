@@ -1,0 +1,273 @@
+"""Opened sessions: one `Session` for each file, shared by all requests, refreshed when it is asked for.
+
+A session is found by its id among the files of the catalog, and by nothing else: what a request names never becomes
+part of a path. Few are held at once, and those that nobody asks for are closed. Who may see one is decided by the
+token, here and nowhere else: a session that it may not see is told of as one that is not there.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import zlib
+from collections import OrderedDict
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import contextmanager
+
+from msgspec import Struct
+
+from sessiontree import catalog
+from sessiontree.comparison import usages
+from sessiontree.core.entries import Entry, EntryId, Message, Problem
+from sessiontree.core.messages import model_of, spent
+from sessiontree.core.outline import Outline, finish, lay_out, survey
+from sessiontree.errors import Conflict, NotFound, StoreError
+from sessiontree.index.folder import id_of
+from sessiontree.session import Session
+from sessiontree.web.guard import Limits
+from sessiontree.web.live import Feed, Watch
+from sessiontree.web.refusals import Refused, no_session
+from sessiontree.web.tokens import Token
+
+OUTLINES = 8
+"""Outlines of a session that are kept, so that pages of one go on where the last one ended."""
+
+
+class Position(Struct, frozen=True):
+    """How far a session has been read: how many entries there are, and which is the last."""
+
+    count: int
+    mark: str
+
+    def __str__(self) -> str:
+        return f"{self.count}-{self.mark}"
+
+
+def position_at(session: Session, count: int) -> Position:
+    """The position behind `count` entries."""
+    last = session.tree.entry_at(count - 1).id if count else session.id
+    return Position(count, f"{zlib.crc32(last.encode('utf-8', 'replace')):08x}")
+
+
+def read_position(text: str) -> Position:
+    """A position as it was told. Raises `Refused`."""
+    count, dash, mark = text.partition("-")
+    if not (dash and count.isascii() and count.isdigit() and len(count) < 16):
+        raise Refused(400, f"{text[:100]!r} is no position in a session")
+    return Position(int(count), mark)
+
+
+class Totals:
+    """What a session has cost, and with which models, as far as its entries were counted."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.cost = 0.0
+        self.tokens = 0.0
+        self.models: dict[str, None] = {}
+
+    def take(self, entries: Iterable[Entry]) -> None:
+        for entry in entries:
+            self.count += 1
+            body = entry.decoded()
+            for found in map(spent, usages(body)):
+                if found is not None:
+                    self.cost += found.cost
+                    self.tokens += found.tokens
+            model = model_of(body.message) if isinstance(body, Message) else None
+            if model is not None and model != ("unknown", "unknown"):
+                self.models[":".join(model)] = None
+
+
+class Opened:
+    """A session that is held open, and what belongs to it as long as it is."""
+
+    def __init__(self, session: Session, file: str, limits: Limits) -> None:
+        self.session = session
+        self.file = file
+        self.used = 0.0
+        self.holders = 0
+        """Who must not lose it: requests, streams, runs."""
+        self.feed = Feed(limits.deltas)
+        self.watch = Watch(file, self.feed)
+        self._outlines: OrderedDict[tuple[str, str], Outline] = OrderedDict()
+        self._depths: dict[EntryId, int] = {}
+        self._totals = Totals()
+        self._problems: tuple[Position, list[Problem]] | None = None
+
+    @property
+    def position(self) -> Position:
+        return position_at(self.session, len(self.session.tree.entries))
+
+    def check(self, position: Position) -> None:
+        """Raises `Refused` where the session does not have this position, so that nothing can go on from it."""
+        count = position.count
+        if count > len(self.session.tree.entries) or position_at(self.session, count) != position:
+            raise Refused(410, "the session is not what it was at that position: read it anew")
+
+    @property
+    def leaf(self) -> EntryId | None:
+        """The current leaf, unless damage took it away."""
+        leaf = self.session.heads.leaf
+        return leaf if leaf in self.session.tree else None
+
+    def outline(self, filter: str, at: str | None = None) -> tuple[str, Outline]:
+        """The rows of the tree as it is, or as it was `at` a position that is still kept. Raises `Refused`."""
+        now = str(self.position)
+        at = now if at is None else at
+        key = at, filter
+        outline = self._outlines.get(key)
+        if outline is None:
+            if at != now:
+                raise Refused(410, "the tree has changed since that page: read it anew")
+            shape = next((kept.shape for (place, _), kept in self._outlines.items() if place == at), None)
+            shape = finish(survey(self.session.tree, self.leaf)) if shape is None else shape
+            outline = self._outlines[key] = finish(lay_out(shape, filter))
+            while len(self._outlines) > OUTLINES:
+                self._outlines.popitem(last=False)
+        self._outlines.move_to_end(key)
+        return at, outline
+
+    def depth(self, id: EntryId) -> int:
+        """How many entries stand above one."""
+        tree, known, way = self.session.tree, self._depths, list[EntryId]()
+        above: EntryId | None = id
+        while above is not None and above not in known:
+            way.append(above)
+            above = tree.parent(above)
+        depth = -1 if above is None else known[above]
+        for step in reversed(way):
+            depth += 1
+            known[step] = depth
+        return known[id]
+
+    def totals(self) -> Totals:
+        self._totals.take(self.session.tree.entries[self._totals.count :])
+        return self._totals
+
+    def problems(self) -> list[Problem]:
+        now = self.position
+        if self._problems is None or self._problems[0] != now:
+            self._problems = now, self.session.problems
+        return self._problems[1]
+
+    def renew(self, session: Session) -> None:
+        """Have another object for the same file, since another one was put in its place."""
+        self.session = session
+        self._outlines.clear()
+        self._depths.clear()
+        self._totals, self._problems = Totals(), None
+
+
+class OpenSessions:
+    def __init__(self, limits: Limits, now: Callable[[], float] = time.monotonic) -> None:
+        self._limits = limits
+        self._now = now
+        self._lock = threading.Lock()
+        self._open: dict[str, Opened] = {}
+        self._opening: dict[str, threading.Lock] = {}
+        self._files: dict[str, str] = {}
+        """Where sessions were found, by id."""
+
+    @contextmanager
+    def reading(self, id: str, token: Token) -> Generator[Opened]:
+        """A session as it is now, which nobody changes meanwhile. Raises `Refused`."""
+        with self.kept(id, token) as opened, opened.session.held():
+            yield opened
+
+    @contextmanager
+    def kept(self, id: str, token: Token) -> Generator[Opened]:
+        """A session that is not closed meanwhile, as it is now. Raises `Refused`."""
+        opened = self.hold(id, token)
+        try:
+            yield opened
+        finally:
+            self.let_go(opened)
+
+    def hold(self, id: str, token: Token) -> Opened:
+        """The session of that id, which is not closed until `let_go`. Raises `Refused`."""
+        file = self._file_of(id)
+        if file is None:
+            raise no_session(id)
+        try:
+            opened = self._opened(file)
+        except NotFound:
+            self._files.pop(id, None)
+            raise no_session(id) from None
+        if opened.session.id != id and id_of(file) != id:
+            self.let_go(opened)
+            raise no_session(id)
+        if not token.sees(opened.session.cwd):
+            self.let_go(opened)
+            raise no_session(id)
+        return opened
+
+    def let_go(self, opened: Opened) -> None:
+        with self._lock:
+            opened.holders -= 1
+            opened.used = self._now()
+
+    def _file_of(self, id: str) -> str | None:
+        file = self._files.get(id)
+        if file is not None and os.path.lexists(file):
+            return file
+        files = list(catalog.session_files())
+        self._files = {id_of(file): file for file in reversed(files)}
+        if id not in self._files and id:
+            # A file may be called otherwise than its session; the index knows what the headers say.
+            named = {summary.id: summary.file for summary in catalog.sessions(all=True)}
+            named |= {summary.id: summary.file for summary in catalog.sessions(all=True, archived=True)}
+            self._files = {**named, **self._files}
+        return self._files.get(id)
+
+    def _opened(self, file: str) -> Opened:
+        with self._lock:
+            door = self._opening.setdefault(file, threading.Lock())
+        with door:  # two requests must not open one file twice
+            with self._lock:
+                opened = self._open.get(file)
+                if opened is not None:
+                    opened.holders += 1
+            if opened is None:
+                opened = Opened(catalog.open(file), file, self._limits)
+                opened.holders = 1
+                opened.used = self._now()
+                with self._lock:
+                    self._open[file] = opened
+            else:
+                self._refresh(opened)
+        return opened
+
+    def _refresh(self, opened: Opened) -> None:
+        """Take in what others wrote; a file that was replaced is opened anew."""
+        try:
+            if opened.session.refresh():
+                opened.feed.wake()
+        except (Conflict, NotFound) as error:
+            try:
+                opened.renew(catalog.open(opened.file))
+            except (NotFound, StoreError):
+                with self._lock:
+                    opened.holders -= 1
+                    self._open.pop(opened.file, None)
+                raise NotFound("session file", opened.file) from error
+
+    # Closing
+
+    def idle(self, everything: bool = False) -> Iterator[Opened]:
+        """Sessions to be closed: nobody has asked for them for long, or there are too many. They are forgotten here."""
+        with self._lock:
+            free = sorted((one for one in self._open.values() if not one.holders), key=lambda one: one.used)
+            surplus = len(self._open) - self._limits.sessions
+            late = self._now() - self._limits.idle_seconds
+            leaving = [one for number, one in enumerate(free) if everything or number < surplus or one.used < late]
+            if everything:
+                leaving = list(self._open.values())
+            for one in leaving:
+                del self._open[one.file]
+        yield from leaving
+
+    def open_now(self) -> list[Opened]:
+        with self._lock:
+            return list(self._open.values())

@@ -1,0 +1,33 @@
+"""Paging: how much of a list is asked for, and where it goes on."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import Query
+
+from sessiontree.web.refusals import Refused
+from sessiontree.web.wire import LARGEST_PAGE
+
+Limit = Annotated[int, Query(ge=1, le=LARGEST_PAGE)]
+Cursor = Annotated[str | None, Query(max_length=600)]
+
+END = "end"
+"""The cursor of the last page, where there is one."""
+
+
+def number(cursor: str | None) -> int:
+    """A cursor that is a count. Raises `Refused`."""
+    if cursor is None:
+        return 0
+    if not (cursor.isascii() and cursor.isdigit() and len(cursor) < 16):
+        raise Refused(400, f"{cursor[:100]!r} is no cursor of this list")
+    return int(cursor)
+
+
+def split(cursor: str) -> tuple[str, int]:
+    """What a cursor goes on in, and how far it has come. Raises `Refused`."""
+    place, dot, count = cursor.rpartition(".")
+    if not dot:
+        raise Refused(400, f"{cursor[:100]!r} is no cursor of this list")
+    return place, number(count)

@@ -1,0 +1,84 @@
+"""Refusals: what a request is answered with when it cannot be done. One status and one code for each kind of error.
+
+Nothing here knows HTTP beyond the number of a status. What went wrong is told in one sentence, never as a trace.
+"""
+
+from __future__ import annotations
+
+from sessiontree.config import ConfigError
+from sessiontree.errors import (
+    Ambiguous,
+    BranchMoved,
+    Conflict,
+    FormatError,
+    InvalidOperation,
+    NotFound,
+    ReadOnly,
+    SessionTreeError,
+    StoreError,
+)
+
+CODES = {
+    400: "bad_request",
+    401: "unauthorized",
+    403: "forbidden",
+    404: "not_found",
+    405: "method_not_allowed",
+    408: "too_slow",
+    409: "conflict",
+    410: "resync",
+    412: "changed",
+    413: "too_large",
+    415: "not_json",
+    422: "invalid",
+    429: "too_many",
+    500: "internal",
+    502: "model_failed",
+    503: "closing",
+}
+"""The usual code of each status."""
+
+
+class Refused(Exception):
+    """A request that is not done."""
+
+    def __init__(self, status: int, message: str, *, code: str | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.code = CODES[status] if code is None else code
+
+    @property
+    def wire(self) -> dict[str, dict[str, str]]:
+        return {"error": {"code": self.code, "message": self.message}}
+
+
+def no_session(id: str) -> Refused:
+    """The same for a session that is not there and for one that the token may not see."""
+    return Refused(404, f"no session {id!r}")
+
+
+def refusal(error: SessionTreeError) -> Refused:
+    """How an error of the library is told."""
+    from sessiontree.model.base import ModelError
+    from sessiontree.model.find import NoModel
+    from sessiontree.ops.summarize import SummaryFailed
+
+    kinds: tuple[tuple[type[SessionTreeError], int, str], ...] = (
+        (Ambiguous, 409, "ambiguous"),
+        (NotFound, 404, "not_found"),
+        (ReadOnly, 409, "read_only"),
+        (BranchMoved, 409, "branch_moved"),
+        (Conflict, 409, "conflict"),
+        (FormatError, 409, "unreadable"),
+        (NoModel, 409, "no_model"),
+        (ConfigError, 409, "configuration"),
+        (ModelError, 502, "model_failed"),
+        (SummaryFailed, 502, "model_failed"),
+        (InvalidOperation, 409, "conflict"),
+        (StoreError, 500, "store_failed"),
+    )
+    for kind, status, code in kinds:
+        if isinstance(error, kind):
+            return Refused(status, str(error), code=code)
+    return Refused(409, str(error))

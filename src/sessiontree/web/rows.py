@@ -1,0 +1,164 @@
+"""Rows: entries of a session as the REST interface tells them. Values in, shapes out; no request here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from msgspec import UNSET
+
+from sessiontree.comparison import usages
+from sessiontree.core.entries import (
+    BranchSummary,
+    Compaction,
+    CustomMessage,
+    Entry,
+    JsonObject,
+    Message,
+)
+from sessiontree.core.messages import answered_call, blocks, is_object, model_of, role, spent, string, text, tool_calls
+from sessiontree.core.outline import REACH, Outline, plain_text, role_of
+from sessiontree.format.codec import NotJson, read_object
+from sessiontree.session import BranchInfo, Session
+from sessiontree.web.wire import Branches, BranchRow, PathRow, ToolUse, TreeRow
+
+if TYPE_CHECKING:
+    from sessiontree.web.opened import Opened
+
+LONGEST_RESULT = 10_000
+"""Characters of a tool's result beside its call; the row of the result has all of them."""
+
+
+def branch_of(entry: Entry) -> str | None:
+    return entry.branch if isinstance(entry.branch, str) else None
+
+
+def line_of(entry: Entry) -> JsonObject:
+    """The line of an entry; what of it cannot be read is told as text."""
+    try:
+        return read_object(entry.raw)
+    except NotJson as error:
+        raw = entry.raw.decode("utf-8", "replace")
+        return {"type": entry.type, "id": entry.id, "unreadable": str(error), "raw": raw}
+
+
+def tree_rows(opened: Opened, outline: Outline, rows: range) -> list[TreeRow]:
+    """Rows of the tree in the order of the drawing."""
+    shape, tree = outline.shape, opened.session.tree
+    made: list[TreeRow] = []
+    for row in rows:
+        position = outline.rows[row]
+        above = shape.above[position]
+        shown = outline.shown_above[above] if above >= 0 else -1
+        entry = tree[outline.id(row)]
+        made.append(_tree_row(opened, entry, None if shown < 0 else outline.id(shown), entry.id in shape.path))
+    return made
+
+
+def tree_row(opened: Opened, entry: Entry) -> TreeRow:
+    """One entry as a row of the whole tree, which is new and at the end of some branch."""
+    return _tree_row(opened, entry, opened.session.tree.parent(entry.id), entry.id == opened.leaf)
+
+
+def _tree_row(opened: Opened, entry: Entry, parent: str | None, active: bool) -> TreeRow:
+    return TreeRow(
+        id=entry.id,
+        parent=parent,
+        type=entry.type,
+        role=role_of(entry),
+        label=opened.session.tree.label(entry.id),
+        branch=branch_of(entry),
+        depth=opened.depth(entry.id),
+        timestamp=entry.timestamp,
+        text=plain_text(entry),
+        active=active,
+    )
+
+
+def path_rows(opened: Opened, path: Sequence[Entry], rows: range, *, html: bool) -> list[PathRow]:
+    """Entries of a path, with what tools answered to their calls."""
+    following = path[rows.start : rows.stop + REACH]
+    answers = {
+        call: message
+        for entry in following
+        if (message := _message(entry)) and (call := answered_call(message)) is not None
+    }
+    return [path_row(opened, path[row], answers, html=html) for row in rows]
+
+
+def path_row(opened: Opened, entry: Entry, answers: dict[str, JsonObject], *, html: bool) -> PathRow:
+    message = _message(entry)
+    words = _words(entry, message)
+    spending = [found for usage in usages(entry.decoded()) if (found := spent(usage)) is not None]
+    uses = [_use(call.name, call.arguments, answers.get(call.id)) for call in tool_calls(message)]
+    model = model_of(message)
+    usage = message.get("usage")
+    thinking = "\n".join(string(block.get("thinking")) for block in blocks(message.get("content"))).strip()
+    return PathRow(
+        id=entry.id,
+        parent=opened.session.tree.parent(entry.id),
+        type=entry.type,
+        role=role_of(entry),
+        label=opened.session.tree.label(entry.id),
+        branch=branch_of(entry),
+        timestamp=entry.timestamp,
+        text=plain_text(entry) if words is None else words,
+        html=_html(words) if html and words is not None and answered_call(message) is None else UNSET,
+        thinking=thinking or UNSET,
+        tools=uses or UNSET,
+        error=string(message.get("errorMessage")) or UNSET,
+        cost=sum(item.cost for item in spending) if spending else UNSET,
+        tokens=sum(item.tokens for item in spending) if spending else UNSET,
+        model=":".join(model) if model is not None else UNSET,
+        usage=usage if is_object(usage) else UNSET,
+    )
+
+
+def _message(entry: Entry) -> JsonObject:
+    body = entry.decoded() if entry.type == "message" else None
+    return body.message if isinstance(body, Message) else {}
+
+
+def _words(entry: Entry, message: JsonObject) -> str | None:
+    """What an entry says in full; `None` for one that says nothing to a reader."""
+    match entry.decoded():
+        case Message():
+            if role(message) in ("bashExecution", "pythonExecution"):
+                said = string(message.get("command")) or string(message.get("code"))
+                return f"$ {said}\n{string(message.get('output'))}"
+            return text(message.get("content")) or string(message.get("summary"))
+        case CustomMessage(content=content):
+            return text(content)
+        case BranchSummary(summary=summary) | Compaction(summary=summary):
+            return summary
+        case _:
+            return None
+
+
+def _use(name: str, arguments: Any, answer: JsonObject | None) -> ToolUse:
+    if answer is None:
+        return ToolUse(name=name, arguments=arguments, result=None, ok=None)
+    result = text(answer.get("content"))[:LONGEST_RESULT]
+    return ToolUse(name=name, arguments=arguments, result=result, ok=answer.get("isError") is not True)
+
+
+def _html(words: str) -> str:
+    from sessiontree.export.prose import prose
+    from sessiontree.export.view import visible
+
+    return prose(visible(words))
+
+
+def branches_of(session: Session) -> Branches:
+    return Branches(branches=[_branch_row(info) for info in session.branches], current=session.heads.current)
+
+
+def _branch_row(info: BranchInfo) -> BranchRow:
+    return BranchRow(
+        name=info.name,
+        head=info.head,
+        entry_count=info.entry_count,
+        created_at=info.created_at,
+        description=info.description,
+        archived=info.archived,
+    )

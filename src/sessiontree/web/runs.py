@@ -1,0 +1,272 @@
+"""Runs: agents at work in this server, one on a branch at most, and the handlers that operations ask.
+
+Everything here happens in the workshop. A session has a desk of its own there, made when something is first asked of
+it, with the extensions of the user and of the project if that is trusted: what guards a session in the terminal guards
+it here. Nobody is there who could be asked, so nothing new is trusted. What an agent does is told to the session's
+feed; what it writes is in the session, where everybody finds it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from sessiontree import config
+from sessiontree.agent.agent import Agent
+from sessiontree.agent.tools import builtin_tools
+from sessiontree.commands.desk import Desk
+from sessiontree.commands.models import Models
+from sessiontree.core.entries import JsonObject
+from sessiontree.errors import InvalidOperation, NotFound, SessionTreeError
+from sessiontree.extensions.extensions import Extensions
+from sessiontree.hooks.bus import Hooks
+from sessiontree.hooks.events import (
+    Event,
+    MessageDelta,
+    MessageEnd,
+    MessageStart,
+    Notice,
+    QueueChanged,
+    ToolEnd,
+    ToolStart,
+    ToolUpdate,
+)
+from sessiontree.model.base import Model
+from sessiontree.session import Branch
+from sessiontree.web.workshop import Workshop
+
+if TYPE_CHECKING:
+    from sessiontree.web.opened import Opened
+
+log = logging.getLogger("sessiontree.web")
+
+
+class Run(Struct, frozen=True, eq=False):
+    """An agent at work."""
+
+    id: str
+    agent: Agent
+    task: asyncio.Task[None]
+
+
+class Place(Struct, frozen=True, eq=False):
+    """Where one session is worked on."""
+
+    desk: Desk
+    extensions: Extensions
+    runs: dict[str, Run]
+    """By the name of the branch."""
+
+
+class Runs:
+    def __init__(self, workshop: Workshop, models: Models | None = None) -> None:
+        self._workshop = workshop
+        self._models = models
+        self._places: dict[str, Place] = {}
+        """By the file of the session."""
+        self._making = dict[str, asyncio.Lock]()
+
+    # What may be asked from outside of the workshop
+
+    def running(self, opened: Opened) -> list[str]:
+        """The branches of a session with an agent at work."""
+        place = self._places.get(opened.file)
+        return [] if place is None else list(place.runs)
+
+    def at_rest(self, opened: Opened, branch: str) -> None:
+        """Raises `InvalidOperation` while an agent is at work on a branch: it cannot be moved under it."""
+        if branch in self.running(opened):
+            raise InvalidOperation(f"an agent is at work on branch {branch!r}: abort it, or wait until it is done")
+
+    async def leave(self, opened: Opened) -> None:
+        """Let go of a session."""
+        if opened.file in self._places:
+            await self._workshop.do(self._leave(opened))
+        else:
+            await asyncio.to_thread(opened.session.close)
+
+    async def close(self) -> None:
+        """Give up all runs, and wait until that is written down."""
+        if self._places:
+            await self._workshop.do(self._abort_all())
+
+    # In the workshop
+
+    async def place(self, opened: Opened) -> Place:
+        """The desk of a session, with its extensions."""
+        async with self._making.setdefault(opened.file, asyncio.Lock()):
+            place = self._places.get(opened.file)
+            if place is not None and place.desk.session is opened.session:
+                return place
+            hooks = Hooks()
+            hooks.listen(partial(_tell_notice, opened))
+            settings = await asyncio.to_thread(config.load)
+            desk = Desk(opened.session, hooks=hooks, settings=settings, models=self._models, tools=builtin_tools())
+            extensions = Extensions(desk)
+            await extensions.load()
+            await desk.start()
+            made = self._places[opened.file] = Place(desk, extensions, {})
+            return made
+
+    async def model(self, place: Place, branch: Branch, name: str | None = None) -> Model:
+        """The model that was named, or that the branch was held with, or the usual one."""
+        from sessiontree.model.find import NoModel
+
+        models = place.desk.models
+        state = branch.context().state
+        known = state.provider not in (None, "unknown") and state.model is not None
+        before = f"{state.provider}:{state.model}" if known else None
+        try:
+            return await asyncio.to_thread(models.find, name or before)
+        except (NoModel, NotFound):
+            if name is not None or before is None:
+                raise
+            return await asyncio.to_thread(models.find)
+
+    async def prompt(
+        self,
+        opened: Opened,
+        branch: str | None,
+        text: str,
+        images: Sequence[JsonObject],
+        model: str | None,
+        ended: Callable[[], None],
+    ) -> tuple[str, str]:
+        """Have an agent answer, and return at once: the run and its branch. `ended` is called when it is over."""
+        place = await self.place(opened)
+        session = opened.session
+        on = session.head if branch is None else session.branch(branch)
+        found = await self.model(place, on, model)
+        self.at_rest(opened, on.name)
+        shared = place.desk.hooks
+        hooks = shared.beside(replace(shared.context, session=session, branch=on, agent=None))
+        hooks.listen(partial(_tell_notice, opened))
+        hooks.listen(_Teller(opened, on.name))
+        thinking = place.desk.settings.thinking if on.leaf is None else None
+        agent = Agent(on, found, place.desk.tools, hooks, settings=place.desk.settings, thinking=thinking)
+        id = secrets.token_hex(4)
+        task = asyncio.create_task(self._carry_out(opened, place, agent, id, text, images, ended))
+        place.runs[on.name] = Run(id, agent, task)
+        return id, on.name
+
+    async def _carry_out(
+        self,
+        opened: Opened,
+        place: Place,
+        agent: Agent,
+        id: str,
+        text: str,
+        images: Sequence[JsonObject],
+        ended: Callable[[], None],
+    ) -> None:
+        name = agent.branch.name
+        told: JsonObject = {"branch": name, "run": id}
+        error: str | None = None
+        tell = partial(opened.feed.publish, count=partial(_count, opened))
+        tell("run", {**told, "status": "started"})
+        try:
+            outcome = await agent.prompt(text, images)
+            if outcome.error is not None:
+                error = str(outcome.error)
+            elif outcome.aborted or outcome.cancelled:
+                error = "it was aborted" if outcome.aborted else "a handler did not let it happen"
+        except SessionTreeError as failed:
+            error = str(failed)
+        except Exception:
+            log.exception("a run on %s failed", opened.file)
+            error = "something went wrong here; the server's log tells what"
+        finally:
+            agent.close()
+            place.runs.pop(name, None)
+            tell("run", {**told, "status": "ended", "error": error})
+            ended()
+
+    def run_on(self, opened: Opened, branch: str | None) -> Run:
+        """The run on a branch, the current one by default. Raises `InvalidOperation` where none is."""
+        session = opened.session
+        name = (session.head if branch is None else session.branch(branch)).name
+        place = self._places.get(opened.file)
+        run = None if place is None else place.runs.get(name)
+        if run is None:
+            raise InvalidOperation(f"no agent is at work on branch {name!r}")
+        return run
+
+    async def steer(self, opened: Opened, branch: str | None, text: str) -> str:
+        run = self.run_on(opened, branch)
+        await run.agent.steer(text)
+        return run.agent.branch.name
+
+    async def abort(self, opened: Opened, branch: str | None) -> str:
+        """Give up the run on a branch, and wait until that is written down."""
+        run = self.run_on(opened, branch)
+        name = run.agent.branch.name
+        run.agent.abort()
+        await asyncio.wait([run.task])
+        return name
+
+    async def _abort_all(self) -> None:
+        running = [run for place in self._places.values() for run in place.runs.values()]
+        for run in running:
+            run.agent.abort()
+        if running:
+            await asyncio.wait([run.task for run in running], timeout=10)
+
+    async def _leave(self, opened: Opened) -> None:
+        place = self._places.pop(opened.file, None)
+        if place is not None:
+            with contextlib.suppress(SessionTreeError):
+                await place.desk.close()
+            place.extensions.unload()
+        await asyncio.to_thread(opened.session.close)
+
+
+def _count(opened: Opened) -> int:
+    return len(opened.session.tree.entries)
+
+
+def _tell_notice(opened: Opened, event: Event) -> None:
+    if isinstance(event, Notice):
+        log.log(logging.INFO if event.level == "info" else logging.WARNING, "%s: %s", opened.file, event.text)
+        opened.feed.publish("notice", {"level": event.level, "text": event.text}, partial(_count, opened))
+
+
+class _Teller:
+    """Tells what an agent does on a branch, as it happens."""
+
+    def __init__(self, opened: Opened, branch: str) -> None:
+        self._opened = opened
+        self._branch = branch
+        self._offsets: dict[str, int] = {}
+
+    def __call__(self, event: Event) -> None:
+        match event:
+            case MessageStart():
+                self._offsets.clear()
+            case MessageDelta(kind=kind, text=text):
+                offset = self._offsets.get(kind, 0)
+                self._offsets[kind] = offset + len(text)
+                more = {} if event.call is None else {"call": event.call, "name": event.name}
+                self._tell("delta", kind=kind, text=text, offset=offset, **more)
+            case MessageEnd():
+                self._opened.feed.wake()
+            case ToolStart(call=call):
+                self._tell("tool", call=call.id, name=call.name, status="started")
+            case ToolUpdate(call=call, text=text):
+                self._tell("tool", call=call.id, name=call.name, status="running", text=text)
+            case ToolEnd(call=call):
+                self._tell("tool", call=call.id, name=call.name, status="ended")
+            case QueueChanged(steering=steering, follow_up=follow_up):
+                self._tell("queue", steering=list(steering), followUp=list(follow_up))
+            case _:
+                pass
+
+    def _tell(self, event: str, /, **data: object) -> None:
+        self._opened.feed.publish(event, {"branch": self._branch, **data}, partial(_count, self._opened))

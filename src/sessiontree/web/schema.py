@@ -1,0 +1,117 @@
+"""The schema: shapes and routes as the OpenAPI document tells them, with examples put together from the fields'.
+
+No route is named here: a route says what it takes and gives by `told`, and the document follows from the routes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, cast
+
+import msgspec
+from msgspec import NODEFAULT, UNSET, inspect
+
+from sessiontree.core.entries import JsonObject
+from sessiontree.web.wire import Answer, Asked, Failure
+
+JSON = "application/json"
+EVENTS = "text/event-stream"
+REFERENCE = "#/components/schemas/{name}"
+
+REFUSALS = {
+    "400": "The request makes no sense as HTTP.",
+    "401": "There is no token, or none that is known.",
+    "403": "The token does not let this be done, or the name or origin is not ours.",
+    "404": "There is no such thing, or the token may not know of it.",
+    "409": "It cannot be done as things are.",
+    "410": "What was asked for goes on from a place that is gone: read it anew.",
+    "412": "The session has changed since.",
+    "413": "The request is too large.",
+    "415": "The request is no JSON.",
+    "422": "What the request says cannot be understood.",
+    "429": "Too many requests.",
+    "502": "The model failed.",
+}
+
+
+def told(
+    gives: type[Answer] | str, *, status: int = 200, takes: type[Asked] | None = None, empty: bool = False
+) -> dict[str, Any]:
+    """For a route's decorator: what it answers with, or the media type of that, and what it takes.
+
+    A request may be `empty` where all that it could say has a default.
+    """
+    if isinstance(gives, str):
+        content: JsonObject = {gives: {"schema": {"type": "string"}}}
+    else:
+        content = {JSON: {"schema": _reference(gives), "example": example_of(gives)}}
+    route: dict[str, Any] = {"status_code": status, "responses": {status: {"content": content}}}
+    if takes is not None:
+        body = {"content": {JSON: {"schema": _reference(takes), "example": example_of(takes)}}, "required": not empty}
+        route["openapi_extra"] = {"requestBody": body}
+    return route
+
+
+def _reference(shape: type[Any]) -> JsonObject:
+    return {"$ref": REFERENCE.format(name=shape.__name__)}
+
+
+def completed(document: JsonObject, shapes: Iterable[type[Any]]) -> JsonObject:
+    """The document with the shapes, what may be refused everywhere, and how one says who one is."""
+    _, components = msgspec.json.schema_components(list(shapes), ref_template=REFERENCE)
+    for shape in shapes:
+        components[shape.__name__]["examples"] = [example_of(shape)]
+    document.setdefault("components", {}).update(
+        {"schemas": components, "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}}
+    )
+    document["security"] = [{"token": []}]
+    failure = {JSON: {"schema": _reference(Failure), "example": example_of(Failure)}}
+    for operations in document["paths"].values():
+        for operation in operations.values():
+            answers = operation["responses"]
+            answers.update({status: {"description": words, "content": failure} for status, words in REFUSALS.items()})
+            for status, answer in answers.items():
+                if status.startswith("2"):
+                    answer.setdefault("description", "Done.")
+    return document
+
+
+def example_of(shape: Any) -> Any:
+    """An example of a shape, from the examples of its fields; what may be left out is left out."""
+    return _example(inspect.type_info(shape))
+
+
+def _example(kind: inspect.Type) -> Any:
+    match kind:
+        case inspect.Metadata(type=inner):
+            said: list[Any] = cast("Any", kind).extra_json_schema.get("examples") or [_example(inner)]
+            return said[0]
+        case inspect.StructType(cls=shape) if hasattr(shape, "example"):
+            return getattr(shape, "example")  # noqa: B009 - most have none
+        case inspect.StructType(fields=fields):
+            return {
+                field.encode_name: _example(field.type)
+                for field in fields
+                if field.required or _is_worth_showing(field)
+            }
+        case inspect.ListType(item_type=item):
+            return [_example(item)] * max(1, kind.min_length or 0)
+        case inspect.UnionType(types=types):
+            return _example(next((one for one in types if isinstance(one, inspect.Metadata)), types[0]))
+        case inspect.LiteralType(values=values):
+            return values[0]
+        case inspect.BoolType():
+            return False
+        case inspect.FloatType() | inspect.IntType():
+            return 1
+        case inspect.StrType():
+            return "text"
+        case inspect.DictType():
+            return {}
+        case _:
+            return None
+
+
+def _is_worth_showing(field: inspect.Field) -> bool:
+    """Whether a field that may be left out is in the example: not where the answer has it only at times."""
+    return field.default is not UNSET and field.default is not NODEFAULT and field.default is not None

@@ -1,0 +1,197 @@
+"""Serving: everything that one server holds, from its start to its end, and what a request may do with it.
+
+A route has a `Call`: the server, the token, and the way to a session. There is no other way to one.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+from fastapi import Depends, Request
+from fastapi.responses import Response
+
+from sessiontree.commands.models import Models
+from sessiontree.web.encoding import encoded
+from sessiontree.web.guard import Hosts, Limits
+from sessiontree.web.opened import Opened, OpenSessions
+from sessiontree.web.refusals import Refused
+from sessiontree.web.runs import Runs
+from sessiontree.web.tokens import Scope, Token, Tokens
+from sessiontree.web.wire import Asked
+from sessiontree.web.workshop import Workshop
+
+if TYPE_CHECKING:
+    from sessiontree.model.find import Offer
+
+TOKEN = "sessiontree.token"
+"""Where the scope of a request has its token."""
+
+
+class Serving:
+    def __init__(
+        self,
+        *,
+        hosts: Hosts,
+        tokens: Tokens,
+        limits: Limits | None = None,
+        allow_run: bool = False,
+        models: Models | None = None,
+        cwd: str | None = None,
+    ) -> None:
+        self.hosts = hosts
+        self.tokens = tokens
+        self.limits = Limits() if limits is None else limits
+        self.allow_run = allow_run
+        self.cwd = os.getcwd() if cwd is None else cwd
+        """The folder of sessions that are made without one."""
+        self.began = time.monotonic()
+        self.workshop = Workshop()
+        self.sessions = OpenSessions(self.limits)
+        self.models = models
+        self.runs = Runs(self.workshop, models)
+        self.streams = 0
+        """Clients that listen."""
+        self.closing = False
+
+    def offers(self) -> list[Offer]:
+        """The models that there are."""
+        from sessiontree.model.find import Offer, offers
+
+        if self.models is None:
+            return offers()
+        names = self.models.names()
+        return [Offer(name=name, usable=True, reason="given", default=name == names[0]) for name in names]
+
+    async def tidy(self) -> None:
+        """Close sessions that nobody asks for."""
+        for opened in self.sessions.idle():
+            await self.runs.leave(opened)
+
+    async def close(self) -> None:
+        """Give up what runs, and let go of everything."""
+        self.closing = True
+        for opened in self.sessions.open_now():
+            opened.feed.wake()
+        await self.runs.close()
+        for opened in self.sessions.idle(everything=True):
+            await self.runs.leave(opened)
+        self.workshop.close()
+
+
+class Call:
+    """One request: who asks, and what it may do."""
+
+    def __init__(self, serving: Serving, token: Token, if_match: str | None) -> None:
+        self.serving = serving
+        self.token = token
+        self._if_match = if_match
+
+    @contextmanager
+    def reading(self, id: str) -> Generator[Opened]:
+        """A session as it is, which nobody changes meanwhile. Raises `Refused`."""
+        with self.serving.sessions.reading(id, self.token) as opened:
+            yield opened
+
+    @contextmanager
+    def writing(self, id: str) -> Generator[Opened]:
+        """A session to write to, if it is as the request says. Raises `Refused`."""
+        with self.reading(id) as opened:
+            self.check(opened)
+            yield opened
+        opened.feed.wake()
+
+    @contextmanager
+    def working(self, id: str) -> Generator[Opened]:
+        """A session for something that takes its time, and is not held meanwhile. Raises `Refused`."""
+        with self.serving.sessions.kept(id, self.token) as opened:
+            with opened.session.held():
+                self.check(opened)
+            yield opened
+        opened.feed.wake()
+
+    def check(self, opened: Opened) -> None:
+        """Raises `Refused` where the session has changed since what the request says it has seen."""
+        if self._if_match is None or self._if_match.strip() == "*":
+            return
+        wanted = [tag.strip() for tag in self._if_match.split(",")]
+        if f'"{opened.position}"' not in wanted:
+            raise Refused(412, "the session has changed since: read it anew")
+
+    def needs_run(self) -> None:
+        """Raises `Refused` where no model may be asked for this token."""
+        if "run" not in self.token.scopes:
+            raise _lacks("run")
+        if not self.serving.allow_run:
+            raise Refused(403, "this server asks no model: it was started without --allow-run", code="no_runs")
+
+
+def _lacks(scope: Scope) -> Refused:
+    return Refused(403, f"the token does not have the scope {scope!r}")
+
+
+def _call(request: Request, scope: Scope) -> Call:
+    token: Token = request.scope[TOKEN]
+    if scope not in token.scopes:
+        raise _lacks(scope)
+    serving: Serving = request.app.state.serving
+    if serving.closing:
+        raise Refused(503, "the server is closing")
+    return Call(serving, token, request.headers.get("if-match"))
+
+
+async def reads(request: Request) -> Call:
+    return _call(request, "read")
+
+
+async def writes(request: Request) -> Call:
+    return _call(request, "write")
+
+
+async def runs(request: Request) -> Call:
+    call = _call(request, "run")
+    call.needs_run()
+    return call
+
+
+Reads = Annotated[Call, Depends(reads)]
+Writes = Annotated[Call, Depends(writes)]
+Running = Annotated[Call, Depends(runs)]
+
+
+class Said:
+    """What the body of a request says, in a shape. For `Annotated[Shape, Depends(Said(Shape))]`."""
+
+    def __init__(self, shape: type[Asked], *, empty: bool = False) -> None:
+        self._shape = shape
+        self._empty = empty
+
+    async def __call__(self, request: Request) -> Any:
+        raw = await request.body()
+        if not raw.strip() and self._empty:
+            raw = b"{}"
+        try:
+            return msgspec.json.decode(raw, type=self._shape)
+        except msgspec.ValidationError as error:
+            raise Refused(422, _sentence(error)) from None
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise Refused(400, f"the body is no JSON: {error}") from None
+
+
+def _sentence(error: Exception) -> str:
+    said = str(error).replace("`", "")
+    return said[:1].lower() + said[1:]
+
+
+class Json(Response):
+    media_type = "application/json"
+
+    def __init__(self, content: Any = None, status_code: int = 200, *, at: Opened | None = None) -> None:
+        """An answer; `at` says of which session it tells, and how far that goes."""
+        super().__init__(encoded(content), status_code)
+        if at is not None:
+            self.headers["etag"] = f'"{at.position}"'

@@ -1,0 +1,505 @@
+"""The wire: what requests say and what they are answered, as frozen values.
+
+The one table of the REST interface's shapes. Names are in camel case on the wire; every field carries an example, from
+which the examples of the OpenAPI document are put together. How a shape comes to be filled is the routes' business.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
+
+from msgspec import UNSET, Meta, Struct, UnsetType, field
+
+from sessiontree.core.entries import JsonObject
+
+Id: TypeAlias = Annotated[str, Meta(examples=["9f3c2a1b7d5e4f60"])]
+SessionId: TypeAlias = Annotated[str, Meta(examples=["019a8b2c-6d1e-7f00-8a2b-3c4d5e6f7081"])]
+Name: TypeAlias = Annotated[str, Meta(examples=["make it fast"])]
+BranchName: TypeAlias = Annotated[str, Meta(examples=["cache"], min_length=1, max_length=200)]
+Place: TypeAlias = Annotated[str, Meta(examples=["HEAD"], min_length=1, max_length=300)]
+Folder: TypeAlias = Annotated[str, Meta(examples=["/home/ada/project"], max_length=4096)]
+Moment: TypeAlias = Annotated[str, Meta(examples=["2026-03-01T09:30:00.000Z"])]
+Text: TypeAlias = Annotated[str, Meta(examples=["How do I make this faster?"])]
+Count: TypeAlias = Annotated[int, Meta(examples=[12], ge=0)]
+Amount: TypeAlias = Annotated[float, Meta(examples=[0.0125])]
+ModelName: TypeAlias = Annotated[str, Meta(examples=["openai:gpt-5.5"], max_length=200)]
+Kind: TypeAlias = Annotated[str, Meta(examples=["message"])]
+Role: TypeAlias = Annotated[str, Meta(examples=["user"])]
+Next: TypeAlias = Annotated[str, Meta(examples=["12-9a0b1c2d.100"])]
+Object: TypeAlias = Annotated[JsonObject, Meta(examples=[{"type": "thinking_level_change", "thinkingLevel": "high"}])]
+Metric: TypeAlias = Literal["cost", "tokens", "entries", "time"]
+
+PAGE = 200
+"""Items of a page, where a request does not say."""
+LARGEST_PAGE = 2000
+
+
+class Answer(Struct, frozen=True, kw_only=True, rename="camel"):
+    """What is answered."""
+
+
+class Asked(Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """What a request says."""
+
+
+# Errors and the server
+
+
+class Fault(Answer, frozen=True, kw_only=True):
+    code: Annotated[str, Meta(examples=["not_found"])]
+    message: Annotated[str, Meta(examples=["no session '019a8b2c'"])]
+
+
+class Failure(Answer, frozen=True, kw_only=True):
+    error: Fault
+
+
+class Health(Answer, frozen=True, kw_only=True):
+    status: Annotated[str, Meta(examples=["ok"])]
+    version: Annotated[str, Meta(examples=["0.1.0"])]
+    uptime: Annotated[float, Meta(examples=[12.5])]
+    """Seconds since it started."""
+
+
+class Me(Answer, frozen=True, kw_only=True):
+    """What the token may do."""
+
+    scopes: list[Literal["read", "write", "run"]]
+    projects: list[Folder] | None
+    """`null` is all of them."""
+    allow_run: bool
+    """Whether this server runs agents."""
+    version: Annotated[str, Meta(examples=["0.1.0"])]
+
+
+class OfferedModel(Answer, frozen=True, kw_only=True):
+    name: ModelName
+    provider: Annotated[str, Meta(examples=["openai"])]
+    ready: bool
+    reason: Annotated[str, Meta(examples=["OPENAI_API_KEY is set"])]
+
+
+class OfferedModels(Answer, frozen=True, kw_only=True):
+    models: list[OfferedModel]
+    default: ModelName | None
+
+
+# Sessions
+
+
+class Listed(Answer, frozen=True, kw_only=True):
+    """A session in a listing."""
+
+    id: SessionId
+    name: Name | None
+    cwd: Folder
+    first_message: Text | None
+    entries: Count
+    branches: Count
+    cost: Amount
+    created: Moment
+    modified: Moment
+    parent_session: SessionId | None
+    damaged: bool
+    damage: Annotated[str, Meta(examples=["line 7 is no JSON"])] | None
+    archived: bool
+
+
+class Listing(Answer, frozen=True, kw_only=True):
+    sessions: list[Listed]
+    next: Next | None
+
+
+class Found(Answer, frozen=True, kw_only=True):
+    """An entry that a search found."""
+
+    session: SessionId
+    session_name: Name | None
+    entry: Id
+    branch: BranchName | None
+    role: Role
+    timestamp: Moment
+    snippet: Text
+    in_context: bool
+
+
+class Hits(Answer, frozen=True, kw_only=True):
+    hits: list[Found]
+    next: Next | None
+
+
+class NewSession(Asked, frozen=True, kw_only=True):
+    cwd: Folder | None = None
+    """By default the folder that the server was started in, or the token's first project."""
+    name: Annotated[str, Meta(examples=["make it fast"], max_length=500)] | None = None
+
+
+class MadeSession(Answer, frozen=True, kw_only=True):
+    id: SessionId
+    name: Name | None
+    cwd: Folder
+
+
+class SessionInfo(Answer, frozen=True, kw_only=True):
+    id: SessionId
+    name: Name | None
+    cwd: Folder
+    branch: BranchName
+    leaf: Id | None
+    entries: Count
+    branches: Count
+    cost: Amount
+    tokens: Annotated[float, Meta(examples=[5400])]
+    models: list[ModelName]
+    created: Moment
+    modified: Moment
+    parent_session: SessionId | None
+    archived: bool
+    read_only: Annotated[str, Meta(examples=["it was redacted when it was exported"])] | None
+    """Why nothing can be written."""
+    problems: list[Object]
+    running: list[BranchName]
+    """Branches with an agent at work in this server."""
+
+
+class Renaming(Asked, frozen=True, kw_only=True):
+    name: Annotated[str, Meta(examples=["make it fast"], max_length=500)] | None
+
+
+class Named(Answer, frozen=True, kw_only=True):
+    id: SessionId
+    name: Name | None
+
+
+class Archiving(Asked, frozen=True, kw_only=True):
+    archived: bool = True
+
+
+class Archived(Answer, frozen=True, kw_only=True):
+    id: SessionId
+    archived: bool
+
+
+# Entries
+
+
+class TreeRow(Answer, frozen=True, kw_only=True):
+    id: Id
+    parent: Id | None
+    """The nearest entry above that is shown."""
+    type: Kind
+    role: Role | None
+    label: Annotated[str, Meta(examples=["two ways"])] | None
+    branch: BranchName | None
+    """The branch it was written on, where its line says so."""
+    depth: Count
+    timestamp: Moment
+    text: Text
+    active: bool
+    """On the way from the root to the current leaf."""
+
+
+class TreePage(Answer, frozen=True, kw_only=True):
+    session_id: SessionId
+    name: Name | None
+    branch: BranchName
+    leaf: Id | None
+    total: Count
+    """Rows on all pages."""
+    entries: list[TreeRow]
+    next: Next | None
+
+
+class LinePage(Answer, frozen=True, kw_only=True):
+    entries: list[Object]
+    next: Next | None
+
+
+class OneEntry(Answer, frozen=True, kw_only=True):
+    entry: Object
+    parent: Id | None
+    children: list[Id]
+    branch: BranchName | None
+    label: Annotated[str, Meta(examples=["two ways"])] | None
+    depth: Count
+
+
+class ToolUse(Answer, frozen=True, kw_only=True):
+    name: Annotated[str, Meta(examples=["read"])]
+    arguments: Any
+    result: Text | None
+    """`null` while it is not answered."""
+    ok: bool | None
+
+
+class PathRow(Answer, frozen=True, kw_only=True, omit_defaults=True):
+    id: Id
+    parent: Id | None
+    type: Kind
+    role: Role | None
+    label: Annotated[str, Meta(examples=["two ways"])] | None
+    branch: BranchName | None
+    timestamp: Moment
+    text: Text
+    html: Annotated[str, Meta(examples=["<p>How do I make this faster?</p>\n"])] | UnsetType = UNSET
+    """The text as clean HTML, where it was asked for."""
+    thinking: Text | UnsetType = UNSET
+    tools: list[ToolUse] | UnsetType = UNSET
+    error: Text | UnsetType = UNSET
+    cost: Amount | UnsetType = UNSET
+    tokens: Annotated[float, Meta(examples=[540])] | UnsetType = UNSET
+    model: ModelName | UnsetType = UNSET
+    usage: Object | UnsetType = UNSET
+
+
+class PathPage(Answer, frozen=True, kw_only=True):
+    at: Id | None
+    total: Count
+    entries: list[PathRow]
+    next: Next | None
+    previous: Next | None
+
+
+class Seen(Answer, frozen=True, kw_only=True, omit_defaults=True):
+    """What the model sees from a place."""
+
+    leaf: Id | None
+    model: Object | None
+    thinking_level: Annotated[str, Meta(examples=["off"])]
+    messages: list[Object]
+    tokens: Annotated[float, Meta(examples=[5400])]
+    mode: Annotated[str, Meta(examples=["plan"])] | UnsetType = UNSET
+    rules: list[str] | UnsetType = UNSET
+    explanation: list[Object] | UnsetType = UNSET
+
+
+class NewEntry(Asked, frozen=True, kw_only=True):
+    """Either a role and a text, or a whole entry in the form of its line."""
+
+    example: ClassVar[JsonObject] = {"role": "user", "text": "How do I make this faster?"}
+
+    role: Literal["user", "assistant"] | None = None
+    text: Text | None = None
+    entry: Object | None = None
+    branch: BranchName | None = None
+
+
+class Written(Answer, frozen=True, kw_only=True):
+    id: Id
+    branch: BranchName
+    leaf: Id | None
+
+
+# Branches and moves
+
+
+class BranchRow(Answer, frozen=True, kw_only=True):
+    name: BranchName
+    head: Id | None
+    entry_count: Count
+    created_at: Moment
+    description: Annotated[str, Meta(examples=["keep results in memory"])] | None
+    archived: bool
+
+
+class Branches(Answer, frozen=True, kw_only=True):
+    branches: list[BranchRow]
+    current: BranchName
+
+
+class NewBranch(Asked, frozen=True, kw_only=True):
+    name: BranchName
+    description: Annotated[str, Meta(examples=["keep results in memory"], max_length=2000)] | None = None
+    at: Place | None = None
+    switch: bool = True
+
+
+class MadeBranch(Answer, frozen=True, kw_only=True):
+    entry_id: Id | None
+    name: BranchName
+
+
+class BranchChange(Asked, frozen=True, kw_only=True):
+    name: BranchName | None = None
+    archived: bool | None = None
+
+
+class Switch(Asked, frozen=True, kw_only=True):
+    branch: BranchName
+
+
+class Nothing(Asked, frozen=True, kw_only=True):
+    """An empty object."""
+
+
+class Here(Answer, frozen=True, kw_only=True):
+    current: BranchName
+    leaf: Id | None
+
+
+class Navigation(Asked, frozen=True, kw_only=True):
+    to: Place
+    summarize: bool = False
+    """Have the model summarize what is left, which takes the scope `run`."""
+    instructions: Text | None = None
+    summary: Text | None = None
+    """The summary in one's own words."""
+    branch: BranchName | None = None
+    """The branch that moves; the current one by default."""
+
+
+class Navigated(Answer, frozen=True, kw_only=True):
+    leaf: Id | None
+    text: Text | None
+    """For the editor, where a message of the user was chosen."""
+    summary_entry: Id | None
+    cancelled: bool
+
+
+class Labeling(Asked, frozen=True, kw_only=True):
+    entry: Place
+    label: Annotated[str, Meta(examples=["two ways"], max_length=500)] | None
+
+
+class Labeled(Answer, frozen=True, kw_only=True):
+    id: Id
+
+
+class Forking(Asked, frozen=True, kw_only=True):
+    at: Place = "HEAD"
+    name: Annotated[str, Meta(examples=["another try"], max_length=500)] | None = None
+    tree: bool = False
+    """The whole tree instead of one path."""
+
+
+class Forked(Answer, frozen=True, kw_only=True):
+    id: SessionId
+
+
+class Merging(Asked, frozen=True, kw_only=True):
+    source: BranchName = field(name="from")
+    into: BranchName | None = None
+    summary: Text | None = None
+    """In one's own words; otherwise a model makes it, which takes the scope `run`."""
+    instructions: Text | None = None
+
+
+class Merged(Answer, frozen=True, kw_only=True):
+    id: Id | None
+    branch: BranchName
+    leaf: Id | None
+    cancelled: bool
+
+
+class Promotion(Asked, frozen=True, kw_only=True):
+    branch: BranchName
+    into: BranchName | None = None
+    summary: Text | None = None
+    instructions: Text | None = None
+
+
+class Promoted(Answer, frozen=True, kw_only=True):
+    leaf: Id | None
+    archived: list[BranchName]
+    cancelled: bool
+
+
+class CherryPick(Asked, frozen=True, kw_only=True):
+    entries: Annotated[list[Place], Meta(min_length=1, max_length=1000)]
+    onto: BranchName | None = None
+
+
+class Copied(Answer, frozen=True, kw_only=True):
+    ids: list[Id]
+    leaf: Id | None
+    cancelled: bool
+
+
+class Comparing(Asked, frozen=True, kw_only=True):
+    branches: Annotated[list[BranchName], Meta(min_length=2, max_length=100)]
+    metric: Metric = "cost"
+
+
+class Stats(Answer, frozen=True, kw_only=True):
+    branch_id: BranchName
+    name: BranchName
+    leaf: Id | None
+    entry_count: Count
+    message_count: Count
+    tool_calls: Count
+    errors: Count
+    total_tokens: Annotated[float, Meta(examples=[5400])]
+    total_cost: Amount
+    duration_ms: Count
+    measured: list[Literal["cost", "tokens"]]
+    models: list[ModelName]
+    files: list[Annotated[str, Meta(examples=["src/app.py"])]]
+    last_activity: Moment | None
+
+
+class Difference(Answer, frozen=True, kw_only=True):
+    metric: Metric
+    branch_a: BranchName
+    branch_b: BranchName
+    diff: Amount
+    percent_diff: Amount | None
+
+
+class Compared(Answer, frozen=True, kw_only=True):
+    branches: list[Stats]
+    common_ancestor: Id | None
+    metric: Metric
+    winner: BranchName | None
+    reason: Annotated[str, Meta(examples=["lowest cost"])]
+    differences: list[Difference]
+
+
+class Divergence(Answer, frozen=True, kw_only=True):
+    a: Id | None
+    b: Id | None
+
+
+class Side(Answer, frozen=True, kw_only=True):
+    place: Place
+    leaf: Id | None
+    entries: list[Id]
+    tools: list[Annotated[str, Meta(examples=["read"])]]
+    files: list[Annotated[str, Meta(examples=["src/app.py"])]]
+    total_cost: Amount
+    total_tokens: Annotated[float, Meta(examples=[5400])]
+
+
+class Diffed(Answer, frozen=True, kw_only=True):
+    common_ancestor: Id | None
+    first_divergence: Divergence
+    a: Side
+    b: Side
+
+
+# Runs
+
+
+class Prompt(Asked, frozen=True, kw_only=True):
+    text: Text
+    branch: BranchName | None = None
+    model: ModelName | None = None
+    images: Annotated[list[Object], Meta(max_length=20)] = []
+    """Blocks as a message holds them: `{type: "image", data, mimeType}`."""
+
+
+class Started(Answer, frozen=True, kw_only=True):
+    run: Annotated[str, Meta(examples=["7d5e4f60"])]
+    branch: BranchName
+
+
+class Steering(Asked, frozen=True, kw_only=True):
+    text: Text
+    branch: BranchName | None = None
+
+
+class Aborting(Asked, frozen=True, kw_only=True):
+    branch: BranchName | None = None
+
+
+class Told(Answer, frozen=True, kw_only=True):
+    branch: BranchName
