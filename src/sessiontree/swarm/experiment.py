@@ -1,0 +1,433 @@
+"""Experiments: the same place continued in several ways, each many times, to find out which way is better.
+
+Every run has a branch of its own, `<experiment>/<arm>-<number>`; nobody is moved. What was planned and what came of it
+are `custom` entries on the experiment's own branch, so results outlive the process, and `Experiment.open` goes on with
+what is left of one that was killed. How answers are scored is in `scoring`, what the values tell in `estimate`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Literal, TypeAlias, TypedDict, Unpack
+
+from msgspec import Struct
+
+from sessiontree.agent.agent import Agent
+from sessiontree.agent.loop import Outcome
+from sessiontree.agent.tool import Tool
+from sessiontree.config import Config
+from sessiontree.core.context import build_context
+from sessiontree.core.entries import Entry, EntryId, Usage
+from sessiontree.core.messages import full_usage, role, text
+from sessiontree.core.places import PREFIX, check_branch_name
+from sessiontree.core.tree import Tree
+from sessiontree.errors import Ambiguous, InvalidOperation, NotFound, SessionTreeError
+from sessiontree.hooks.bus import Hooks
+from sessiontree.model.base import Model
+from sessiontree.session import Branch, Place, Session
+from sessiontree.swarm.budget import Budget
+from sessiontree.swarm.estimate import Better
+from sessiontree.swarm.estimate import Estimate as Estimate
+from sessiontree.swarm.findings import (
+    LIMIT,
+    Findings,
+    Made,
+    Plan,
+    PlannedArm,
+    Scored,
+    Stopped,
+    Trial,
+    body_of,
+    end,
+    spawn,
+    spent_on,
+)
+from sessiontree.swarm.findings import ArmResult as ArmResult
+from sessiontree.swarm.findings import ExperimentResult as ExperimentResult
+from sessiontree.swarm.findings import Run as Run
+from sessiontree.swarm.findings import experiments_in as experiments_in
+from sessiontree.swarm.findings import result_to_wire as result_to_wire
+from sessiontree.swarm.meter import BudgetExhausted, Meter
+from sessiontree.swarm.scoring import MEASURES, Candidate, Score, Scorer, check_names, scorer_of
+
+CONCURRENCY = 4
+
+
+class Arm(Struct, frozen=True, kw_only=True):
+    """One way to go on."""
+
+    name: str
+    prompt: str | None = None
+    """What is said; `None` has the model answer what is there."""
+    model: str | Model | None = None
+    """By default the one that all have."""
+    thinking: str | None = None
+    system: str | None = None
+    settings: Config | None = None
+
+
+State: TypeAlias = Literal["started", "scoring", "done"]
+
+
+class Step(Struct, frozen=True, kw_only=True):
+    """That something happened to a run, for those who watch."""
+
+    arm: str
+    number: int
+    branch: str
+    state: State
+    run: Run | None = None
+    """When it is done."""
+    done: int
+    """How many runs are, of all that are planned."""
+    planned: int
+
+
+Watch: TypeAlias = Callable[[Step], None]
+"""It must not wait."""
+
+
+class Options(TypedDict, total=False):
+    """With what runs are made. None of it is written into the session."""
+
+    model: Model | None
+    """For arms that name none."""
+    model_of: Callable[[str], Model] | None
+    """Finds models by name; by default the configured ones."""
+    tools: Sequence[Tool]
+    hooks: Hooks | None
+    settings: Config | None
+    concurrency: int
+    """How many runs go on at the same time: `CONCURRENCY` by default."""
+    budget: Budget | None
+    """For all runs and their scores together, those of an earlier process too; its time is that since `run`."""
+    watch: Watch | None
+
+
+async def experiment(
+    session: Session,
+    place: Place,
+    arms: Iterable[Arm],
+    *,
+    runs: int = 5,
+    scorers: Sequence[Scorer] = (),
+    metric: str = "cost",
+    seed: int = 0,
+    name: str | None = None,
+    **options: Unpack[Options],
+) -> ExperimentResult:
+    """Go on from a place in several ways, each `runs` times, and say which is best by `metric`, if the values tell.
+
+    Runs are made in turns, an arm's never all at once, and in an order that follows from `seed`. One that fails says
+    so and does not disturb the others. Cancelling it aborts those under way; what is done stays done, and
+    `Experiment.open` goes on. Raises `InvalidOperation`, with nothing written, where it could not begin.
+    """
+    made = Experiment.create(
+        session, place, arms, runs=runs, scorers=scorers, metric=metric, seed=seed, name=name, **options
+    )
+    return await made.run()
+
+
+class Experiment:
+    """An experiment that can be run."""
+
+    def __init__(
+        self,
+        session: Session,
+        plan: Plan,
+        models: Sequence[Model],
+        scorers: Sequence[Scorer],
+        options: Options,
+    ) -> None:
+        """Use `create` or `open`."""
+        self.session = session
+        self._plan = plan
+        self._models = {arm.name: model for arm, model in zip(plan.arms, models, strict=True)}
+        self._scorers = scorers
+        self._options = options
+        self._done = 0
+        self._meter = Meter(None)
+
+    @classmethod
+    def create(
+        cls,
+        session: Session,
+        place: Place,
+        arms: Iterable[Arm],
+        *,
+        runs: int = 5,
+        scorers: Sequence[Scorer] = (),
+        metric: str = "cost",
+        seed: int = 0,
+        name: str | None = None,
+        **options: Unpack[Options],
+    ) -> Experiment:
+        """Plan an experiment, and write that into the session. Raises `InvalidOperation`, with nothing written."""
+        ways, at = list(arms), session.place(place)
+        check_names(scorers)
+        if runs < 1 or options.get("concurrency", CONCURRENCY) < 1:
+            raise InvalidOperation("an experiment takes one run of each arm or more, at least one at a time")
+        models = [_model(way.model, options) for way in ways]
+        called = _free_name(session, name)
+        plan = Plan(
+            experiment=session.new_id(),
+            name=called,
+            at=at,
+            arms=[_planned(way, model) for way, model in zip(ways, models, strict=True)],
+            runs=runs,
+            metric=metric,
+            better=_better(metric, scorers),
+            scorers=[{**scorer.data, "name": scorer.name} for scorer in scorers],
+            seed=seed,
+        )
+        _check_arms(plan, session.tree)
+        about = f"experiment over {', '.join(arm.name for arm in plan.arms)}"
+        session.create_branch(called, at=_at(session, at), description=about, current=False).append(body_of(plan))
+        return cls(session, plan, models, scorers, options)
+
+    @classmethod
+    def open(
+        cls, session: Session, id: str, *, scorers: Sequence[Scorer] = (), **options: Unpack[Options]
+    ) -> Experiment:
+        """An experiment that stands in the session, by its id, the beginning of one, or its name.
+
+        `run` goes on with it: runs that went well are not repeated, those that failed are. Scorers that are functions
+        have to be given again, by the same names. Raises `NotFound`, `Ambiguous` or `InvalidOperation`.
+        """
+        plan = find(session, id)
+        given = {scorer.name: scorer for scorer in scorers}
+        find_model = partial(_model, options=options)
+        named = [(str(data.get("name")), data) for data in plan.scorers]
+        known = [given.get(name) or scorer_of(name, data, find_model) for name, data in named]
+        return cls(session, plan, [_model(arm.model, options) for arm in plan.arms], known, options)
+
+    @property
+    def id(self) -> str:
+        return self._plan.experiment
+
+    @property
+    def name(self) -> str:
+        return self._plan.name
+
+    def result(self) -> ExperimentResult:
+        """What is known so far."""
+        return Findings(self.session).result(self._plan)
+
+    async def run(self) -> ExperimentResult:
+        """Make the runs that are not made yet, score those that are not scored, and return what all of them tell."""
+        findings = Findings(self.session)
+        left = deque(findings.left(self._plan))
+        self._done = self._plan.total - len(left)
+        before = findings.spent(self._plan, self.session.heads.heads)
+        self._meter = Meter(self._options.get("budget"), before.cost, before.tokens)
+
+        async def work() -> None:
+            while left and self._meter.exhausted is None:
+                try:
+                    await self._carry_out(left.popleft())
+                except BaseException:
+                    left.clear()  # nobody begins another, but those under way come to their end
+                    raise
+
+        at_once = min(self._options.get("concurrency", CONCURRENCY), len(left))
+        for ended in await asyncio.gather(*(work() for _ in range(at_once)), return_exceptions=True):
+            if isinstance(ended, BaseException):
+                raise ended
+        gone = self._meter.exhausted
+        if gone is not None and Findings(self.session).left(self._plan):
+            stopped = Stopped(experiment=self.id, reason=f"the budget is used up, {gone}")
+            await asyncio.to_thread(self.session.append, body_of(stopped), branch=self.name)
+        return self.result()
+
+    async def _carry_out(self, trial: Trial) -> None:
+        """Make one run, unless it is made, and score it. Where the budget does not let it, it stays to be done."""
+        session, made = self.session, trial.made
+        if made is None:
+            branch = await asyncio.to_thread(self._begin, trial)
+            self._show(trial, branch, "started")
+            made = await self._run(trial, branch)
+            if made is None:
+                return
+            await asyncio.to_thread(branch.append, end(made))
+        else:
+            branch = session.branch(made.branch)
+        unscored = [scorer for scorer in self._scorers if made.ok and scorer.name not in trial.scores]
+        if self._meter.exhausted is not None and any(scorer.paid for scorer in unscored):
+            return
+        self._show(trial, branch, "scoring")
+        scores = {scorer.name: await self._score(scorer, trial, made, branch) for scorer in unscored}
+        used = spent_on(session.tree, branch.name, made.answer, self._plan.at)
+        scored = Scored(
+            made=made,
+            cost=used.cost,
+            tokens=used.tokens,
+            measured=list(used.measured),
+            scores={**trial.scores, **{name: score.value for name, score in scores.items()}},
+            notes={name: score.note for name, score in scores.items() if score.note},
+            judging_cost=sum(score.cost for score in scores.values()),
+            judging_tokens=sum(score.tokens for score in scores.values()),
+        )
+        await asyncio.to_thread(session.append, body_of(scored), branch=self.name)
+        self._done += 1
+        self._show(trial, branch, "done", scored.run(session.tree))
+
+    def _begin(self, trial: Trial) -> Branch:
+        """A branch for a run. Those of earlier ones that came to nothing are put away."""
+        session, taken = self.session, self.session.heads.heads
+        for name in trial.abandoned:
+            if name in taken and name != session.heads.current:
+                session.archive_branch(name)
+        base = name = f"{self.name}/{trial.arm.name}-{trial.number}"
+        attempt = 1
+        while name in taken:
+            attempt += 1
+            name = f"{base}.{attempt}"
+        branch = session.create_branch(name, at=_at(session, self._plan.at), current=False)
+        branch.append(spawn(self._plan, trial.arm.name, trial.number, name))
+        return branch
+
+    async def _run(self, trial: Trial, branch: Branch) -> Made | None:
+        """What came of a run; `None` if the budget was used up before its end."""
+        arm = trial.arm
+        shared = self._options.get("hooks") or Hooks()
+        agent = Agent(
+            branch,
+            self._meter.metered(self._models[arm.name]),
+            self._options.get("tools", ()),
+            shared.beside(replace(shared.context, session=self.session, branch=branch, agent=None)),
+            system=arm.system,
+            settings=arm.settings or self._options.get("settings"),
+            thinking=arm.thinking,
+        )
+        start = time.monotonic()
+        try:
+            outcome = await (agent.continue_() if arm.prompt is None else agent.prompt(arm.prompt))
+        except SessionTreeError as error:
+            outcome = Outcome(error=error)
+        finally:
+            agent.close()
+        if isinstance(outcome.error, BudgetExhausted):
+            return None
+        why = "a handler did not let it happen" if outcome.error is None else str(outcome.error)
+        return Made(
+            experiment=self.id,
+            arm=arm.name,
+            number=trial.number,
+            branch=branch.name,
+            seconds=time.monotonic() - start,
+            answer=None if outcome.message is None else outcome.message.id,
+            error=None if outcome.ok else why,
+        )
+
+    async def _score(self, scorer: Scorer, trial: Trial, made: Made, branch: Branch) -> Score:
+        """What a scorer says of an answer. What that costs is written beside its path, so it is not the run's."""
+        tree, prompt = self.session.tree, trial.arm.prompt
+        question = _last_said(tree, self._plan.at) if prompt is None else prompt
+        score = await scorer.score(Candidate(question=question, text=made.text(tree), branch=branch))
+        if score.cost or score.tokens:
+            self._meter.add(score.cost, score.tokens)
+            usage = full_usage({"totalTokens": score.tokens, "cost": score.cost})
+            spent = Usage(kind="experiment", usage=usage, note=f"{self.name}: {scorer.name}")
+            await asyncio.to_thread(branch.append, spent)
+        return score
+
+    def _show(self, trial: Trial, branch: Branch, state: State, run: Run | None = None) -> None:
+        watch = self._options.get("watch")
+        if watch is not None:
+            step = Step(
+                arm=trial.arm.name,
+                number=trial.number,
+                branch=branch.name,
+                state=state,
+                run=run,
+                done=self._done,
+                planned=self._plan.total,
+            )
+            watch(step)
+
+
+def find(session: Session, name: str) -> Plan:
+    """The experiment of that name or id, or whose id begins so. Raises `NotFound` or `Ambiguous`."""
+    plans = list(Findings(session).plans.values())
+    found = [plan for plan in plans if name in (plan.name, plan.experiment)]
+    found = found or [plan for plan in plans if len(name) >= PREFIX and plan.experiment.startswith(name)]
+    if len(found) > 1:
+        raise Ambiguous("experiment", name, [plan.experiment for plan in found])
+    if not found:
+        raise NotFound("experiment", name, f"there are {', '.join(plan.name for plan in plans) or 'none'}")
+    return found[0]
+
+
+def _model(model: str | Model | None, options: Options) -> Model:
+    if model is None:
+        model = options.get("model")
+        if model is None:
+            raise InvalidOperation("an arm has no model, and there is none for all")
+    if not isinstance(model, str):
+        return model
+    usual, find_model = options.get("model"), options.get("model_of")
+    if usual is not None and usual.info.name == model:
+        return usual
+    if find_model is None:
+        from sessiontree.commands.models import ConfiguredModels
+
+        find_model = ConfiguredModels(options.get("settings") or Config(), options.get("hooks") or Hooks()).find
+    return find_model(model)
+
+
+def _planned(arm: Arm, model: Model) -> PlannedArm:
+    return PlannedArm(
+        name=arm.name,
+        model=model.info.name,
+        prompt=arm.prompt,
+        thinking=arm.thinking,
+        system=arm.system,
+        settings=arm.settings,
+    )
+
+
+def _better(metric: str, scorers: Sequence[Scorer]) -> Better:
+    known: dict[str, Better] = {**dict.fromkeys(MEASURES, "lower"), **{each.name: each.better for each in scorers}}
+    if metric not in known:
+        raise InvalidOperation(f"no metric {metric!r}: choose one of {', '.join(known)}")
+    return known[metric]
+
+
+def _check_arms(plan: Plan, tree: Tree) -> None:
+    names = [arm.name for arm in plan.arms]
+    if len(names) < 2:
+        raise InvalidOperation("an experiment takes two arms or more")
+    if len(set(names)) < len(names):
+        raise InvalidOperation("two arms have the same name")
+    if plan.total > LIMIT:
+        raise InvalidOperation(f"{plan.total} runs are too many: {LIMIT} are the most")
+    for arm in plan.arms:
+        check_branch_name(f"{plan.name}/{arm.name}-{plan.runs}")
+    sent = build_context(tree, plan.at).to_llm()
+    if any(arm.prompt is None for arm in plan.arms) and (not sent or role(sent[-1]) == "assistant"):
+        raise InvalidOperation("there is nothing to answer at this place: give every arm a prompt")
+
+
+def _free_name(session: Session, name: str | None) -> str:
+    """A name for the experiment's branch; by default the first that is free."""
+    taken, number = session.heads.heads, 1
+    while name is None:
+        name, number = (f"ab-{number}" if f"ab-{number}" not in taken else None), number + 1
+    check_branch_name(name)
+    if name in taken:
+        raise InvalidOperation(f"there is a branch {name!r} already")
+    return name
+
+
+def _at(session: Session, at: EntryId | None) -> Entry | None:
+    return None if at is None else session.tree[at]
+
+
+def _last_said(tree: Tree, at: EntryId | None) -> str:
+    sent = build_context(tree, at).to_llm()
+    return text(sent[-1].get("content")) if sent else ""

@@ -1,0 +1,594 @@
+"""Experiments: runs in turns on branches of their own, results that outlive the process, and honest winners."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+from typing import Any
+
+import pytest
+
+import sessiontree as st
+from sessiontree.core.entries import Custom
+from sessiontree.core.messages import ToolCall
+from sessiontree.errors import InvalidOperation, NotFound
+from sessiontree.hooks.bus import Hooks
+from sessiontree.model.base import ModelError, ModelInfo, Request
+from sessiontree.model.scripted import Delay, ScriptedModel, Used
+from sessiontree.ops.merge import promote
+from sessiontree.session import Session
+from sessiontree.swarm.budget import Budget
+from sessiontree.swarm.experiment import (
+    Arm,
+    Experiment,
+    Step,
+    experiment,
+    experiments_in,
+    result_to_wire,
+)
+from sessiontree.swarm.scoring import Candidate, exact, judged_by, matches, scored_by
+from tests.agent.conftest import said
+
+ARMS = [Arm(name="short", prompt="In one word."), Arm(name="long", prompt="At length.")]
+
+
+@pytest.fixture
+def session() -> Session:
+    session = st.memory()
+    session.append(st.user("How much is 6 times 7?"))
+    session.append(st.assistant("Shall I be brief?"))
+    return session
+
+
+def prompted(request: Request) -> str:
+    return str(request.messages[-1]["content"])
+
+
+def answering(*, name: str = "scripted", **costs: float) -> ScriptedModel:
+    """Answers for ever; an answer to a prompt with this word in it costs this, and a little more each time."""
+    number = itertools.count(1)
+
+    def answer(request: Request) -> list[Any]:
+        cost = next((cost for word, cost in costs.items() if word in prompted(request)), 0.01)
+        return [
+            "42" if "one" in prompted(request) else "It is 42.",
+            Used({"input": 10, "cost": cost + next(number) / 1e6}),
+        ]
+
+    model = ScriptedModel([], info=ModelInfo(provider="scripted", model=name))
+    model.add(*[answer] * 100)
+    return model
+
+
+async def test_each_run_is_on_a_branch_of_its_own_and_nobody_is_moved(session: Session) -> None:
+    leaf = session.head.leaf
+
+    result = await experiment(session, "HEAD", ARMS, runs=2, model=answering())
+
+    assert [run.branch for run in result.runs] == ["ab-1/short-1", "ab-1/long-1", "ab-1/short-2", "ab-1/long-2"]
+    assert said(session.branch("ab-1/long-2"))[2:] == ["user: At length.", "assistant: It is 42."]
+    assert (session.heads.current, session.head.leaf) == ("main", leaf)
+    assert result.at == leaf
+    assert not session.problems
+
+
+async def test_the_cheaper_arm_wins_when_it_clearly_is(session: Session) -> None:
+    result = await experiment(session, "HEAD", ARMS, runs=5, model=answering(one=0.01, length=0.05))
+
+    assert result.winner == "short"
+    assert result.reason.startswith("lowest cost: 0.0")
+    short, long = result.arms
+    assert (short.arm, short.n, short.failed) == ("short", 5, 0)
+    cost = short.metrics["cost"]
+    assert cost.low is not None
+    assert cost.high is not None
+    assert 0.01 < cost.low < cost.high < 0.0101
+    assert long.metrics["tokens"].mean == 10
+    assert result.best == min((run for run in result.runs if run.arm == "short"), key=lambda run: run.cost).branch
+
+
+async def test_arms_that_cost_alike_have_no_winner(session: Session) -> None:
+    result = await experiment(session, "HEAD", ARMS, runs=5, model=answering())
+
+    assert result.winner is None
+    assert (
+        result.reason == "not enough data: short and long cannot be told apart by cost"
+        or "long and short" in result.reason
+    )
+    assert result.best is None
+
+
+async def test_one_run_of_each_is_not_enough(session: Session) -> None:
+    result = await experiment(session, "HEAD", ARMS, runs=1, model=answering(one=0.01, length=0.05))
+
+    assert result.reason == "not enough data: short and long have fewer than two runs"
+
+
+async def test_a_model_that_tells_no_cost_is_not_the_cheapest(session: Session) -> None:
+    free = ScriptedModel(["42"] * 5)
+
+    result = await experiment(
+        session, "HEAD", [ARMS[0], Arm(name="free", prompt="Free.", model=free)], runs=5, model=answering()
+    )
+
+    assert result.reason == "not enough data: runs of free have no recorded cost"
+
+
+async def test_runs_are_made_in_turns_in_an_order_that_follows_from_the_seed(session: Session) -> None:
+    def order(model: ScriptedModel) -> list[str]:
+        return [prompted(request) for request in model.requests]
+
+    models = [answering() for _ in range(3)]
+    for model, seed in zip(models, (1, 1, 2), strict=True):
+        await experiment(session, "HEAD", ARMS, runs=8, model=model, seed=seed, concurrency=1)
+
+    first, again, other = map(order, models)
+    assert all(set(first[at : at + 2]) == {"In one word.", "At length."} for at in range(0, 16, 2))
+    assert first == again
+    assert first != other
+
+
+async def test_no_more_runs_than_allowed_go_on_at_the_same_time(session: Session) -> None:
+    running = most = 0
+    together = asyncio.Barrier(3)
+
+    async def answer(request: Request) -> str:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        async with asyncio.timeout(5):
+            await together.wait()  # three do go on at once
+        running -= 1
+        return "42"
+
+    await experiment(session, "HEAD", ARMS, runs=3, model=ScriptedModel([answer] * 6), concurrency=3)
+
+    assert most == 3
+
+
+async def test_arms_may_be_models_that_answer_what_is_there(session: Session) -> None:
+    question = session.append(st.user("Which?")).id
+    arms = [Arm(name=name, model=answering(name=name)) for name in ("small", "large")]
+
+    result = await experiment(session, question, arms, runs=2, metric="time")
+
+    assert [session.branch(run.branch).context().state.model for run in result.runs] == ["small", "large"] * 2
+
+
+async def test_arms_may_differ_in_their_settings(session: Session) -> None:
+    model = answering()
+    arms = [
+        Arm(name="plain", prompt="Go.", system="Be plain."),
+        Arm(name="deep", prompt="Go.", system="Be deep.", thinking="high"),
+    ]
+
+    await experiment(session, "HEAD", arms, runs=1, model=model)
+
+    assert sorted((request.system, request.thinking) for request in model.requests) == [
+        ("Be deep.", "high"),
+        ("Be plain.", "off"),
+    ]
+
+
+async def test_models_by_name_are_found(session: Session) -> None:
+    asked: list[str] = []
+
+    def model_of(name: str) -> ScriptedModel:
+        asked.append(name)
+        return answering(name=name)
+
+    await experiment(session, "HEAD", [Arm(name=name, prompt="Go.", model=name) for name in "ab"], model_of=model_of)
+
+    assert asked == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("arms", "options", "reason"),
+    [
+        ([], {}, "two arms or more"),
+        (ARMS[:1], {}, "two arms or more"),
+        ([ARMS[0], ARMS[0]], {}, "two arms have the same name"),
+        ([*ARMS, Arm(name="quiet")], {}, "nothing to answer at this place"),
+        ([*ARMS, Arm(name="a~b", prompt="Go.")], {}, "name"),
+        (ARMS, {"model": None}, "an arm has no model"),
+        (ARMS, {"metric": "beauty"}, "no metric 'beauty': choose one of cost, tokens, time, exact"),
+        (ARMS, {"runs": 0}, "one run of each arm or more"),
+        (ARMS, {"runs": 10**9}, "too many"),
+        (ARMS, {"name": "main"}, "there is a branch 'main' already"),
+    ],
+)
+async def test_what_cannot_begin_is_refused_before_anything_is_written(
+    session: Session, arms: list[Arm], options: dict[str, Any], reason: str
+) -> None:
+    before = len(session.tree)
+
+    with pytest.raises(InvalidOperation, match=reason):
+        await experiment(session, "HEAD", arms, **{"model": answering(), "scorers": [exact("42")], **options})
+
+    assert len(session.tree) == before
+
+
+# Failures
+
+
+async def test_a_run_that_fails_leaves_the_others_and_there_is_no_winner(session: Session) -> None:
+    broken = ScriptedModel([ModelError("m", "auth", "no key"), *["42"] * 4])
+    arms = [ARMS[0], Arm(name="shaky", prompt="Go.", model=broken)]
+
+    result = await experiment(session, "HEAD", arms, runs=5, model=answering(), metric="time")
+
+    (failed,) = [run for run in result.runs if not run.ok]
+    assert (failed.arm, failed.error) == ("shaky", "m: no key")
+    assert [(arm.n, arm.failed) for arm in result.arms] == [(5, 0), (4, 1)]
+    assert result.winner is None
+    assert "runs of shaky failed" in result.reason
+
+
+async def test_runs_that_failed_are_made_again_when_it_goes_on(session: Session) -> None:
+    broken = ScriptedModel([ModelError("m", "auth", "no key"), *["42"] * 2])
+    arms = [ARMS[0], Arm(name="shaky", prompt="Go.", model=broken)]
+    first = await experiment(session, "HEAD", arms, runs=2, model=answering())
+
+    again = await Experiment.open(session, first.name, model=broken).run()
+
+    assert all(run.ok for run in again.runs)
+    (failed,) = [run for run in first.runs if not run.ok]
+    assert f"{failed.branch}.2" in [run.branch for run in again.runs]
+    assert session.branch(failed.branch).info.archived
+    assert len(broken.requests) == 3
+
+
+async def test_a_fault_of_ours_is_raised_when_those_under_way_are_done(session: Session) -> None:
+    def faulty(request: Request) -> str:
+        raise ZeroDivisionError
+
+    arms = [Arm(name="bad", prompt="Go.", model=ScriptedModel([faulty] * 9)), ARMS[0]]
+
+    with pytest.raises(ZeroDivisionError):
+        await experiment(session, "HEAD", arms, runs=3, model=ScriptedModel([[Delay(0.05), "42"]] * 9), concurrency=2)
+
+    (found,) = experiments_in(session)
+    assert [run.arm for run in found.runs] == ["short"]
+
+
+# What outlives the process
+
+
+class Killed(BaseException):
+    """As if the process ended: nothing more is written."""
+
+
+def reopened(session: Session) -> Session:
+    session.close()
+    return st.open(session.id)
+
+
+@pytest.fixture
+def filed() -> Session:
+    session = st.create("sums")
+    session.append(st.user("How much is 6 times 7?"))
+    return session
+
+
+async def test_results_are_read_back_from_the_session_alone(filed: Session) -> None:
+    result = await experiment(
+        filed, "HEAD", ARMS, runs=3, scorers=[exact("42"), matches("42")], metric="exact", model=answering()
+    )
+
+    with reopened(filed) as again:
+        assert experiments_in(again) == [result]
+        assert not again.problems
+
+
+async def test_a_killed_experiment_goes_on_without_repeating_what_is_done(filed: Session) -> None:
+    model = answering()
+    made: list[Step] = []
+
+    def killed(step: Step) -> None:
+        made.append(step)
+        if [step.state for step in made].count("done") == 3:
+            raise Killed
+
+    with pytest.raises(Killed):
+        await experiment(filed, "HEAD", ARMS, runs=3, model=model, watch=killed, concurrency=1)
+    with reopened(filed) as session:
+        (found,) = experiments_in(session)
+        assert (len(found.runs), found.winner) == (3, None)
+        assert found.reason == "not enough data: 3 of 6 runs are done"
+
+        result = await Experiment.open(session, found.id[:8], model=model).run()
+
+    assert len(model.requests) == 6
+    assert len(result.runs) == 6
+    assert all(run in result.runs for run in found.runs)
+
+
+@pytest.mark.parametrize("state", ["started", "scoring"])
+async def test_a_run_that_was_killed_is_made_again_and_one_that_had_answered_is_only_scored(
+    filed: Session, state: str
+) -> None:
+    model = answering()
+
+    def killed(step: Step) -> None:
+        if step.state == state:
+            raise Killed
+
+    with pytest.raises(Killed):
+        await experiment(filed, "HEAD", ARMS, runs=1, scorers=[exact("42")], model=model, watch=killed, concurrency=1)
+    asked = len(model.requests)
+
+    with reopened(filed) as session:
+        result = await Experiment.open(session, "ab-1", model=model).run()
+        archived = [info.name for info in session.branches if info.archived]
+
+    assert asked == (0 if state == "started" else 1)
+    assert len(model.requests) == 2
+    assert len(archived) == (1 if state == "started" else 0)
+    assert [run.scores["exact"] for run in result.runs] == [1.0, 0.0]
+
+
+async def test_cancelling_it_aborts_what_is_under_way_and_it_can_go_on(session: Session) -> None:
+    slow = ScriptedModel([["So", Delay(30)]] * 2)
+    going = asyncio.create_task(experiment(session, "HEAD", ARMS, runs=1, model=slow))
+    async with asyncio.timeout(10):
+        while len(slow.requests) < 2:
+            await asyncio.sleep(0.01)
+
+    going.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.wait_for(going, 10)
+    result = await Experiment.open(session, "ab-1", model=answering()).run()
+
+    assert session.branch("ab-1/short-1").path()[-1].body.message["stopReason"] == "aborted"
+    assert sorted(run.branch for run in result.runs) == ["ab-1/long-1.2", "ab-1/short-1.2"]
+
+
+async def test_an_experiment_is_found_by_its_name_or_its_id(session: Session) -> None:
+    first = await experiment(session, "HEAD", ARMS, runs=1, model=answering())
+    second = await experiment(session, "HEAD", ARMS, runs=1, model=answering(), name="again")
+
+    assert [found.name for found in experiments_in(session)] == ["ab-1", "again"]
+    for id in (second.id, second.id[:8], "again"):
+        assert Experiment.open(session, id, model=answering()).id == second.id
+    with pytest.raises(NotFound, match="there are ab-1, again"):
+        Experiment.open(session, first.id[:3], model=answering())
+
+
+async def test_a_function_that_scores_has_to_be_given_again(session: Session) -> None:
+    def length(candidate: Candidate) -> int:
+        return len(candidate.text)
+
+    await experiment(session, "HEAD", ARMS, runs=1, scorers=[scored_by(length)], model=answering())
+
+    with pytest.raises(InvalidOperation, match="'length' is a function"):
+        Experiment.open(session, "ab-1", model=answering())
+    assert Experiment.open(session, "ab-1", model=answering(), scorers=[scored_by(length)]).name == "ab-1"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        None,
+        7,
+        {"kind": "plan"},
+        {"kind": "plan", "experiment": "x", "name": "x", "at": None, "arms": [], "runs": 10**18, "metric": "cost"},
+        {"kind": "run", "made": {"experiment": "x"}},
+        {"kind": "???"},
+    ],
+)
+async def test_records_that_are_not_what_they_should_be_are_passed_over(session: Session, data: Any) -> None:
+    await experiment(session, "HEAD", ARMS, runs=1, model=answering())
+    session.append(Custom(custom_type="sessiontree.experiment", data=data))
+    session.append(st.AgentAction(action="spawn", agent="x", data={"experiment": data}))
+
+    assert [found.name for found in experiments_in(session)] == ["ab-1"]
+
+
+async def test_figures_beyond_all_measure_are_none(session: Session) -> None:
+    result = await experiment(session, "HEAD", ARMS, runs=2, model=answering())
+    record = next(entry for entry in session.branch("ab-1").path()[::-1] if entry.custom_type is not None)
+    assert isinstance(record.body, Custom)
+    data = {**record.body.data, "cost": 1e308}
+    session.append(Custom(custom_type="sessiontree.experiment", data=data), branch="ab-1")
+
+    (found,) = experiments_in(session)
+
+    assert found.winner is None
+    assert "have no recorded cost" in found.reason
+    assert result.winner is None
+
+
+# Scores
+
+
+async def test_scores_decide_where_they_are_the_metric(session: Session) -> None:
+    result = await experiment(
+        session, "HEAD", ARMS, runs=5, scorers=[exact("42"), matches("42")], metric="exact", model=answering()
+    )
+
+    assert (result.winner, result.better) == ("short", "higher")
+    assert result.reason == "highest exact: 1 more than long"
+    share = result.arms[0].metrics["exact"]
+    assert (share.n, share.mean, share.high) == (5, 1.0, 1.0)
+    assert share.low == pytest.approx(0.5655, abs=1e-4)
+    assert [arm.metrics["matches"].mean for arm in result.arms] == [1.0, 1.0]
+
+
+async def test_what_the_judge_costs_is_counted_apart(session: Session) -> None:
+    judge = ScriptedModel([["GRADE: 4", Used({"input": 100, "cost": 0.5})]] * 4)
+
+    result = await experiment(
+        session, "HEAD", ARMS, runs=2, scorers=[judged_by(judge)], metric="judge", model=answering()
+    )
+
+    assert (result.judging_cost, result.judging_tokens) == (2.0, 400)
+    assert max(run.cost for run in result.runs) < 0.1
+    stats = st.compare(session, [run.branch for run in result.runs[:2]]).branches
+    assert max(each.cost for each in stats) < 0.1
+    assert sum(entry.type == "usage" for entry in session.tree) == 4
+    assert all(run.scores == {"judge": 4.0} for run in result.runs)
+
+
+async def test_the_judge_is_not_told_whose_answer_it_is(session: Session) -> None:
+    judge = ScriptedModel(["GRADE: 4"] * 4)
+
+    await experiment(session, "HEAD", ARMS, runs=2, scorers=[judged_by(judge)], model=answering())
+
+    for request in judge.requests:
+        assert len(request.messages) == 1
+        told = request.system + prompted(request)
+        assert not any(word in told for word in ("short", "long", "ab-1", "arm"))
+
+
+async def test_a_run_without_a_score_means_no_winner_until_it_is_scored(session: Session) -> None:
+    info = ModelInfo(provider="scripted", model="judge")
+    judge = ScriptedModel([*["GRADE: 5"] * 9, "Hm.", "Hm.", "GRADE: 5"], info=info)
+
+    first = await experiment(
+        session, "HEAD", ARMS, runs=5, scorers=[judged_by(judge)], metric="judge", model=answering(), concurrency=1
+    )
+    again = await Experiment.open(session, "ab-1", model=answering(), model_of=lambda name: judge).run()
+
+    assert "have no value of judge" in first.reason
+    assert next(run for run in first.runs if run.scores["judge"] is None).notes["judge"].endswith("told")
+    assert again.reason in (
+        "not enough data: short and long have the same judge",
+        "not enough data: long and short have the same judge",
+    )
+    assert len(judge.requests) == 12
+    assert again.judging_tokens > first.judging_tokens
+
+
+# Budgets
+
+
+async def test_a_budget_ends_it_and_a_larger_one_goes_on(session: Session) -> None:
+    model = answering()
+
+    first = await experiment(session, "HEAD", ARMS, runs=3, model=model, budget=Budget(tokens=35), concurrency=1)
+    more = await Experiment.open(session, "ab-1", model=model, budget=Budget(tokens=50), concurrency=1).run()
+    rest = await Experiment.open(session, "ab-1", model=model).run()
+
+    assert len(first.runs) == 4
+    assert first.reason == "not enough data: 4 of 6 runs are done: the budget is used up, tokens 40 of 35"
+    assert len(more.runs) == 5
+    assert len(rest.runs) == len(model.requests) == 6
+
+
+async def test_a_budget_is_overspent_by_the_calls_under_way_at_most(session: Session) -> None:
+    @st.tool
+    def look() -> str:
+        """Look."""
+        return "seen"
+
+    number = itertools.count()
+
+    def answer(request: Request) -> list[Any]:
+        return [ToolCall(f"c{next(number)}", "look", {}), Used({"input": 10})]
+
+    model = ScriptedModel([answer] * 100)
+
+    result = await experiment(
+        session, "HEAD", ARMS, runs=2, model=model, tools=[look], budget=Budget(tokens=60), concurrency=2
+    )
+
+    assert 6 <= len(model.requests) <= 7
+    assert result.runs == ()
+    assert "the budget is used up" in result.reason
+
+
+async def test_a_judge_is_not_paid_beyond_the_budget(session: Session) -> None:
+    judge = ScriptedModel([["GRADE: 4", Used({"input": 100})]] * 4)
+
+    result = await experiment(
+        session,
+        "HEAD",
+        ARMS,
+        runs=2,
+        scorers=[judged_by(judge)],
+        model=answering(),
+        budget=Budget(tokens=105),
+        concurrency=1,
+    )
+
+    assert len(judge.requests) == 1
+    assert len(result.runs) == 1
+
+
+# Watching and promoting
+
+
+async def test_those_who_watch_see_every_run_begin_and_end(session: Session) -> None:
+    steps: list[Step] = []
+
+    await experiment(session, "HEAD", ARMS, runs=2, model=answering(), watch=steps.append)
+
+    assert sorted({step.branch for step in steps}) == ["ab-1/long-1", "ab-1/long-2", "ab-1/short-1", "ab-1/short-2"]
+    for branch in {step.branch for step in steps}:
+        assert [step.state for step in steps if step.branch == branch] == ["started", "scoring", "done"]
+    assert steps[-1].done == steps[-1].planned == 4
+    assert all((step.run is not None) == (step.state == "done") for step in steps)
+
+
+async def test_handlers_know_on_whose_branch_they_are(session: Session) -> None:
+    hooks, seen = Hooks(), set[str]()
+    hooks.on("before_message", lambda event, context: seen.add(context.branch.name))
+
+    await experiment(session, "HEAD", ARMS, runs=1, model=answering(), hooks=hooks)
+
+    assert seen == {"ab-1/short-1", "ab-1/long-1"}
+
+
+async def test_the_best_run_is_promoted(session: Session) -> None:
+    result = await experiment(session, "HEAD", ARMS, runs=5, model=answering(one=0.01, length=0.05))
+    assert result.best is not None
+
+    await promote(session.branch(result.best), session.head, hooks=Hooks(), summary="The others cost more.")
+
+    assert said(session.head)[-1] == "assistant: 42"
+    assert "The others cost more." in str(session.head.context().to_llm()[-1])
+    assert all(session.branch(run.branch).info.archived for run in result.runs)
+
+
+async def test_the_wire_form_has_everything(session: Session) -> None:
+    result = await experiment(session, "HEAD", ARMS, runs=1, scorers=[exact("42")], model=answering())
+
+    wire = result_to_wire(result)
+
+    assert set(wire) >= {
+        "id",
+        "name",
+        "sessionId",
+        "at",
+        "metric",
+        "better",
+        "planned",
+        "arms",
+        "runs",
+        "winner",
+        "best",
+    }
+    assert wire["judgingCost"] == 0
+    assert set(wire["arms"][0]) == {"arm", "n", "failed", "metrics"}
+    assert set(wire["arms"][0]["metrics"]["exact"]) == {"n", "mean", "low", "high", "deviation"}
+
+
+# Honesty
+
+
+@pytest.mark.parametrize("length", [0.01, 0.03])
+async def test_by_noisy_costs_equal_arms_seldom_win_and_different_ones_do(length: float) -> None:
+    chance = random.Random(7)
+    named = 0
+    for _ in range(40):
+        session = st.memory()
+
+        def answer(request: Request) -> list[Any]:
+            cost = length if "length" in prompted(request) else 0.01
+            return ["42", Used({"input": 1, "cost": chance.gauss(cost, 0.002)})]
+
+        result = await experiment(session, "root", ARMS, runs=5, model=ScriptedModel([answer] * 10), concurrency=1)
+        named += result.winner is not None
+
+    assert named <= 5 if length == 0.01 else named >= 38  # one in twenty, and the luck of so few trials
