@@ -10,16 +10,17 @@ import asyncio
 import errno
 import socket
 from collections.abc import Callable
-from typing import Any
 
 import h11
 import msgspec
 import uvicorn
+from fastapi import FastAPI
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from sessiontree.errors import InvalidOperation
 from sessiontree.web.guard import Limits
 from sessiontree.web.refusals import Refused
+from sessiontree.web.serving import Serving
 
 CLOSING_SECONDS = 5
 """How long requests under way have to come to their end when the server closes."""
@@ -47,9 +48,14 @@ def bound(host: str, port: int) -> socket.socket:
 
 
 class Server(uvicorn.Server):
-    """A server that says when it is ready."""
+    """A server that says when it is ready, and when it begins to close."""
 
-    def __init__(self, app: Any, limits: Limits, ready: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        app: FastAPI,
+        limits: Limits,
+        ready: Callable[[], None] = lambda: None,
+    ) -> None:
         protocol = type("Protocol", (_Protocol,), {"header_seconds": limits.header_seconds})
         super().__init__(
             uvicorn.Config(
@@ -68,10 +74,15 @@ class Server(uvicorn.Server):
             )
         )
         self._ready = ready
+        self._serving: Serving = app.state.serving
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets=sockets)
         self._ready()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._serving.leave_off()
+        await super().shutdown(sockets=sockets)
 
 
 class _Protocol(H11Protocol):

@@ -152,8 +152,18 @@ class Opened:
             self._problems = now, self.session.problems
         return self._problems[1]
 
-    def renew(self, session: Session) -> None:
-        """Have another object for the same file, since another one was put in its place."""
+    def refresh(self) -> None:
+        """Take in what others wrote. A file that was replaced is opened anew; one that is gone raises `NotFound`."""
+        try:
+            if self.session.refresh():
+                self.feed.wake()
+        except (Conflict, NotFound) as error:
+            try:
+                self._renew(catalog.open(self.file))
+            except StoreError:
+                raise NotFound("session file", self.file) from error
+
+    def _renew(self, session: Session) -> None:
         self.session = session
         self._outlines.clear()
         self._depths.clear()
@@ -203,6 +213,11 @@ class OpenSessions:
             raise no_session(id)
         return opened
 
+    def hold_again(self, opened: Opened) -> None:
+        """Hold a session that is held already, for something that takes longer."""
+        with self._lock:
+            opened.holders += 1
+
     def let_go(self, opened: Opened) -> None:
         with self._lock:
             opened.holders -= 1
@@ -240,18 +255,13 @@ class OpenSessions:
         return opened
 
     def _refresh(self, opened: Opened) -> None:
-        """Take in what others wrote; a file that was replaced is opened anew."""
         try:
-            if opened.session.refresh():
-                opened.feed.wake()
-        except (Conflict, NotFound) as error:
-            try:
-                opened.renew(catalog.open(opened.file))
-            except (NotFound, StoreError):
-                with self._lock:
-                    opened.holders -= 1
-                    self._open.pop(opened.file, None)
-                raise NotFound("session file", opened.file) from error
+            opened.refresh()
+        except NotFound:
+            with self._lock:
+                opened.holders -= 1
+                self._open.pop(opened.file, None)
+            raise
 
     # Closing
 

@@ -72,11 +72,15 @@ class Serving:
         for opened in self.sessions.idle():
             await self.runs.leave(opened)
 
-    async def close(self) -> None:
-        """Give up what runs, and let go of everything."""
+    def leave_off(self) -> None:
+        """Take nothing new on, and send those who listen away."""
         self.closing = True
         for opened in self.sessions.open_now():
             opened.feed.wake()
+
+    async def close(self) -> None:
+        """Give up what runs, and let go of everything."""
+        self.leave_off()
         await self.runs.close()
         for opened in self.sessions.idle(everything=True):
             await self.runs.leave(opened)

@@ -92,6 +92,10 @@ class Tokens:
                 found = token
         return found
 
+    def has(self, token: Token) -> bool:
+        """Whether a token is still known."""
+        return token in self._own or token in self.kept()
+
     def kept(self) -> tuple[Token, ...]:
         """Those in the file, as it is now. Raises `StoreError` where it does not tell."""
         with self._lock:

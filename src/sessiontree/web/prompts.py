@@ -1,0 +1,56 @@
+"""Routes to agents: saying something to one, steering it, giving it up. What it does, the session's events tell."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import Annotated
+
+from fastapi import APIRouter, Depends
+
+from sessiontree.web import wire
+from sessiontree.web.moving import working
+from sessiontree.web.refusals import Refused
+from sessiontree.web.schema import told
+from sessiontree.web.serving import Json, Running, Said
+
+router = APIRouter(prefix="/api/sessions/{id}")
+
+
+@router.post("/prompt", **told(wire.Started, status=202, takes=wire.Prompt))
+async def prompt(call: Running, id: str, said: Annotated[wire.Prompt, Depends(Said(wire.Prompt))]) -> Json:
+    """Say something to the model, which answers on the branch. What happens is told by the session's events."""
+    if not said.text.strip() and not said.images:
+        raise Refused(422, "there is nothing to say")
+    for image in said.images:
+        if image.get("type") != "image" or not all(isinstance(image.get(key), str) for key in ("data", "mimeType")):
+            raise Refused(422, "an image is {type: 'image', data, mimeType}")
+    serving = call.serving
+    async with working(call, id) as opened:
+        await asyncio.to_thread(serving.sessions.hold_again, opened)
+        ended = partial(serving.sessions.let_go, opened)
+        work = serving.runs.prompt(opened, said.branch, said.text, said.images, said.model, ended)
+        try:
+            run, branch = await serving.workshop.do(work)
+        except BaseException:
+            ended()
+            raise
+        return Json(wire.Started(run=run, branch=branch), 202)
+
+
+@router.post("/steer", **told(wire.Told, takes=wire.Steering))
+async def steer(call: Running, id: str, said: Annotated[wire.Steering, Depends(Said(wire.Steering))]) -> Json:
+    """Say something to an agent at work, as soon as the tool calls of its turn are done."""
+    async with working(call, id) as opened:
+        work = call.serving.runs.steer(opened, said.branch, said.text)
+        return Json(wire.Told(branch=await call.serving.workshop.do(work)))
+
+
+@router.post("/abort", **told(wire.Told, takes=wire.Aborting, empty=True))
+async def abort(
+    call: Running, id: str, said: Annotated[wire.Aborting, Depends(Said(wire.Aborting, empty=True))]
+) -> Json:
+    """Give up a run. What had arrived is written down."""
+    async with working(call, id) as opened:
+        work = call.serving.runs.abort(opened, said.branch)
+        return Json(wire.Told(branch=await call.serving.workshop.do(work)))
