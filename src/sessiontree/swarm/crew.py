@@ -18,12 +18,13 @@ from sessiontree.errors import InvalidOperation, SessionTreeError
 from sessiontree.hooks.bus import Hooks
 from sessiontree.ops.merge import merge
 from sessiontree.session import Branch
+from sessiontree.swarm.account import Account, AgentAccount
 from sessiontree.swarm.budget import Budget
 from sessiontree.swarm.events import BranchEvent, Event
 from sessiontree.swarm.executor import CarryOut, Executor, Work
 from sessiontree.swarm.facts import Cancel, Expected, Join, Spawn
 from sessiontree.swarm.gate import Bell, Gate, free
-from sessiontree.swarm.record import Account, AgentAccount, Record, in_thread
+from sessiontree.swarm.record import Record, in_thread
 from sessiontree.swarm.status import AgentSpec
 
 SETTLE = 0.2
@@ -120,10 +121,6 @@ class Crew:
         return self._account.wanted
 
     @property
-    def max_agents(self) -> int | None:
-        return self._account.created.max_agents
-
-    @property
     def specs(self) -> Sequence[AgentSpec]:
         """What was said of single agents."""
         return self._account.created.specs
@@ -134,9 +131,10 @@ class Crew:
         return self._account.created.parts
 
     @property
-    def branches(self) -> Sequence[str]:
-        """Branches that were made for agents to work on."""
-        return self._account.branches
+    def branches(self) -> Sequence[tuple[str, str | None]]:
+        """Branches that were made for agents to work on, each with what was said of it."""
+        begun = self._record.session.heads.info
+        return [(name, begun[name].description if name in begun else None) for name in self._account.branches]
 
     @property
     def busy(self) -> bool:

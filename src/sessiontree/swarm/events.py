@@ -13,7 +13,7 @@ import os
 import tempfile
 import threading
 import time
-from collections.abc import AsyncGenerator, Collection, Iterator
+from collections.abc import AsyncGenerator, Callable, Collection
 from typing import Any, Literal, TypeAlias
 
 import msgspec
@@ -27,6 +27,7 @@ from sessiontree.home import home
 from sessiontree.store.files import discard, make_private_directory, read_all, reason_of, shut
 from sessiontree.swarm.budget import Kind, Level
 
+SUFFIX = ".events.jsonl"
 STEP = 256
 """The place of every so manieth event is remembered, so that reading from a number need not begin at the start."""
 POLL = 0.05
@@ -151,7 +152,7 @@ _decoder = msgspec.json.Decoder[Any](AnyEvent)
 def spool_path(swarm: str) -> str:
     """Where the spool of a swarm is kept."""
     name = "".join(letter for letter in swarm if letter.isalnum() or letter in "-_")[:100]
-    return os.path.join(home(), "swarms", f"{name or 'unnamed'}.events.jsonl")
+    return os.path.join(home(), "swarms", f"{name or 'unnamed'}{SUFFIX}")
 
 
 class EventLog:
@@ -167,7 +168,7 @@ class EventLog:
         """Some numbers, each with where the event behind it begins."""
         self.temporary = path is None
         if path is None:
-            self._fd, self.path = tempfile.mkstemp(prefix="sessiontree-", suffix=".events.jsonl")
+            self._fd, self.path = tempfile.mkstemp(prefix="sessiontree-", suffix=SUFFIX)
         else:
             self.path = os.fspath(path)
 
@@ -347,25 +348,26 @@ GATHER = 0.05
 class Deltas:
     """What an agent's model says, joined before it is written: a provider sends a word at a time."""
 
-    def __init__(self, now: Any = time.monotonic) -> None:
-        self._now = now
+    def __init__(self, emit: Callable[[Event], None]) -> None:
+        self._emit = emit
         self._kind: Delta = "text"
         self._pieces: list[str] = []
-        self._since = 0.0
+        self._timer: asyncio.TimerHandle | None = None
 
-    def take(self, kind: Delta, text: str) -> Iterator[Event]:
-        """Add to it; gives what is due."""
+    def take(self, kind: Delta, text: str) -> None:
         if kind != self._kind:
-            yield from self.flush()
-        if not self._pieces:
-            self._since = self._now()
+            self.flush()
         self._kind = kind
         self._pieces.append(text)
-        if self._now() - self._since >= GATHER:
-            yield from self.flush()
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(GATHER, self.flush)
 
-    def flush(self) -> Iterator[Event]:
+    def flush(self) -> None:
+        """Write what was gathered."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         if self._pieces:
             joined = "".join(self._pieces)
             self._pieces = []
-            yield TextDelta(delta=joined) if self._kind == "text" else Thinking(delta=joined)
+            self._emit(TextDelta(delta=joined) if self._kind == "text" else Thinking(delta=joined))

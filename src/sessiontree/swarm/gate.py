@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from sessiontree.swarm.budget import Budget, Spending
+from sessiontree.swarm.account import Account, AgentAccount
+from sessiontree.swarm.budget import Budget, Spending, Use
 from sessiontree.swarm.events import BudgetEvent, Event, SwarmEvent
 from sessiontree.swarm.facts import Paused, Reached
-from sessiontree.swarm.record import Account, AgentAccount, Record
+from sessiontree.swarm.record import Record
 
 
 class Bell:
@@ -50,7 +51,7 @@ class Gate:
     async def note(self, agent: str | None = None) -> Account:
         """Write down which levels of budgets were reached, and pause the swarm when its budget is used up."""
         account = await self._record.look()
-        if not self._due(account, agent):
+        if not self._due(account, agent) and self._used_up(account) is None:
             return account
         async with self._noting:
             for fact in self._due(account := self._record.account, agent):
@@ -61,10 +62,16 @@ class Gate:
                 self._emit(event)
             self._bell.ring()
             account = self._record.account
-            use = account.budget and account.budget.exhausted(account.spending(self._now()))
-            if use is not None and account.status == "running":
+            use = self._used_up(account)
+            if use is not None:
                 await self.pause(f"the budget is used up: {use}")
             return self._record.account
+
+    def _used_up(self, account: Account) -> Use | None:
+        """The limit for which a running swarm has to pause."""
+        if account.budget is None or account.status != "running":
+            return None
+        return account.budget.exhausted(account.spending(self._now()))
 
     async def pause(self, reason: str | None) -> None:
         await self._record.tell(Paused(swarm=self._record.id, reason=reason), self._record.account.created.branch)

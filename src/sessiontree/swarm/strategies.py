@@ -26,6 +26,11 @@ MOST_PARTS = 64
 REDUCER = "reducer"
 """The name of the agent that puts parts together."""
 
+APPROACH = """\
+{task}
+
+The approach to take: {approach}"""
+
 PLAN = """\
 Split the following task into {count} parts that can be done independently of each other, by agents that see only \
 their own part. Answer with one line for each part and nothing else; each line has to say all that its agent needs to \
@@ -64,12 +69,14 @@ async def parallel(crew: Crew) -> str:
 
     async def one(number: int) -> AgentResult:
         spec, made = _spec(crew, number), crew.branches
+        branch, approach = made[number - 1] if number <= len(made) and spec.branch is None else (spec.branch, None)
+        task = spec.task or crew.task
         return await crew.run(
-            spec.task or crew.task,
+            task if approach is None else APPROACH.format(task=task, approach=approach),
             name=spec.name or f"worker-{number}",
             model=spec.model,
             budget=spec.budget,
-            branch=spec.branch or (made[number - 1] if number <= len(made) else None),
+            branch=branch,
         )
 
     results = [result for result in await crew.each(one) if result.ok]

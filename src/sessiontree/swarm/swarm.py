@@ -23,6 +23,7 @@ from sessiontree.hooks.bus import Hooks
 from sessiontree.hooks.events import Notice
 from sessiontree.model.base import Model
 from sessiontree.session import Place, Session, compare
+from sessiontree.swarm.account import Account, Accounts
 from sessiontree.swarm.budget import Budget
 from sessiontree.swarm.crew import Crew
 from sessiontree.swarm.events import BranchEvent, ErrorEvent, Event, EventLog, SwarmEvent, spool_path
@@ -41,7 +42,8 @@ from sessiontree.swarm.facts import (
     Switched,
 )
 from sessiontree.swarm.gate import Bell, Gate
-from sessiontree.swarm.record import Account, Ledger, Record, in_thread
+from sessiontree.swarm.hold import Hold, hold_path
+from sessiontree.swarm.record import Record, in_thread
 from sessiontree.swarm.status import AgentSpec, SwarmStatus
 from sessiontree.swarm.strategies import STRATEGIES, Strategy, strategy_of
 from sessiontree.swarm.worker import Outfit, Worker
@@ -89,8 +91,6 @@ class Swarm:
         specs = () if isinstance(agents, int) else tuple(agents)
         count = agents if isinstance(agents, int) else len(specs)
         _check_count(count, max_agents)
-        if not isinstance(strategy, str) and strategy.__name__ in STRATEGIES:
-            raise InvalidOperation(f"a strategy of your own cannot be called {strategy.__name__!r}")
         for limits in (budget, agent_budget, *(spec.budget for spec in specs)):
             if limits is not None:
                 limits.check()
@@ -102,7 +102,7 @@ class Swarm:
             swarm=session.new_id(),
             name=name,
             task=task,
-            strategy=strategy if isinstance(strategy, str) else strategy.__name__,
+            strategy=strategy if isinstance(strategy, str) else getattr(strategy, "__name__", type(strategy).__name__),
             branch=name,
             agents=count,
             max_agents=max_agents,
@@ -144,6 +144,7 @@ class Swarm:
         self._worker = Worker(self._record, self._gate, outfit, self._emit)
         self._crew: Crew | None = None
         self._task: asyncio.Task[None] | None = None
+        self._hold = Hold(None if session.file is None else hold_path(id))
         self._log: EventLog | None = None
 
     @classmethod
@@ -174,7 +175,7 @@ class Swarm:
 
         What belongs to the program is given again: models, tools, hooks, and a strategy of one's own.
         """
-        accounts = Ledger(session).read().accounts
+        accounts = Accounts(session).read().swarms
         named = [key for key, account in accounts.items() if account.created.branch == id]
         if id not in accounts and not named:
             raise NotFound("swarm", id, f"there are {', '.join(accounts)}" if accounts else "there are none")
@@ -208,6 +209,11 @@ class Swarm:
     def running(self) -> bool:
         """Whether this process works on it."""
         return self._task is not None and not self._task.done()
+
+    @property
+    def held(self) -> bool:
+        """Whether any process works on it."""
+        return self.running or self._hold.taken
 
     def status(self) -> SwarmStatus:
         """How far it has come, as the session tells."""
@@ -261,7 +267,13 @@ class Swarm:
             raise InvalidOperation(f"swarm {self.name} is {account.status}: it cannot be started")
         if self._strategy is None:
             raise InvalidOperation(f"the strategy {account.created.strategy!r} of swarm {self.name} has to be given")
-        await self._say(Started(swarm=self.id), SwarmEvent(status="running"))
+        if not self._hold.take():
+            raise InvalidOperation(f"another process works on swarm {self.name}")
+        try:
+            await self._say(Started(swarm=self.id), SwarmEvent(status="running"))
+        except BaseException:
+            self._hold.let_go()
+            raise
         self._crew = Crew(
             self._record,
             self._gate,
@@ -272,7 +284,11 @@ class Swarm:
             self._outfit.hooks,
         )
         self._task = asyncio.create_task(self._work(self._strategy, self._crew))
-        self._task.add_done_callback(lambda _: self._bell.ring())
+        self._task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._hold.let_go()
+        self._bell.ring()
 
     async def wait(self) -> SwarmStatus:
         """Wait until it has come to its end, or is paused and the calls under way are over."""
@@ -366,14 +382,14 @@ class Swarm:
         await self._gate.pause(reason)
 
     async def resume(self, *, budget: Budget | None = None, agent_budget: Budget | None = None) -> None:
-        """Go on after a pause, with larger budgets if they are given."""
+        """Go on after a pause, with larger budgets if they are given. Where nobody works on it, this process does."""
         for limits in (budget, agent_budget):
             if limits is not None:
                 limits.check()
         self._check(await self._record.look(), "paused")
         fact = Resumed(swarm=self.id, budget=budget, agent_budget=agent_budget)
         await self._say(fact, SwarmEvent(status="running"))
-        if not self.running:
+        if not self.held:
             await self.start()
 
     async def scale(self, agents: int) -> None:
@@ -408,6 +424,7 @@ class Swarm:
         await in_thread(self._hide_branches)
         if self._draft.streaming:
             self.events.delete()
+        self._hold.delete()
 
     def _hide_branches(self) -> None:
         session, account = self.session, self._account
@@ -426,11 +443,12 @@ class Swarm:
             raise InvalidOperation(f"swarm {self.name} is {account.status}, not {status}")
 
     async def steer(self, agent: str, text: str) -> None:
-        """Say something to an agent at work, which hears it before its next call of the model."""
+        """Say something to an agent at work here, which hears it as soon as the tool calls of its turn are done."""
         if agent not in self._account.agents:
             raise NotFound("agent", agent, f"there are {', '.join(self._account.agents) or 'none'}")
-        if not await self._worker.steer(agent, text):
+        if not self.running or self._account.agents[agent].ended is not None:
             raise InvalidOperation(f"agent {agent} is not at work here")
+        await self._worker.steer(agent, text)
 
     # Branches
 

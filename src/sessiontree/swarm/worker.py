@@ -20,7 +20,7 @@ from sessiontree.core.entries import BranchSummary, CustomMessage, Message
 from sessiontree.core.messages import role, spent, stopped_abnormally, text, tool_calls
 from sessiontree.errors import InvalidOperation, SessionTreeError
 from sessiontree.hooks.bus import Hooks
-from sessiontree.hooks.events import BeforeCompact, BeforeRequest, MessageDelta, Notice, ToolEnd, ToolStart
+from sessiontree.hooks.events import BeforeCompact, BeforeRequest, MessageDelta, Notice, ToolEnd, ToolStart, ToolUpdate
 from sessiontree.hooks.events import Event as Hooked
 from sessiontree.hooks.events import TurnEnd as HookedTurnEnd
 from sessiontree.hooks.events import TurnStart as HookedTurnStart
@@ -50,7 +50,11 @@ LONGEST_ASKED = 600.0
 """A provider that asks for a longer wait is not waited for."""
 SHOWN = 500
 """How much of a tool's answer an event tells, in characters."""
-MANY_PARTS = 16
+MOST_AGENTS = 64
+"""How many agents a swarm whose agents split their tasks may have."""
+SPLIT = """\
+Have parts of your task done by other agents, at the same time. Each gets the text of its part alone, so say there all \
+that it needs to know. You get their results, and go on from there."""
 
 Emit = Callable[[Event, str | None, str | None], None]
 """Takes an event, and the agent and the branch that it is of."""
@@ -101,12 +105,13 @@ class Worker:
         self._held.add(agent)
         return {"cancel": True}
 
-    async def steer(self, agent: str, words: str) -> bool:
-        """Say something to an agent at work here; says whether it is."""
+    async def steer(self, agent: str, words: str) -> None:
+        """Say something to an agent, now or as soon as it is at work here again."""
         at_work = self._at_work.get(agent)
         if at_work is not None:
             await at_work.steer(words)
-        return at_work is not None
+        else:
+            self._unsaid[agent] = (*self._unsaid.get(agent, ()), words)
 
     async def carry_out(self, work: Work) -> None:
         """Have the agent work until it is done, fails or has to wait. Whatever happens is in the session."""
@@ -187,40 +192,40 @@ class Worker:
         record = self._record
 
         async def split_task(parts: list[str]) -> str:
-            """Have parts of your task done by other agents, at the same time. Each gets its part's text alone, so say in it all that it needs to know. Their results come to you, and you go on from there."""  # noqa: E501
             account = record.account
             wanted = [part for part in map(str.strip, parts) if part]
-            room = (account.created.max_agents or MANY_PARTS) - len(account.agents)
+            room = max(0, MOST_AGENTS - len(account.agents))
             if len(wanted) < 2:
                 raise ToolError("a task is split into two parts or more: otherwise do it yourself")
-            if len(wanted) > min(room, MANY_PARTS):
-                raise ToolError(f"there is room for {max(0, min(room, MANY_PARTS))} more agents: do it in fewer parts")
+            if len(wanted) > room:
+                raise ToolError(f"there is room for {room} more agents: do it in fewer parts, or yourself")
             if account.agents[agent].parts:
                 raise ToolError("the task is split already")
             deed = Split(swarm=record.id, parts=tuple(wanted))
             await record.did(agent, deed, account.agents[agent].spawn.branch)
             return f"The task is split into {len(wanted)} parts. Their results follow."
 
-        return tool(split_task)
+        return tool(split_task, description=SPLIT)
 
     # What happens, as events
 
     def _listener(self, agent: str, branch: str) -> Callable[[Hooked], None]:
-        deltas = Deltas()
         turns = self._record.account.agents[agent].turns
 
         def emit(event: Event) -> None:
             self._emit(event, agent, branch)
 
+        deltas = Deltas(emit)
+
         def heard(event: Hooked) -> None:
             nonlocal turns
             if isinstance(event, MessageDelta):
                 if event.kind != "tool_call":
-                    for due in deltas.take(event.kind, event.text):
-                        emit(due)
+                    deltas.take(event.kind, event.text)
                 return
-            for due in deltas.flush():
-                emit(due)
+            if isinstance(event, ToolUpdate):  # may come from another thread
+                return
+            deltas.flush()
             match event:
                 case HookedTurnStart():
                     emit(TurnStart(number=turns + 1))
