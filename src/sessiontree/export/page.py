@@ -36,7 +36,7 @@ from sessiontree.export.view import View, message_view, view_of, visible
 
 CHUNK = 40
 """Entries that are drawn together."""
-AT_ONCE = 3 * CHUNK
+AT_ONCE = CHUNK
 """Entries of the active path that are elements from the start."""
 
 
