@@ -4,25 +4,21 @@ import { Button, Chip, Cleaned, Component, Empty, Notice, createRef, html } from
 import { clock, day, money, short } from "./figures.js";
 
 const NEAR = 600; // pixels from an end of the window at which more is loaded
-const TITLES = {
-  compaction: "Compaction", branch_summary: "Branch summary", model_change: "Model", thinking_level_change: "Thinking level",
-  branch_point: "Branch", agent_action: "Agent", context_edit: "Context edit", reset_boundary: "Reset", mode_change: "Mode",
-};
+const TITLES = { compaction: "Compaction", branch_summary: "Branch summary", custom_message: "Note" };
 
 /** What an entry looks like: `user`, `assistant`, `tool`, `summary`, `setting` … */
-export const kindOf = ({ type, role, text }) => {
+export const kindOf = ({ type, role }) => {
   if (type === "message") {
     if (role === "user" || role === "assistant") return role;
     return role === "toolResult" || /Execution$/.test(role ?? "") ? "tool" : "custom";
   }
   if (type === "compaction") return "compaction";
-  if (type === "branch_summary") return text?.startsWith("[merge]") ? "merge" : "summary";
+  if (type === "branch_summary") return "summary";
   return type === "custom_message" ? "custom" : "setting";
 };
 
 export const titleOf = (entry) => {
-  if (entry.title) return entry.title;
-  if (entry.type !== "message") return kindOf(entry) === "merge" ? "Merge" : TITLES[entry.type] ?? entry.type;
+  if (entry.type !== "message") return TITLES[entry.type] ?? (entry.text || entry.type);
   return { user: "User", assistant: "Assistant", toolResult: "Tool" }[entry.role] ?? entry.role ?? "Message";
 };
 
@@ -59,11 +55,10 @@ const Body = ({ entry }) => {
     ${entry.error && html`<pre class="block error">${entry.error}</pre>`}`;
 };
 
-export const Entry = ({ entry, heads = [], label, chosen, actions, said }) => html`
+export const Entry = ({ entry, heads = [], label, chosen, actions }) => html`
   <article class="entry ${kindOf(entry)} ${entry.error ? "failed" : ""} ${chosen ? "chosen" : ""}" id=${`e-${entry.id}`} data-entry=${entry.id} tabindex="-1">
     <header>
-      <h3>${titleOf(entry, said)}</h3>
-      ${kindOf(entry) === "setting" && html`<span class="fact">${entry.text}</span>`}
+      <h3>${titleOf(entry)}</h3>
       ${(label ?? entry.label) && html`<${Chip} kind="label">${label ?? entry.label}<//>`}
       ${heads.map((name) => html`<${Chip} kind="branch">${name}<//>`)}
       ${facts(entry).map((fact) => html`<span class="fact">${fact}</span>`)}
@@ -75,7 +70,7 @@ export const Entry = ({ entry, heads = [], label, chosen, actions, said }) => ht
 
 /** What an agent is saying and has not yet written. */
 const Saying = ({ run }) => html`<article class="entry assistant saying" aria-live="off">
-  <header><h3>Assistant</h3><span class="fact">at work</span><span class="pulse" aria-hidden="true"></span></header>
+  <header><h3>Assistant</h3><span class="fact">${run.doing ? `runs ${run.doing}` : "at work"}</span><span class="pulse" aria-hidden="true"></span></header>
   ${run.thinking && !run.text && html`<p class="thinking-now">${run.thinking.slice(-400)}</p>`}
   ${run.text && html`<pre class="plain stream">${run.text}</pre>`}
   ${run.tool && html`<pre class="plain tool-now">${run.tool.slice(-600)}</pre>`}
@@ -153,7 +148,7 @@ export class Conversation extends Component {
         ${session.pages.map((page) => html`<div class="chunk" key=${page.entries[0]?.id}>
           ${page.entries.map((entry) => html`<${Entry} key=${entry.id} entry=${entry} heads=${session.entryHeads.get(entry.id)} label=${session.labelOf(entry.id)} chosen=${entry.id === session.selected} actions=${actions} />`)}
         </div>`)}
-        ${run?.status === "started" && html`<${Saying} run=${run} />`}
+        ${(run?.status === "started" || run?.written) && html`<${Saying} run=${run} />`}
         ${run?.error && html`<${Notice} text=${run.error} kind="wrong" />`}
       </div>
     </div>`;

@@ -5,16 +5,17 @@ import { Component, createRef, html } from "./html.js";
 import { onScheme, palette } from "./palette.js";
 
 const ROW = 30, DOT = 5, TEXT = 14, MARGIN = 28;
-const NARROWEST = 176, WIDEST = 420;
+const NARROWEST = 176, WIDEST = 420, APART = 16; // between lanes: at full scale, and however far away
 const MOST = 2.5;
 const READABLE = 0.55; // from this scale on, entries have words
-const DOTTED = 0.16; // and from this one, dots
+const DOTTED = 0.16; // and from this one, dots; from further away only so many heads are marked
+const MARKED = 400;
 
 export class Graph extends Component {
   canvas = createRef();
   view = { x: MARGIN, y: MARGIN, scale: 1 };
   pointers = new Map();
-  drawnNodes = [];
+  drawn = [];
   placed = false;
 
   componentDidMount() {
@@ -45,21 +46,29 @@ export class Graph extends Component {
     this.frame = undefined;
   }
 
-  // Where things are
+  // Where things are: lanes and rows in the layout, pixels on the screen
 
-  laneWidth() {
-    return Math.min(WIDEST, Math.max(NARROWEST, (this.width - MARGIN) / Math.max(1, this.props.layout.lanes)));
+  /** Pixels between two lanes at a scale. Far away, rows shrink more than lanes, so that branches stay apart. */
+  lane(scale = this.view.scale) {
+    const lanes = Math.max(1, this.props.layout.lanes);
+    const full = Math.min(WIDEST, Math.max(NARROWEST, (this.width - MARGIN) / lanes));
+    return Math.max(full * scale, Math.min(APART, (this.width - 2 * MARGIN) / lanes));
+  }
+
+  row(scale = this.view.scale) {
+    return ROW * scale;
   }
 
   at(node) {
-    return { x: node.chain.lane * this.laneWidth(), y: node.depth * ROW };
+    return { x: this.view.x + node.chain.lane * this.lane(), y: this.view.y + node.depth * this.row() };
   }
 
-  /** The smallest scale: all of the tree is in sight. */
+  /** The scale at which all of the tree is in sight. */
   least() {
     const { lanes, depth } = this.props.layout;
-    const wide = Math.max(1, lanes) * this.laneWidth(), high = Math.max(1, depth) * ROW;
-    return Math.min(0.5, Math.max(0.002, Math.min((this.width - 2 * MARGIN) / wide, (this.height - 2 * MARGIN) / high)));
+    const high = (this.height - 2 * MARGIN) / (Math.max(1, depth) * ROW);
+    const wide = (this.width - 2 * MARGIN) / (Math.max(1, lanes) * this.lane(1));
+    return Math.min(1, Math.max(0.001, lanes * this.lane(high) > this.width ? Math.min(high, wide) : high));
   }
 
   resize() {
@@ -78,48 +87,47 @@ export class Graph extends Component {
     const { layout, leaf } = this.props;
     if (!this.width || !layout.nodes.length) return;
     this.placed = true;
-    const node = layout.nodes[layout.index.get(leaf) ?? layout.nodes.length - 1];
-    const { x, y } = this.at(node);
-    const high = layout.depth * ROW;
-    this.view.scale = 1;
-    this.view.x = x + this.laneWidth() + MARGIN < this.width ? MARGIN : this.width - MARGIN - x - this.laneWidth();
-    this.view.y = high + 2 * MARGIN < this.height ? MARGIN : Math.min(MARGIN, this.height * 0.7 - y);
+    this.view = { scale: 1, x: MARGIN, y: MARGIN };
+    const { x, y } = this.at(layout.nodes[layout.index.get(leaf) ?? layout.nodes.length - 1]);
+    if (x + this.lane() > this.width) this.view.x += this.width - MARGIN - x - this.lane();
+    if (layout.depth * ROW + 2 * MARGIN > this.height) this.view.y += Math.min(0, this.height * 0.7 - y);
     this.ask();
   };
 
   fit = () => {
     const { lanes, depth } = this.props.layout;
-    const scale = Math.min(1, this.least() < 0.5 ? this.least() : 1);
-    const wide = lanes * this.laneWidth() * scale, high = depth * ROW * scale;
-    this.view = { scale, x: Math.max(MARGIN, (this.width - wide) / 2), y: Math.max(MARGIN, (this.height - high) / 2) };
-    if (scale === 1) this.view = { scale, x: MARGIN, y: MARGIN };
+    const scale = this.least();
+    this.view = { scale, x: MARGIN, y: MARGIN };
+    if (scale < READABLE) {
+      this.view.x = Math.max(MARGIN, (this.width - lanes * this.lane()) / 2);
+      this.view.y = Math.max(MARGIN, (this.height - depth * this.row()) / 2);
+    }
     this.ask();
   };
 
   reveal(id) {
     const node = this.props.layout.nodes[this.props.layout.index.get(id) ?? -1];
     if (!node || !this.width) return;
-    const { x, y } = this.at(node), { scale } = this.view;
-    const [left, top] = [x * scale + this.view.x, y * scale + this.view.y];
-    const words = Math.min(this.laneWidth() * scale, this.width * 0.6);
-    if (left < MARGIN) this.view.x += MARGIN - left;
-    else if (left + words > this.width) this.view.x -= left + words - this.width;
-    if (top < 2 * MARGIN) this.view.y += 2 * MARGIN - top;
-    else if (top > this.height - 2 * MARGIN) this.view.y -= top - (this.height - 2 * MARGIN);
+    const { x, y } = this.at(node);
+    const words = Math.min(this.lane(), this.width * 0.6);
+    if (x < MARGIN) this.view.x += MARGIN - x;
+    else if (x + words > this.width) this.view.x -= x + words - this.width;
+    if (y < 2 * MARGIN) this.view.y += 2 * MARGIN - y;
+    else if (y > this.height - 2 * MARGIN) this.view.y -= y - (this.height - 2 * MARGIN);
   }
 
   zoom = (factor, x = this.width / 2, y = this.height / 2) => {
-    const before = this.view.scale;
-    const scale = Math.min(MOST, Math.max(this.least(), before * factor));
-    this.view = { scale, x: x - ((x - this.view.x) * scale) / before, y: y - ((y - this.view.y) * scale) / before };
+    const lane = (x - this.view.x) / this.lane(), row = (y - this.view.y) / this.row();
+    const scale = Math.min(MOST, Math.max(Math.min(0.5, this.least()), this.view.scale * factor));
+    this.view = { scale, x: x - lane * this.lane(scale), y: y - row * this.row(scale) };
     this.ask();
   };
 
   pan(x, y) {
-    const { lanes, depth } = this.props.layout, { scale } = this.view;
+    const { lanes, depth } = this.props.layout;
     const keep = (value, size, window) => Math.min(window - MARGIN, Math.max(MARGIN - size, value));
-    this.view.x = keep(this.view.x + x, lanes * this.laneWidth() * scale, this.width);
-    this.view.y = keep(this.view.y + y, depth * ROW * scale, this.height);
+    this.view.x = keep(this.view.x + x, lanes * this.lane(), this.width);
+    this.view.y = keep(this.view.y + y, depth * this.row(), this.height);
     this.ask();
   }
 
@@ -139,66 +147,58 @@ export class Graph extends Component {
     const { layout, leaf, selected } = this.props;
     const { x, y, scale } = this.view;
     const ratio = devicePixelRatio || 1;
-    const lane = this.laneWidth();
     const shown = new Set(pathTo(layout, selected ?? leaf));
-    const rows = [(-y / scale - ROW) / ROW, ((this.height - y) / scale + ROW) / ROW];
-    const lanes = [(-x / scale) / lane - 1, (this.width - x) / scale / lane];
+    const sight = { top: -y / this.row() - 1, bottom: (this.height - y) / this.row() + 1, left: -x / this.lane() - 1, right: (this.width - x) / this.lane() };
     pen.setTransform(ratio, 0, 0, ratio, 0, 0);
     pen.clearRect(0, 0, this.width, this.height);
-    pen.translate(x, y);
-    pen.scale(scale, scale);
-    const near = layout.chains.filter((chain) => chain.top - 1 <= rows[1] && chain.top + chain.members.length >= rows[0]);
-    this.drawLines(near, rows, lanes, shown, lane);
-    this.drawnNodes = [];
+    const near = layout.chains.filter((chain) => chain.top - 1 <= sight.bottom && chain.top + chain.members.length >= sight.top);
+    this.drawLines(pen, near, sight, shown);
     if (scale >= DOTTED) {
-      for (const chain of near) {
-        if (chain.lane < lanes[0] || chain.lane > lanes[1]) continue;
-        for (const number of between(chain, rows[0], rows[1])) this.drawnNodes.push(layout.nodes[number]);
-      }
+      const beside = near.filter((chain) => chain.lane >= sight.left && chain.lane <= sight.right);
+      this.drawn = beside.flatMap((chain) => between(chain, sight.top, sight.bottom)).map((number) => layout.nodes[number]);
     } else {
-      const kept = [leaf, selected].map((id) => layout.nodes[layout.index.get(id) ?? -1]).filter(Boolean);
-      this.drawnNodes.push(...new Set(kept));
+      const marked = [...this.props.heads.keys(), leaf, selected].slice(-MARKED);
+      this.drawn = [...new Set(marked)].map((id) => layout.nodes[layout.index.get(id) ?? -1]).filter(Boolean);
     }
-    for (const node of this.drawnNodes) this.drawEntry(pen, node, shown.has(node.number), lane);
-    canvas.dataset.drawn = this.drawnNodes.length;
+    for (const node of this.drawn) this.drawEntry(pen, node, shown.has(node.number));
+    canvas.dataset.drawn = this.drawn.length;
     canvas.dataset.scale = scale.toFixed(4);
   }
 
-  drawLines(chains, rows, lanes, shown, lane) {
-    const pen = this.canvas.current.getContext("2d");
-    const { nodes } = this.props.layout;
-    const thin = Math.max(1.5, 1 / this.view.scale);
-    const corner = 9, half = ROW / 2;
+  drawLines(pen, chains, sight, shown) {
+    const { nodes } = this.props.layout, { x: left, y: top, scale } = this.view;
+    const lane = this.lane(), row = this.row();
+    const half = row / 2, corner = Math.min(9 * scale, half, lane / 2);
     const painted = new Set(); // far away, chains that fall on the same pixels are drawn once
     for (const bright of [false, true]) {
       pen.beginPath();
       for (const chain of chains) {
-        const x = chain.lane * lane;
-        const parent = nodes[nodes[chain.first].parent];
-        const top = Math.max(chain.top, rows[0]), end = Math.min(chain.top + chain.members.length - 1, rows[1]);
         if (bright && !shown.has(chain.first)) continue;
-        if (!bright && this.view.scale < DOTTED) {
-          const pixel = `${Math.round(x * this.view.scale)} ${Math.round(top * ROW * this.view.scale)} ${Math.round(end * ROW * this.view.scale)}`;
+        const x = left + chain.lane * lane;
+        const begin = Math.max(chain.top, sight.top), end = Math.min(chain.top + chain.members.length - 1, sight.bottom);
+        if (!bright && scale < DOTTED) {
+          const pixel = `${Math.round(x)} ${Math.round(begin * row)} ${Math.round(end * row)}`;
           if (painted.has(pixel)) continue;
           painted.add(pixel);
         }
-        if (parent && parent.chain.lane <= lanes[1] && chain.lane >= lanes[0]) {
-          const from = parent.chain.lane * lane, y = parent.depth * ROW;
+        const parent = nodes[nodes[chain.first].parent];
+        if (parent && parent.chain.lane <= sight.right && chain.lane >= sight.left) {
+          const from = left + parent.chain.lane * lane, y = top + parent.depth * row;
           pen.moveTo(from, y);
           pen.lineTo(from, y + half - corner);
           pen.quadraticCurveTo(from, y + half, from + corner, y + half);
           pen.lineTo(x - corner, y + half);
           pen.quadraticCurveTo(x, y + half, x, y + half + corner);
-          pen.lineTo(x, y + ROW);
+          pen.lineTo(x, y + row);
         }
-        if (chain.lane < lanes[0] || chain.lane > lanes[1]) continue;
+        if (chain.lane < sight.left || chain.lane > sight.right) continue;
         const last = bright ? Math.min(end, this.lastShown(chain, shown)) : end;
-        if (last > top) {
-          pen.moveTo(x, top * ROW);
-          pen.lineTo(x, last * ROW);
+        if (last >= begin) {
+          pen.moveTo(x, top + begin * row);
+          pen.lineTo(x, Math.max(top + last * row, top + begin * row + 2));
         }
       }
-      pen.lineWidth = bright ? thin * 1.6 : thin;
+      pen.lineWidth = bright ? 2.4 : scale < DOTTED ? 1 : 1.5;
       pen.strokeStyle = bright ? this.colours.accent : this.colours.line;
       pen.stroke();
     }
@@ -215,61 +215,51 @@ export class Graph extends Component {
     return chain.top + low;
   }
 
-  drawEntry(pen, node, onPath, lane) {
+  drawEntry(pen, node, onPath) {
     const { leaf, selected, heads, running } = this.props;
     const { row } = node, { scale } = this.view, c = this.colours;
     const { x, y } = this.at(node);
     const chosen = row.id === selected, here = row.id === leaf;
     const names = heads.get(row.id) ?? [];
-    const big = Math.max(1, 0.5 / scale);
+    const size = Math.min(1.4, Math.max(0.5, scale));
     if (chosen) {
       pen.fillStyle = c.tint;
       pen.beginPath();
-      pen.roundRect(x - 11, y - 12, Math.max(24, scale >= READABLE ? lane - 12 : 24), 24, 8);
+      pen.roundRect(x - 12 * size, y - 12.5 * size, scale >= READABLE ? this.lane() - 10 : 24 * size, 25 * size, 8 * size);
       pen.fill();
     }
-    const radius = (here || chosen ? DOT + 1.5 : names.length ? DOT + 0.5 : DOT) * big;
-    pen.beginPath();
-    pen.arc(x, y, radius, 0, 2 * Math.PI);
-    pen.fillStyle = kindColour(row, c);
-    pen.fill();
-    if (!onPath && !here) {
-      pen.beginPath();
-      pen.arc(x, y, Math.max(0.5, radius - 1.6 * big), 0, 2 * Math.PI);
-      pen.fillStyle = c.panel;
-      pen.fill();
-    }
+    const radius = (here || chosen ? DOT + 1.5 : DOT) * size;
+    disc(pen, x, y, radius, kindColour(row, c));
+    if (!onPath && !here) disc(pen, x, y, Math.max(0.5, radius - 1.6 * size), c.panel);
     if (here || names.some((name) => running.has(name))) {
       pen.beginPath();
-      pen.arc(x, y, radius + 3 * big, 0, 2 * Math.PI);
-      pen.lineWidth = 1.5 * big;
+      pen.arc(x, y, radius + 3 * size, 0, 2 * Math.PI);
+      pen.lineWidth = 1.5;
       pen.strokeStyle = c.green;
       pen.stroke();
     }
-    if (scale >= READABLE) this.drawWords(pen, node, names, onPath, lane);
-    else if (names.length && scale >= DOTTED) this.drawPill(pen, names[0], x + 12 * big, y, c.green, c["green-tint"], Math.min(2.2, 0.8 / scale), lane);
+    if (scale >= READABLE) this.drawWords(pen, node, names, onPath, x, y);
+    else if (names.length && this.lane() > 60) this.drawPill(pen, names[0], x + 10, y, c.green, c["green-tint"], 0.9, this.lane() - 30);
   }
 
-  drawWords(pen, node, names, onPath, lane) {
-    const { row } = node, c = this.colours;
-    const { x, y } = this.at(node);
-    let left = x + TEXT;
-    const end = x + lane - 18;
-    if (row.label) left = this.drawPill(pen, row.label, left, y, c.amber, c["amber-tint"], 1, 110) + 6;
-    const pills = names.map((name) => [name, Math.min(100, this.measure(pen, name, 11)) + 14]);
-    const taken = pills.reduce((sum, [, width]) => sum + width + 4, 0);
-    const room = Math.max(36, end - left - Math.min(taken, (end - left) * 0.6));
+  drawWords(pen, { row }, names, onPath, x, y) {
+    const { scale } = this.view, c = this.colours;
+    let left = x + TEXT * scale;
+    const end = x + this.lane() - 18;
+    if (row.label) left = this.drawPill(pen, row.label, left, y, c.amber, c["amber-tint"], scale, 110) + 6;
+    const taken = names.reduce((sum, name) => sum + Math.min(100 * scale, this.measure(pen, name, 11 * scale)) + 18 * scale, 0);
+    const room = Math.max(36 * scale, end - left - Math.min(taken, (end - left) * 0.6));
     pen.textBaseline = "middle";
     pen.fillStyle = wordsColour(row, c);
-    pen.font = `${row.role === "user" ? 600 : 400} 12.5px ${c.sans}`;
-    pen.globalAlpha = onPath ? 1 : 0.78;
+    pen.font = `${row.role === "user" ? 600 : 400} ${12.5 * scale}px ${c.sans}`;
+    pen.globalAlpha = onPath ? 1 : 0.8;
     const words = cut(pen, plainText(row), room);
     pen.fillText(words, left, y + 0.5);
-    left += pen.measureText(words).width + 8;
+    left += pen.measureText(words).width + 8 * scale;
     pen.globalAlpha = 1;
-    for (const [name] of pills) {
+    for (const name of names) {
       if (left > end - 16) break;
-      left = this.drawPill(pen, name, left, y, c.green, c["green-tint"], 1, Math.max(30, Math.min(100, end - left - 14))) + 4;
+      left = this.drawPill(pen, name, left, y, c.green, c["green-tint"], scale, Math.max(30, Math.min(100, (end - left) / scale - 14))) + 4;
     }
   }
 
@@ -336,14 +326,13 @@ export class Graph extends Component {
 
   /** The entry under the pointer. */
   hit({ offsetX, offsetY }) {
-    const x = (offsetX - this.view.x) / this.view.scale, y = (offsetY - this.view.y) / this.view.scale;
-    const wide = this.view.scale >= READABLE ? this.laneWidth() - 18 : 14 / this.view.scale;
-    const high = Math.max(ROW / 2, 9 / this.view.scale);
+    const wide = this.view.scale >= READABLE ? this.lane() - 18 : 12;
+    const high = Math.max(this.row() / 2, 9);
     let best = null, least = Infinity;
-    for (const node of this.drawnNodes) {
-      const place = this.at(node);
-      const away = Math.abs(y - place.y);
-      if (x >= place.x - 14 / this.view.scale && x <= place.x + wide && away <= high && away < least) [best, least] = [node, away];
+    for (const node of this.drawn) {
+      const { x, y } = this.at(node);
+      const away = Math.abs(offsetY - y);
+      if (offsetX >= x - 14 && offsetX <= x + wide && away <= high && away < least) [best, least] = [node, away];
     }
     return best;
   }
@@ -413,7 +402,14 @@ export class Graph extends Component {
   }
 }
 
-const plainText = (row) => row.text.replace(/^(user|assistant): /, "");
+const disc = (pen, x, y, radius, colour) => {
+  pen.beginPath();
+  pen.arc(x, y, radius, 0, 2 * Math.PI);
+  pen.fillStyle = colour;
+  pen.fill();
+};
+
+const plainText = (row) => row.text || `(${row.role ?? row.type})`;
 
 const cut = (pen, text, room) => {
   if (pen.measureText(text).width <= room) return text;

@@ -105,7 +105,7 @@ class App extends Component {
     if (gate) return html`<${AskToken} wrong=${wrong} given=${(token) => { this.api.token = token; this.enter(); }} />`;
     const at = (names) => (names.includes(route.view) ? "page" : undefined);
     return html`
-      <header class="bar">
+      <header class="topbar">
         <a class="brand" href="#/"><svg viewBox="0 0 24 24" aria-hidden="true"><path d="M7 4v16M7 9c0 5 10 1 10 7" /><circle cx="7" cy="4" r="2.4" /><circle cx="7" cy="20" r="2.4" /><circle cx="17" cy="18" r="2.4" /></svg><span>sessiontree</span></a>
         <nav aria-label="Main"><a href="#/" aria-current=${at(["sessions", "session"])}>Sessions</a><a href="#/swarms" aria-current=${at(["swarms", "swarm"])}>Swarms</a></nav>
         <span class="gap"></span>

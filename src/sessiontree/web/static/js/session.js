@@ -2,9 +2,11 @@
 // It asks the server and listens to it; views read its fields and call its methods. Nothing here draws.
 import { at } from "./api.js";
 import { lay, pathTo } from "./layout.js";
+import { join } from "./rows.js";
 import { Stream } from "./stream.js";
 
 const TREE_PAGE = 1000, PATH_PAGE = 60;
+const SETTLE = 40, INFO = 1500; // milliseconds: until events are worked out together, and between looks at the figures
 const MOST_PAGES = 5; // of the path, kept at once: what is further away is loaded again when one comes back
 
 export class Session {
@@ -27,6 +29,9 @@ export class Session {
     this.connection = "waiting";
     this.runs = new Map();
     this.early = [];
+    this.fresh = []; // entries that have come in and are not yet among the rows
+    this.hidden = new Map(); // those that the filter hides, with the shown entry they hang on
+    this.stale = {};
   }
 
   async open() {
@@ -43,9 +48,9 @@ export class Session {
       },
     });
     try {
-      await Promise.all([this.loadInfo(), this.loadBranches()]);
-      await Promise.all([this.loadTree(), this.loadPath()]);
+      await this.loadInfo();
       this.error = null;
+      await this.loadRest();
     } catch (error) {
       this.error = error.message;
     }
@@ -95,9 +100,15 @@ export class Session {
   }
 
   async loadInfo() {
+    this.lookedAt = performance.now();
     this.info = await this.api.get(this.base);
     this.current = this.info.branch;
+    if (!this.heads.size) this.setHeads({ [this.current]: this.info.leaf });
     for (const branch of this.info.running ?? []) if (!this.runs.has(branch)) this.runs.set(branch, started());
+  }
+
+  loadRest() {
+    return Promise.all([this.loadBranches(), this.loadTree(), this.loadPath()]);
   }
 
   async loadBranches() {
@@ -120,6 +131,7 @@ export class Session {
   async loadTree() {
     const asked = (this.asked = {});
     const rows = [];
+    this.hidden = new Map();
     for await (const page of this.api.pages(`${this.base}/tree`, { filter: this.filter, limit: TREE_PAGE })) {
       if (this.asked !== asked) return;
       rows.push(...page.entries);
@@ -225,69 +237,67 @@ export class Session {
     if (type === "entry") this.hearEntry(data.entry);
     else if (type === "head") this.hearHead(data);
     else if (type === "delta") this.hearDelta(data);
+    else if (type === "tool") this.hearTool(data);
     else if (type === "run") this.hearRun(data);
-    this.later_();
+    this.soon ??= setTimeout(() => this.settle(), SETTLE);
   }
 
   hearEntry(row) {
-    const known = this.layout.index.get(row.id);
-    if (known !== undefined) this.rows[known] = { ...this.rows[known], ...row, parent: this.rows[known].parent };
-    else if (row.shown?.includes(this.filter) ?? true) this.fresh = [...(this.fresh ?? []), row];
-    if (row.type === "branch_point" || row.type === "session_info" || row.type === "label") this.stale = true;
+    this.fresh.push(row);
+    if (row.type === "label") this.stale.tree = true;
+    if (row.type === "session_info") this.stale.info = true;
     const run = this.runs.get(row.branch);
-    if (run && row.role === "assistant") Object.assign(run, { text: "", thinking: "", tool: "" });
+    if (run && row.role === "assistant") run.written = row.id;
   }
 
   hearHead({ current, heads }) {
     this.current = current;
     const known = new Set(this.branches.map((branch) => branch.name));
-    if (Object.keys(heads).some((name) => !known.has(name))) this.stale = true;
+    if (Object.keys(heads).some((name) => !known.has(name))) this.stale.branches = true;
     this.setHeads(heads);
     if (this.looking && !this.heads.has(this.looking)) this.looking = null;
     if (this.looking === this.current) this.looking = null;
   }
 
-  hearDelta({ branch, kind, text }) {
+  hearDelta({ branch, kind, text, offset }) {
     const run = this.runs.get(branch) ?? started();
     this.runs.set(branch, run);
+    if (run.written) Object.assign(run, silent());
     const field = kind === "tool_call" ? "tool" : kind;
-    run[field] = (run[field] ?? "") + text;
+    run[field] = (offset === 0 ? "" : run[field] ?? "") + text;
+  }
+
+  hearTool({ branch, name, status }) {
+    const run = this.runs.get(branch);
+    if (run) run.doing = status === "ended" ? "" : name;
   }
 
   hearRun({ branch, status, error }) {
     if (status === "started") this.runs.set(branch, started());
-    else this.runs.set(branch, { ...started(), status: "ended", error });
+    else {
+      this.runs.set(branch, { ...(this.runs.get(branch) ?? started()), status: "ended", doing: "", error });
+      this.stale.info = true;
+    }
   }
 
   /** Many events come at once: what they changed is worked out together, a little later. */
-  later_() {
-    this.soon ??= setTimeout(() => {
-      this.soon = undefined;
-      this.settle();
-    }, 40);
-  }
-
   async settle() {
+    this.soon = undefined;
     if (this.closed) return;
-    const fresh = this.fresh ?? [];
-    this.fresh = [];
+    const fresh = this.fresh.splice(0), { stale } = this;
+    this.stale = {};
     if (fresh.length) {
-      const known = new Set(this.rows.map((row) => row.id));
-      const rows = [...this.rows];
-      for (const row of fresh) {
-        if (known.has(row.id)) continue;
-        known.add(row.id);
-        rows.push(row);
-      }
-      this.total = (this.total ?? 0) + fresh.length;
-      this.setRows(rows);
+      const rows = join(this.rows, fresh, this.filter, this.hidden);
+      if (rows === null) stale.tree = true;
+      else if (rows.length > this.rows.length) this.setRows(rows);
+      this.total = Math.max(this.total ?? 0, this.rows.length);
+      if (performance.now() - this.lookedAt > INFO) stale.info = true;
     }
     this.changed();
-    if (this.stale) {
-      this.stale = false;
-      await this.guard(() => Promise.all([this.loadBranches(), this.loadInfo(), this.loadTree()]));
-    }
+    await this.guard(() =>
+      Promise.all([stale.info && this.loadInfo(), stale.branches && this.loadBranches(), stale.tree && this.loadTree()]));
     if (this.end !== this.shown) await this.guard(() => (this.follows() ? this.loadTail() : this.loadPath()));
+    for (const run of this.runs.values()) if (run.written) Object.assign(run, silent());
     this.changed();
   }
 
@@ -336,10 +346,10 @@ export class Session {
     this.selected = null;
     return this.act("POST", "/merge", values);
   }
-  promote(branch) {
+  promote(values) {
     this.selected = null;
     this.looking = null;
-    return this.act("POST", "/promote", { branch });
+    return this.act("POST", "/promote", values);
   }
   fork(values) {
     return this.api.post(`${this.base}/fork`, values);
@@ -367,4 +377,6 @@ export class Session {
   }
 }
 
-const started = () => ({ status: "started", text: "", thinking: "", tool: "", error: null });
+/** What an agent says before it is written; `written` is the entry that has it, until that is shown. */
+const silent = () => ({ text: "", thinking: "", tool: "", written: null });
+const started = () => ({ ...silent(), status: "started", doing: "", error: null });

@@ -122,7 +122,7 @@ export class SwarmView extends Component {
     const live = status.status === "running" || status.status === "paused" || status.status === "created";
     return html`<main class="scroll"><section class="swarm" aria-label=${`Swarm ${status.name}`}>
       <header class="head"><div class="title"><h1>${status.name} <${Chip} kind=${STATUS[status.status] ?? ""}>${status.status}<//></h1><p class="task">${status.task}</p></div>
-        <div class="row"><span class="live ${connection}" role="status">${connection === "live" ? "live" : connection === "ended" ? "ended" : "waiting"}</span>
+        <div class="row"><span class="link ${connection}" role="status">${connection === "live" ? "live" : connection === "ended" ? "ended" : "waiting"}</span>
         ${allowed && live && html`
           ${status.status === "paused" || status.status === "created" ? html`<${Button} kind="primary" label="Resume" onClick=${() => this.do("resume")} />` : html`<${Button} label="Pause" onClick=${() => this.do("pause")} />`}
           <${Button} label="Scale" onClick=${this.askScale} />

@@ -211,7 +211,7 @@ export class Workspace extends Component {
     return html`<main class="workspace tab-${tab}">
       ${this.head()}
       <nav class="tabs" aria-label="Views of the session">
-        ${TABS.map(([name, label]) => html`<a class=${name} href=${`#/s/${encodeURIComponent(session.id)}/${name}`} aria-current=${tab === name ? "page" : undefined}>${label}</a>`)}
+        ${TABS.map(([name, label]) => html`<a data-tab=${name} href=${`#/s/${encodeURIComponent(session.id)}/${name}`} aria-current=${tab === name ? "page" : undefined}>${label}</a>`)}
       </nav>
       <${Notice} text=${session.error} kind="wrong" action=${html`<${Button} kind="small" label="Load again" onClick=${() => session.open()} />`} />
       ${beside && html`<div class="panes">
@@ -237,10 +237,12 @@ export class Workspace extends Component {
   askPromote(branch) {
     this.ask({
       title: `Promote ${branch}`,
-      note: `${this.session.current} goes on from where ${branch} ends. The branches that it was tried against are archived, not deleted.`,
+      note: `${this.session.current} goes on from where ${branch} ends. The branches that were tried beside it are summarised there and archived, not deleted.`,
       action: "Promote",
-      submit: async () => {
-        const answer = await this.session.promote(branch);
+      fields: [{ name: "summary", label: "Summary of the others", kind: "text", help: "Left empty, the model writes it." }],
+      submit: async (values) => {
+        const answer = await this.session.promote({ branch, ...values });
+        if (answer.cancelled) throw new Error("a hook cancelled the promotion");
         this.tell(answer.archived?.length ? `Promoted; ${plural(answer.archived.length, "branch", "branches")} archived` : "Promoted");
         this.show("talk");
       },
@@ -254,10 +256,10 @@ export class Workspace extends Component {
       <div class="title"><h1>${info.name || "Unnamed session"}</h1>
         <p class="facts">${told.filter(Boolean).map((fact) => html`<span>${fact}</span>`)}<span class="path-of">${info.cwd}</span></p></div>
       <div class="row">
-        <span class="live ${session.connection}" role="status" title=${session.connection === "live" ? "Changes appear as they happen" : "Trying to reach the server"}>${session.connection === "live" ? "live" : "waiting"}</span>
-        ${this.can("write") && html`<${Button} label="Rename" onClick=${() => this.askRename()} />
+        <span class="link ${session.connection}" role="status" title=${session.connection === "live" ? "Changes appear as they happen" : "Trying to reach the server"}>${session.connection === "live" ? "live" : "waiting"}</span>
+        ${this.can("write") && html`<${Button} label="Rename" kind="desk" onClick=${() => this.askRename()} />
         <${Button} label="Undo" keys="u" title="Take the last move back" onClick=${() => this.undo()} />`}
-        <${Button} label="Export" title="Download the session as a page" onClick=${() => this.try(() => session.api.download(`${session.base}/export`, { format: "html" }, `${session.id}.html`))} />
+        <${Button} label="Export" kind="desk" title="Download the session as a page" onClick=${() => this.try(() => session.api.download(`${session.base}/export`, { format: "html" }, `${session.id}.html`))} />
       </div>
       ${info.problems?.length > 0 && html`<details class="notice"><summary>This session is damaged: ${plural(info.problems.length, "problem")}</summary><ul>${info.problems.slice(0, 100).map((problem) => html`<li>${problem.message ?? String(problem)}</li>`)}</ul></details>`}
     </header>`;

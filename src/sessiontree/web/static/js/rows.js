@@ -1,0 +1,31 @@
+// Which rows of the tree a filter shows, for entries that come in while one looks. Pure. The rules are those of
+// core/outline.py, which the server goes by; an entry that only calls tools counts as hidden even while it is the leaf.
+
+const BOOKKEEPING = new Set([
+  "label", "custom", "model_change", "thinking_level_change", "session_info", "context_edit", "usage", "model_usage",
+  "service_tier_change", "title_change", "credential_pin", "session_init", "ttsr_injection", "mode_change", "reset_boundary",
+]);
+
+export const isShown = (filter, { type, role, text, tools }) => {
+  if (filter === "all") return true;
+  if (filter === "labeled-only" || BOOKKEEPING.has(type)) return false;
+  if (filter === "user-only") return role === "user";
+  if (role === "assistant" && tools?.length && !text.trim()) return false;
+  return filter === "default" || role !== "toolResult";
+};
+
+/** Where each of `fresh` hangs among the rows that are shown; null where one hangs on a hidden row nobody knows. */
+export function join(rows, fresh, filter, hidden) {
+  const known = new Set(rows.map((row) => row.id));
+  const joined = [...rows];
+  for (const row of fresh) {
+    if (known.has(row.id)) continue;
+    const parent = row.parent === null || known.has(row.parent) ? row.parent : hidden.get(row.parent);
+    if (parent === undefined) return null;
+    if (isShown(filter, row)) {
+      known.add(row.id);
+      joined.push({ ...row, parent });
+    } else hidden.set(row.id, parent);
+  }
+  return joined;
+}
