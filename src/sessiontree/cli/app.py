@@ -60,6 +60,7 @@ MODULES = {
     **dict.fromkeys(("navigate", "pop"), "ops"),
     **dict.fromkeys(("undo", "label", "fork"), "write"),
     "fan-out": "fan_out",
+    "ab": "experiment",
     **dict.fromkeys(("merge", "promote", "cherry-pick", "rebase", "compact", "uncompact"), "ops"),
     **dict.fromkeys(("compare", "diff"), "read"),
     "export": "export",

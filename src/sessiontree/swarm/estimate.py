@@ -70,7 +70,8 @@ def proportion(values: Sequence[float]) -> Estimate:
     middle = (share + z * z / (2 * n)) / (1 + z * z / n)
     half = z / (1 + z * z / n) * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
     deviation = math.sqrt(_variance(values)) if n > 1 else None
-    return Estimate(n=n, mean=share, low=max(middle - half, 0.0), high=min(middle + half, 1.0), deviation=deviation)
+    low, high = (0.0 if share == 0 else middle - half), (1.0 if share == 1 else middle + half)  # exactly there
+    return Estimate(n=n, mean=share, low=low, high=high, deviation=deviation)
 
 
 # Comparing

@@ -1,0 +1,348 @@
+"""Experiments from the shell: several ways on from one place, each many times, and which of them is better."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, get_args
+
+import click
+
+from sessiontree.cli.app import app, json_option, opened, place_option, session_argument, short, tell_set_aside
+from sessiontree.cli.desk import PrintedUi, Working, extension_option
+from sessiontree.cli.live import Progress
+from sessiontree.cli.output import dim, echo, echo_json, safe, strong, table
+from sessiontree.config import ThinkingLevel
+
+if TYPE_CHECKING:
+    from sessiontree.hooks.bus import Hooks
+    from sessiontree.model.base import Model
+    from sessiontree.session import Session
+    from sessiontree.swarm.estimate import Estimate
+    from sessiontree.swarm.experiment import Arm, Experiment, ExperimentResult, Options, Run, Step
+    from sessiontree.swarm.scoring import Scorer
+
+MODEL_FAILED = 3
+
+LEVELS = get_args(ThinkingLevel)
+
+EPILOG = """\
+\b
+Examples:
+  sessiontree ab @ --arm short="In one word." --arm long="With reasons." --metric tokens
+  sessiontree ab @ --prompt "Fix it." --arm-model small=openai:gpt-5-mini \\
+    --arm-model large=openai:gpt-5.5 --runs 10 --score judge
+  sessiontree ab @ --resume ab-1 --promote
+"""
+
+
+@app.command(epilog=EPILOG)
+@session_argument
+@place_option("--at", default="HEAD", show_default=True, help="The place that every run goes on from.")
+@click.option("--arm", "arms", metavar="NAME=PROMPT", multiple=True, help="An arm, and what is said there.")
+@click.option("--arm-model", "arm_models", metavar="NAME=MODEL", multiple=True, help="The model of an arm.")
+@click.option("--arm-thinking", "arm_levels", metavar="NAME=LEVEL", multiple=True, help="The thinking level of an arm.")
+@click.option("--arm-system", "arm_systems", metavar="NAME=TEXT", multiple=True, help="The system prompt of an arm.")
+@click.option("--prompt", metavar="TEXT", help="What is said in arms that say nothing else.")
+@click.option("--model", metavar="NAME", help="The model of arms that name none.")
+@click.option("--runs", type=click.IntRange(1), default=5, show_default=True, help="How many of each arm.")
+@click.option(
+    "--score",
+    "scores",
+    metavar="KIND",
+    multiple=True,
+    help="Score answers: exact=TEXT, matches=PATTERN, judge, or judge=RUBRIC; may be given again.",
+)
+@click.option("--judge", metavar="NAME", help="The model that judges; the one of the arms by default.")
+@click.option("--metric", metavar="NAME", help="What decides: cost, tokens, time or a score; the first score, or cost.")
+@click.option("--name", metavar="NAME", help="A name for the experiment and its branches; ab-1 and so on by default.")
+@click.option("--concurrency", type=click.IntRange(1), default=4, show_default=True, help="How many runs at once.")
+@click.option("--max-cost", type=float, metavar="DOLLARS", help="Begin nothing more when this is spent.")
+@click.option("--max-tokens", type=int, metavar="COUNT", help="Begin nothing more when these are used.")
+@click.option("--max-time", type=float, metavar="SECONDS", help="Begin nothing more after this long.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Decides the order of the runs.")
+@click.option(
+    "--tools", metavar="NAMES", help="Which built-in tools they may use, with commas between; all by default."
+)
+@click.option("--no-tools", is_flag=True, help="They may use none of them.")
+@extension_option
+@click.option("--resume", metavar="NAME", help="Go on with an experiment: make what is missing or failed.")
+@click.option("--promote", "promoted", is_flag=True, help="If there is a winner, go on from its best run.")
+@json_option
+def ab(
+    session: str,
+    at: str,
+    arms: tuple[str, ...],
+    arm_models: tuple[str, ...],
+    arm_levels: tuple[str, ...],
+    arm_systems: tuple[str, ...],
+    prompt: str | None,
+    model: str | None,
+    runs: int,
+    scores: tuple[str, ...],
+    judge: str | None,
+    metric: str | None,
+    name: str | None,
+    concurrency: int,
+    max_cost: float | None,
+    max_tokens: int | None,
+    max_time: float | None,
+    seed: int,
+    tools: str | None,
+    no_tools: bool,
+    extensions: tuple[str, ...],
+    resume: str | None,
+    promoted: bool,
+    as_json: bool,
+) -> int:
+    """Find out which of several ways on is better, by many runs of each.
+
+    Every run is on a branch of its own; the current branch stays where it is. A winner is named only when the runs
+    tell one. Without an arm, the experiments that the session has are shown.
+    """
+    from sessiontree import config
+    from sessiontree.cli.prompt import chosen_model, chosen_tools
+    from sessiontree.commands.desk import Desk
+    from sessiontree.hooks.bus import Hooks
+    from sessiontree.swarm.budget import Budget
+    from sessiontree.swarm.experiment import Experiment
+
+    ways = _arms(arms, arm_models, arm_levels, arm_systems, prompt)
+    if ways and resume is not None:
+        raise click.UsageError("--resume goes on with the arms that there are: give no others")
+    if not ways and resume is None:
+        return _list(session, as_json=as_json)
+    limits = Budget(cost=max_cost, tokens=max_tokens, seconds=max_time)
+    limits.check()
+    settings, hooks = config.load(), Hooks()
+    with opened(session) as changed:
+
+        def model_of(name: str | None) -> Model:
+            return chosen_model(name, changed.head, settings, hooks)
+
+        usual = model_of(model) if resume is None and any(way.model is None for way in ways) else None
+        shown = _Shown(quiet=as_json)
+        options: Options = {
+            "model": usual,
+            "model_of": model_of,
+            "tools": chosen_tools(tools, no_tools),
+            "hooks": hooks,
+            "settings": settings,
+            "concurrency": concurrency,
+            "budget": limits,
+            "watch": shown.take,
+        }
+        if resume is None:
+            scorers = [
+                _scorer(given, lambda: model_of(judge) if judge else usual or model_of(None)) for given in scores
+            ]
+            decides = metric or (scorers[0].name if scorers else "cost")
+            made = Experiment.create(
+                changed, at, ways, runs=runs, scorers=scorers, metric=decides, seed=seed, name=name, **options
+            )
+        else:
+            made = Experiment.open(changed, resume, **options)
+        desk = Desk(changed, hooks=hooks, settings=settings, ui=PrintedUi())
+        result = _carry_out(Working(desk, extensions), made, shown, promoted=promoted)
+        tell_set_aside(changed)
+    _tell(result, as_json=as_json)
+    return 0 if all(run.ok for run in result.runs) else MODEL_FAILED
+
+
+# What is asked for
+
+
+def _arms(
+    prompts: Sequence[str], models: Sequence[str], levels: Sequence[str], systems: Sequence[str], prompt: str | None
+) -> list[Arm]:
+    """The arms, in the order in which they are first named."""
+    from sessiontree.swarm.experiment import Arm
+
+    said: dict[str, dict[str, str]] = {}
+    for field, option, given in (
+        ("prompt", "--arm", prompts),
+        ("model", "--arm-model", models),
+        ("thinking", "--arm-thinking", levels),
+        ("system", "--arm-system", systems),
+    ):
+        for one in given:
+            name, sign, value = one.partition("=")
+            if not (name and sign and value):
+                raise click.UsageError(f"{option} takes NAME=VALUE, not {one!r}")
+            if field in said.setdefault(name, {}):
+                raise click.UsageError(f"{option} is given twice for {name!r}")
+            said[name][field] = value
+    for name, fields in said.items():
+        level = fields.get("thinking")
+        if level is not None and level not in LEVELS:
+            raise click.UsageError(
+                f"there is no thinking level {level!r} for {name!r}: choose one of {', '.join(LEVELS)}"
+            )
+    return [
+        Arm(
+            name=name,
+            prompt=fields.get("prompt", prompt),
+            model=fields.get("model"),
+            thinking=fields.get("thinking"),
+            system=fields.get("system"),
+        )
+        for name, fields in said.items()
+    ]
+
+
+def _scorer(given: str, judge: Callable[[], Model]) -> Scorer:
+    from sessiontree.swarm.scoring import RUBRIC, exact, judged_by, matches
+
+    kind, sign, value = given.partition("=")
+    match kind:
+        case "exact" if sign:
+            return exact(value)
+        case "matches" if sign:
+            return matches(value)
+        case "judge":
+            return judged_by(judge(), value or RUBRIC)
+        case _:
+            raise click.UsageError(f"--score takes exact=TEXT, matches=PATTERN, judge or judge=RUBRIC, not {given!r}")
+
+
+# Carrying it out
+
+
+class _Shown:
+    """How far the experiment is, for those who wait."""
+
+    def __init__(self, *, quiet: bool) -> None:
+        self.progress = Progress(self._rows, quiet=quiet)
+        self._running = Counter[str]()
+        self._done: dict[str, list[Run]] = {}
+        self._planned = 0
+
+    def take(self, step: Step) -> None:
+        runs = self._done.setdefault(step.arm, [])
+        self._planned = step.planned
+        if step.state == "started":
+            self._running[step.arm] += 1
+        elif step.run is not None:
+            self._running[step.arm] = max(self._running[step.arm] - 1, 0)
+            runs.append(step.run)
+            self.progress.tell(f"{step.done} of {step.planned}: {safe(_line(step.run))}")
+
+    def _rows(self) -> list[list[str]]:
+        rows = [["arm", "running", "done", "failed", "last"]]
+        for arm, runs in self._done.items():
+            failed = sum(not run.ok for run in runs)
+            last = safe(_line(runs[-1])) if runs else ""
+            rows.append([safe(arm), str(self._running[arm]), str(len(runs)), str(failed), last])
+        return rows
+
+
+def _line(run: Run) -> str:
+    """A run in a few words."""
+    if not run.ok:
+        return f"{run.branch} failed: {run.error}"
+    metrics = [*(name for name in ("cost", "tokens") if name in run.measured), "time", *run.scores]
+    return f"{run.branch} {', '.join(f'{name} {_spelled(name, run.value(name))}' for name in metrics)}"
+
+
+def _carry_out(working: Working, made: Experiment, shown: _Shown, *, promoted: bool) -> ExperimentResult:
+    import asyncio
+
+    from sessiontree.hooks.events import Event, Notice, RetryScheduled
+
+    def told(event: Event) -> None:
+        if isinstance(event, Notice):
+            click.echo(f"sessiontree: {safe(event.text)}", err=True)
+        elif isinstance(event, RetryScheduled):
+            click.echo(f"sessiontree: {safe(event.error)}; trying again in {event.delay:.0f} s", err=True)
+
+    async def run() -> ExperimentResult:
+        async with working as desk:
+            with shown.progress:
+                result = await made.run()
+            if promoted and result.best is not None:
+                await _promote(desk.session, result, desk.hooks)
+            return result
+
+    working.desk.hooks.listen(told)
+    try:
+        return asyncio.run(run())
+    except KeyboardInterrupt:
+        click.echo(f"sessiontree: `sessiontree ab … --resume {safe(made.name)}` goes on with what is left", err=True)
+        raise
+
+
+async def _promote(session: Session, result: ExperimentResult, hooks: Hooks) -> None:
+    """Go on from the winner's best run; what is said of the others is what the experiment found."""
+    from sessiontree.ops.merge import promote
+
+    assert result.best is not None
+    others = [session.branch(run.branch) for run in result.runs]
+    rows = "\n".join("  ".join(row) for row in _rows(result))
+    summary = f"Experiment {result.name}: {result.winner} won, {result.reason}.\n\n{rows}"
+    await promote(
+        session.branch(result.best), session.head, [*others, session.branch(result.name)], hooks=hooks, summary=summary
+    )
+
+
+# Telling
+
+
+def _list(session: str, *, as_json: bool) -> int:
+    from sessiontree.swarm.findings import experiments_in
+
+    for result in experiments_in(opened(session, read_only=True)):
+        _tell(result, as_json=as_json)
+    return 0
+
+
+def _tell(result: ExperimentResult, *, as_json: bool) -> None:
+    from sessiontree.swarm.findings import result_to_wire
+
+    if as_json:
+        echo_json(result_to_wire(result))
+        return
+    done = f"{len(result.runs)} of {result.planned} runs"
+    echo(strong(safe(result.name)), dim(f"{short(result.id)} at {short(result.at)}, {done}"))
+    table(_rows(result))
+    for run in result.runs:
+        if not run.ok:
+            echo("failed:", safe(f"{run.branch}: {run.error}"))
+    if result.judging_tokens:
+        echo(dim(f"scoring took {result.judging_tokens:,.0f} tokens, ${result.judging_cost:.4f}, not counted above"))
+    if result.winner is None:
+        echo(strong("no winner:"), safe(result.reason))
+    else:
+        echo(strong(f"winner: {safe(result.winner)}"), dim(safe(f"({result.reason})")))
+        echo(dim(safe(f"its best run is {result.best}")))
+
+
+def _rows(result: ExperimentResult) -> list[list[str]]:
+    metrics = list(result.arms[0].metrics) if result.arms else []
+    rows = [["arm", "runs", "failed", *map(safe, metrics)]]
+    for arm in result.arms:
+        figures = [_estimated(name, arm.metrics[name]) for name in metrics]
+        rows.append([safe(arm.arm), str(arm.n), str(arm.failed), *figures])
+    return rows
+
+
+def _estimated(metric: str, found: Estimate) -> str:
+    """A mean and its interval."""
+    if found.mean is None:
+        return "-"
+    if found.low is None or found.high is None:
+        return _spelled(metric, found.mean)
+    return f"{_spelled(metric, found.mean)} ({_spelled(metric, found.low)} to {_spelled(metric, found.high)})"
+
+
+def _spelled(metric: str, value: float | None) -> str:
+    if value is None:
+        return "-"
+    match metric:
+        case "cost":
+            return f"{'-' if value < 0 else ''}${abs(value):.4f}"
+        case "tokens":
+            return f"{value:,.0f}"
+        case "time":
+            return f"{round(value, 1) + 0:.1f}s"  # not -0.0
+        case _:
+            return f"{value:.3g}"

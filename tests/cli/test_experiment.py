@@ -1,0 +1,185 @@
+"""`sessiontree ab`, against a model server on loopback."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import sessiontree as st
+from tests.cli.conftest import HOSTILE, Run
+from tests.cli.test_ops import server as server
+from tests.model.server import Answer, Server, fail
+
+ARMS = ("--arm", "short=In one word.", "--arm", "long=At length.")
+
+
+@pytest.fixture
+def question(here: Path) -> str:
+    with st.create("sums") as session:
+        session.append(st.user("How much is 6 times 7?"))
+        return session.append(st.assistant("Shall I be brief?")).id
+
+
+def answer(body: dict[str, Any]) -> Answer:
+    if "grade" in str(body["messages"][0]["content"]):
+        return Answer(text="GRADE: 5" if '"42"' in str(body["messages"][-1]) else "GRADE: 2")
+    short = "one word" in str(body["messages"][-1]["content"])
+    return Answer(text="42" if short else "It is, all told, 42.")
+
+
+def lines(shown: str) -> list[Any]:
+    return [json.loads(line) for line in shown.splitlines()]
+
+
+def test_every_arm_is_run_so_often_and_a_winner_is_named_when_the_runs_tell(
+    cli: Run, server: Server, question: str
+) -> None:
+    server.add(*[answer] * 10)
+
+    shown = cli("ab", "@", *ARMS, "--score", "exact=42", "--score", "matches=4.", "--no-tools")
+
+    head, columns, short, long, winner, best = shown.splitlines()
+    assert head.startswith("ab-1 ")
+    assert head.endswith("10 of 10 runs")
+    assert columns.split() == ["arm", "runs", "failed", "cost", "tokens", "time", "exact", "matches"]
+    assert short.split()[:3] == ["short", "5", "0"]
+    assert "1 (0.566 to 1)" in short
+    assert "0 (0 to 0.434)" in long
+    assert winner == "winner: short (highest exact: 1 more than long)"
+    assert best.startswith("its best run is ab-1/short-")
+    with st.open("sums") as session:
+        assert session.head.leaf == question
+        assert sum(name.startswith("ab-1/") for name in session.heads.heads) == 10
+
+
+def test_without_enough_data_it_says_so(cli: Run, server: Server, question: str) -> None:
+    server.add(*[answer] * 4)
+
+    shown = cli("ab", "@", *ARMS, "--runs", "2", "--score", "exact=42", "--no-tools")
+
+    assert shown.splitlines()[-1].startswith("no winner: not enough data: short and long cannot be told apart by exact")
+
+
+def test_results_are_shown_again_later_and_as_json(cli: Run, server: Server, question: str) -> None:
+    server.add(*[answer] * 6)
+    first = cli("ab", "@", *ARMS, "--runs", "1", "--no-tools", "--metric", "tokens", "--json")
+    cli("ab", "@", *ARMS, "--runs", "2", "--no-tools", "--name", "again")
+
+    found = lines(cli("ab", "@", "--json"))
+
+    assert [one["name"] for one in found] == ["ab-1", "again"]
+    assert [found[0]] == lines(first)
+    assert (found[0]["metric"], found[0]["planned"], found[0]["winner"]) == ("tokens", 2, None)
+    assert cli("ab", "@").count("no winner: not enough data") == 2
+
+
+def test_arms_may_be_models_and_levels(cli: Run, server: Server, question: str) -> None:
+    server.add(*[answer] * 2)
+    arms = ("--arm-model", "small=openai:s", "--arm-model", "large=openai:l", "--arm-system", "large=Be large.")
+
+    cli("ab", "@", "--prompt", "Go.", *arms, "--runs", "1", "--no-tools")
+
+    asked = {request["model"]: request["messages"] for request in server.requests}
+    assert set(asked) == {"s", "l"}
+    assert "Be large." in str(asked["l"][0])
+    assert "Be large." not in str(asked["s"][0])
+
+
+def test_a_judge_scores_and_what_it_took_is_told_apart(cli: Run, server: Server, question: str) -> None:
+    server.add(*[answer] * 16)
+
+    shown = cli("ab", "@", *ARMS, "--runs", "4", "--score", "judge", "--judge", "openai:judge", "--no-tools")
+
+    assert "winner: short (highest judge: 3 more than long)" in shown
+    assert "scoring took" in shown
+    assert sum(request["model"] == "judge" for request in server.requests) == 8
+
+
+def test_failed_runs_are_told_and_made_again(cli: Run, server: Server, question: str) -> None:
+    server.add(fail(401, "no key"), *[answer] * 3)
+    failed = cli("ab", "@", *ARMS, "--runs", "2", "--no-tools", "--concurrency", "1", code=3)
+    server.add(answer)
+
+    shown = cli("ab", "@", "--resume", "ab-1", "--no-tools", "--json")
+
+    assert "no key" in failed
+    assert [run["ok"] for run in lines(shown)[0]["runs"]] == [True] * 4
+    assert len(server.requests) == 5
+
+
+def test_a_budget_ends_it(cli: Run, server: Server, question: str) -> None:
+    server.add(*[answer] * 10)
+
+    shown = cli("ab", "@", *ARMS, "--max-tokens", "1", "--concurrency", "1", "--no-tools")
+
+    assert "1 of 10 runs are done: the budget is used up" in shown
+    assert len(server.requests) == 1
+
+
+def test_the_winner_is_promoted_on_request(cli: Run, server: Server, question: str) -> None:
+    server.add(*[answer] * 10)
+
+    cli("ab", "@", *ARMS, "--score", "exact=42", "--no-tools", "--promote")
+
+    with st.open("sums") as session:
+        assert session.heads.current == "main"
+        assert "Experiment ab-1: short won" in str(session.head.context().to_llm()[-1])
+        assert [info.name for info in session.branches if not info.archived] == ["main"]
+
+
+def test_each_run_is_told_when_it_is_done(
+    cli: Run, server: Server, question: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from sessiontree.cli.app import run
+
+    server.add(*[answer] * 2)
+
+    assert run(["ab", "@", *ARMS, "--runs", "1", "--no-tools", "--concurrency", "1"]) == 0
+
+    told = capsys.readouterr().err.splitlines()
+    assert [line.split(":")[0] for line in told] == ["1 of 2", "2 of 2"]
+
+
+def test_what_a_session_says_is_made_safe(cli: Run, question: str) -> None:
+    arm = {"name": HOSTILE.replace("\ud800", ""), "model": "m"}
+    plan = {"kind": "plan", "experiment": HOSTILE.replace("\ud800", ""), "name": "\x1b[2Jx", "at": None, "arms": [arm]}
+    plan |= {"runs": 1, "metric": "\x1b]0;cost\x07", "better": "lower", "scorers": [{"name": "\x1b[31m"}], "seed": 0}
+    with st.open("sums") as session:
+        session.append(st.Custom(custom_type="sessiontree.experiment", data=plan))
+
+    for shown in (cli("ab", "@"), cli("ab", "@", "--json")):
+        assert shown
+        assert not any(character in shown for character in "\x1b\x07\x9b\u202e")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--arm", "short"), "--arm takes NAME=VALUE, not 'short'"),
+        (("--arm", "a=1", "--arm", "a=2"), "--arm is given twice for 'a'"),
+        (("--arm-thinking", "a=lots"), "no thinking level 'lots'"),
+        ((*ARMS, "--score", "beauty"), "--score takes exact=TEXT"),
+        ((*ARMS, "--resume", "ab-1"), "--resume goes on with the arms that there are"),
+    ],
+)
+def test_what_makes_no_sense_is_wrong_usage(
+    fails: Run, server: Server, question: str, arguments: tuple[str, ...], said: str
+) -> None:
+    assert said in fails("ab", "@", *arguments, code=2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--arm", "a=1"), "an experiment takes two arms or more"),
+        ((*ARMS, "--max-cost", "0"), "a budget of 0.0 cost is no amount"),
+        (("--resume", "ab-7"), "no experiment 'ab-7'"),
+    ],
+)
+def test_what_cannot_be_done_is_one_sentence(
+    fails: Run, server: Server, question: str, arguments: tuple[str, ...], said: str
+) -> None:
+    assert said in fails("ab", "@", *arguments)
