@@ -47,5 +47,5 @@ def shared_database(server: Server) -> str:
 
 @pytest.fixture
 def database(server: Server) -> str:
-    """The address of a database that is empty."""
-    return server.new_database()
+    """The address of a database that has no sessions."""
+    return server.emptied_database()

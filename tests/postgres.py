@@ -67,6 +67,7 @@ class Server:
         )  # fmt: skip
         self.port = _free_port()
         self._number = 0
+        self._emptied: str | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self.start()
 
@@ -123,6 +124,20 @@ class Server:
     def url(self, database: str, *, user: str = "postgres", password: str = "", port: int | None = None) -> str:
         login = f"{user}:{password}" if password else user
         return f"postgresql://{login}@127.0.0.1:{port or self.port}/{database}"
+
+    def emptied_database(self) -> str:
+        """The address of a database with all tables and nothing in them: the same one each time."""
+        import psycopg
+
+        from sessiontree.index.postgres import Shelf
+        from sessiontree.store.postgres.address import parse
+
+        if self._emptied is None:
+            self._emptied = self.new_database()
+            Shelf(parse(self._emptied)).ids()
+        with psycopg.connect(self._emptied, autocommit=True) as connection:
+            connection.execute("TRUNCATE sessiontree.session, sessiontree.entry, sessiontree.shared, sessiontree.torn")
+        return self._emptied
 
     def new_database(self) -> str:
         """The address of a new, empty database."""

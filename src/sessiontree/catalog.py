@@ -1,7 +1,8 @@
 """The catalog: where sessions live, and how they are made, found, listed and searched.
 
 Sessions live in `$SESSIONTREE_HOME/sessions/<encoded cwd>/`, by default under `~/.sessiontree`, or where
-the configuration says; or in the database that `SESSIONTREE_STORE` names. They are found by path, by id or the beginning of one, by name, or as the most recent one here.
+the configuration says; or in the database that `SESSIONTREE_STORE` names. They are found by path, by id or the
+beginning of one, by name, or as the most recent one here.
 The folders of pi and oh-my-pi are listed and searched when asked, and never written to. What makes
 listing and searching fast is in `index`; archiving and deleting are in `shelf`.
 """
@@ -30,8 +31,8 @@ from sessiontree.store.postgres.address import default, is_address, parse
 
 if TYPE_CHECKING:
     from sessiontree.format.repair import Repair
-    from sessiontree.index.postgres import Shelf
     from sessiontree.index.listing import Progress
+    from sessiontree.index.postgres import Shelf
     from sessiontree.index.reading import SessionSummary
     from sessiontree.index.search import Hit
 

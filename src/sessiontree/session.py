@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import msgspec
@@ -45,7 +46,7 @@ from sessiontree.format.codec import VERSION, type_of, write_entry, write_header
 from sessiontree.format.jsonl import Reader
 from sessiontree.format.tail import tail_context
 from sessiontree.loaded import Loaded
-from sessiontree.store.base import Cursor, Store
+from sessiontree.store.base import Cursor, Indexed, Store
 from sessiontree.store.jsonl import JsonlStore
 
 if TYPE_CHECKING:
@@ -282,7 +283,9 @@ class Session:
         """What the model sees from a place. From the head of a branch, only the end of the file is read."""
         if isinstance(place, str) and place != "root" and self._loaded is None and self.header.version == VERSION:
             branch = None if place == "HEAD" else place
-            context = tail_context(self._store.backward(self._end.cursor), branch)
+            store, end = self._store, self._end.cursor
+            above = partial(store.above, end) if isinstance(store, Indexed) else None
+            context = tail_context(store.backward(end), branch, above)
             if context is not None:
                 return context
         return build_context(self.tree, self.place(place))

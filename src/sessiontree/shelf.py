@@ -7,6 +7,8 @@ and it does not depend on the index, which is a cache.
 A deleted session is moved to `$SESSIONTREE_HOME/trash/`, into a folder of its own, with what stands
 beside it (backups, torn lines) and a note of where it was. It is kept there until it is purged;
 nothing is purged by itself. Sessions of other programs are theirs: they are refused.
+
+Those in a database are marked there; see `index.postgres`.
 """
 
 from __future__ import annotations
@@ -15,8 +17,9 @@ import errno
 import os
 import stat
 import time
+from typing import TYPE_CHECKING
 
-from sessiontree.catalog import find, pick, sessions_dir, sources
+from sessiontree.catalog import RECENT, find, in_database, pick, sessions_dir, sources, summaries_of
 from sessiontree.core.times import iso
 from sessiontree.errors import InvalidOperation, NotFound, ReadOnly, StoreError
 from sessiontree.home import home
@@ -24,6 +27,11 @@ from sessiontree.index.folder import ARCHIVED, SUFFIX, Found, files_in, folders_
 from sessiontree.session import Session
 from sessiontree.store.files import make_private_directory, sync_directory, write_all
 from sessiontree.store.jsonl import JsonlStore
+from sessiontree.store.postgres.address import is_address, parse
+
+if TYPE_CHECKING:
+    from sessiontree.index.postgres import Shelf
+    from sessiontree.index.reading import SessionSummary
 
 ORIGIN = "origin"
 """The file in a folder of the trash that says where the session was."""
@@ -31,6 +39,8 @@ ORIGIN = "origin"
 
 def archive(session: str | os.PathLike[str], *, archived: bool = True) -> str:
     """Take a session out of listings, or put it back. Nothing of it changes. Returns its file."""
+    if (named := _in_database(session)) is not None:
+        return named[0].archive(named[1], archived=archived)
     file = _own(session)
     mark = file + ARCHIVED
     try:
@@ -47,6 +57,8 @@ def archive(session: str | os.PathLike[str], *, archived: bool = True) -> str:
 
 def delete(session: str | os.PathLike[str]) -> str:
     """Move a session to the trash. Returns its file there."""
+    if (named := _in_database(session)) is not None:
+        return named[0].delete(named[1])
     file = _own(session)
     stamp = iso(time.time_ns() // 1_000_000).replace(":", "-").replace(".", "-")
     folder = os.path.join(trash(), f"{stamp}-{os.urandom(4).hex()}")
@@ -66,6 +78,8 @@ def delete(session: str | os.PathLike[str]) -> str:
 
 def restore(session: str) -> str:
     """Put a session from the trash back where it was. Returns its file."""
+    if (named := _in_database(session)) is not None:
+        return named[0].restore(named[1])
     file = _in_trash(session)
     folder = os.path.dirname(file)
     try:
@@ -91,6 +105,8 @@ def restore(session: str) -> str:
 
 def purge(session: str | os.PathLike[str]) -> str:
     """Remove a session for good, from the trash or from where it lives. Returns the file it was."""
+    if (named := _in_database(session)) is not None:
+        return named[0].purge(named[1])
     try:
         file = _in_trash(os.fspath(session))
     except NotFound:
@@ -111,6 +127,25 @@ def purge(session: str | os.PathLike[str]) -> str:
 
 def trash() -> str:
     return os.path.join(home(), "trash")
+
+
+def thrown_away() -> list[SessionSummary]:
+    """The sessions in the trash, as listings show them, newest first."""
+    database = in_database()
+    listed = summaries_of(trashed()) if database is None else database.sessions(deleted=True)
+    return sorted(listed, key=lambda summary: summary.modified, reverse=True)
+
+
+def _in_database(session: str | os.PathLike[str]) -> tuple[Shelf, str] | None:
+    """The database that a session is in, and what it is called there; `None` for one that is a file."""
+    text = os.fspath(session)
+    if is_address(text):
+        database, text = in_database(text), parse(text).session or RECENT
+    elif isinstance(session, os.PathLike) or text.endswith(SUFFIX) or os.sep in text:
+        return None
+    else:
+        database = in_database()
+    return None if database is None else (database, text)
 
 
 def trashed() -> list[Found]:

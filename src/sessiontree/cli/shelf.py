@@ -33,7 +33,7 @@ dir_option = click.option(
 def ls(everywhere: bool, archived: bool, trash: bool, source: str | None, folder: str | None, as_json: bool) -> None:
     """List the sessions of this folder, newest first."""
     if trash:
-        listed = sorted(catalog.summaries_of(shelf.trashed()), key=lambda summary: summary.modified, reverse=True)
+        listed = shelf.thrown_away()
     else:
         listed = catalog.sessions(
             all=everywhere, archived=archived, source=source, dir=folder, progress=progress("reading sessions")

@@ -52,9 +52,9 @@ def new(name: str | None, cwd: str, file: str | None, folder: str | None, as_jso
     _check_target(file, folder)
     with catalog.create(name, cwd=cwd, dir=folder, file=file) as session:
         if as_json:
-            echo_json({"session": session.id, "file": str(session.file)})
+            echo_json({"session": session.id, "file": str(session.file or session.where)})
         else:
-            echo(session.id, dim(safe(str(session.file))))
+            echo(session.id, dim(safe(str(session.file or session.where))))
 
 
 def _check_target(file: str | None, folder: str | None) -> None:
@@ -332,9 +332,9 @@ def fork(
     source = opened(session, read_only=True)
     with catalog.fork(source, at=at, whole=whole, name=name, dir=folder, file=file) as made:
         if as_json:
-            echo_json({"session": made.id, "file": str(made.file), "forkedFrom": made.forked_from})
+            echo_json({"session": made.id, "file": str(made.file or made.where), "forkedFrom": made.forked_from})
         else:
-            echo(made.id, dim(safe(str(made.file))))
+            echo(made.id, dim(safe(str(made.file or made.where))))
 
 
 @app.command()
@@ -347,7 +347,8 @@ def migrate(session: str, as_json: bool) -> None:
         migrated = changed.migrate()
         if as_json:
             problems = [problem_to_wire(problem) for problem in changed.problems]
-            echo_json({"migrated": migrated, "from": version, "file": str(changed.file), "problems": problems})
+            file = str(changed.file or changed.where)
+            echo_json({"migrated": migrated, "from": version, "file": file, "problems": problems})
         elif migrated:
             echo(f"migrated from version {version}", dim(f"({dialect or 'no entries'}); a backup is beside the file"))
         else:

@@ -8,7 +8,8 @@ give; where that cannot be told from the end, the answer is `None` and the whole
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeAlias
 
 from sessiontree.core.context import Context, Need, context_of
 from sessiontree.core.entries import UNREADABLE, Chain, Entry, EntryId, entries_of
@@ -77,10 +78,20 @@ class Tail:
                 index += 1
 
 
-def tail_context(blocks: Iterable[tuple[bytes, bool]], branch: str | None = None) -> Context | None:
+Above: TypeAlias = Callable[[EntryId, int], list[tuple[int, bytes]] | None]
+"""The line with an id and those above it, so many at most, each with where it stands: see `store.base.Indexed`."""
+
+STEPS = (64, 4096)
+"""So many entries of a path are asked for at first, and at most, where they are found by an index."""
+
+
+def tail_context(
+    blocks: Iterable[tuple[bytes, bool]], branch: str | None = None, above: Above | None = None
+) -> Context | None:
     """The context of a branch's leaf, by default the current one, of a file of version 3.
 
-    `blocks` are whole lines, the last ones first, each with whether it is the beginning of the file.
+    `blocks` are whole lines, the last ones first, each with whether it is the beginning of the file. With `above` only
+    the lines that say where the leaf is are taken from them, and the path is found by an index.
     """
     tail = Tail(blocks)
     leaf = _current_leaf(tail) if branch is None else None
@@ -89,8 +100,15 @@ def tail_context(blocks: Iterable[tuple[bytes, bool]], branch: str | None = None
         if heads is None or (branch is not None and branch not in heads.heads):
             return None
         leaf = heads.leaf if branch is None else heads.heads[branch]
-    path = None if leaf is None else _path(tail, leaf)
+    if leaf is None:
+        return None
+    path = _path(tail, leaf) if above is None else _found_path(above, leaf)
     return None if path is None else context_of(path)
+
+
+def tail_heads(blocks: Iterable[tuple[bytes, bool]]) -> Heads | None:
+    """All heads of a file of version 3, by its end; `None` where only the whole file can tell."""
+    return _heads(Tail(blocks))
 
 
 def _current_leaf(tail: Tail) -> EntryId | None:
@@ -133,5 +151,31 @@ def _path(tail: Tail, leaf: EntryId) -> list[Entry] | None:
         path.append(tail.read[at])
         need.seen(tail.read[at])
         id, below = tail.read[at].parent, at
+    path.reverse()
+    return path or None
+
+
+def _found_path(above: Above, leaf: EntryId) -> list[Entry] | None:
+    """The same by an index: some entries at a time, twice as many each time, so a long path is not asked for often."""
+    path: list[Entry] = []
+    need = Need()
+    id: EntryId | None = leaf
+    below, count = 1 << 62, STEPS[0]
+    while id is not None and not need.nothing:
+        found = above(id, count)
+        if found is None:
+            return None
+        if not found:
+            break
+        for at, raw in found:
+            if at >= below:
+                return None
+            entry = next(entries_of(Block(raw + b"\n").items))
+            path.append(entry)
+            need.seen(entry)
+            id, below = entry.parent, at
+            if need.nothing:
+                break
+        count = min(2 * count, STEPS[1])
     path.reverse()
     return path or None

@@ -13,6 +13,8 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import NamedTuple
 
+from sessiontree.store.postgres.address import is_address, parse
+
 SUFFIX = ".jsonl"
 ARCHIVED = ".archived"
 """A session is archived when a file with this behind its name stands beside it."""
@@ -87,7 +89,9 @@ def folders_in(root: str) -> list[str]:
 
 
 def id_of(file: str) -> str:
-    """The session id in a file's name."""
+    """The session id in a file's name, or in an address."""
+    if is_address(file):
+        return parse(file).session or ""
     return os.path.basename(file).removesuffix(SUFFIX).rpartition("_")[2]
 
 

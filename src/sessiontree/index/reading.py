@@ -307,7 +307,7 @@ def _opened(file: _Open, body: int, dialect: bool) -> Reading:
     end = found.size if dialect else _last_newline(fd, stop)
     try:
         session = open_session(found.path)
-        summary = _summary(found, _tally(session), _fault(session))
+        summary = _summary(found, tally_of(session), first_fault(session))
     except FormatError as error:
         return Reading(found, past, True, broken(found, error.reason), Kind.NONE, 0, 0, 0)
     except SessionTreeError as error:  # it was replaced or taken away meanwhile
@@ -325,7 +325,7 @@ def _last_newline(fd: int, end: int) -> int:
     return 0
 
 
-def _tally(session: Session) -> Tally:
+def tally_of(session: Session) -> Tally:
     """What a digest would say of a session that was opened."""
     tree, heads, header = session.tree, session.heads, session.header
     tally = Tally(
@@ -349,7 +349,8 @@ def _tally(session: Session) -> Tally:
     return tally
 
 
-def _fault(session: Session) -> str | None:
+def first_fault(session: Session) -> str | None:
+    """The first thing that is wrong with a session, if anything is."""
     faults = (problem for problem in session.problems if problem.severity == "fault")
     return next((f"line {fault.line}: {fault.message}" if fault.line else fault.message for fault in faults), None)
 

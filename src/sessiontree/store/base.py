@@ -73,7 +73,7 @@ class Store(Protocol):
 class Indexed(Protocol):
     """A store that finds lines by the ids in them, as one in a database does."""
 
-    def above(self, id: EntryId, before: Cursor, count: int) -> list[tuple[int, bytes]] | None:
+    def above(self, before: Cursor, id: EntryId, count: int) -> list[tuple[int, bytes]] | None:
         """The line with this id and those above it, by their parents, so many at most, each with where it stands.
 
         Nothing when there is no such line before that place; `None` where the index cannot tell.

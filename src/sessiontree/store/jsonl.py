@@ -139,19 +139,28 @@ class JsonlStore:
         else:
             self._check_seen(fd, before)
             stop = before.value[1]
-        size = stop - start
-        data = self._all(fd, start, size if limit is None else min(limit, size))
-        while len(data) < size and b"\n" not in data:
-            data += self._all(fd, start + len(data), min(size - len(data), len(data)))
-        if len(data) < size:
-            end, unfinished = data.rfind(b"\n") + 1, b""
-        elif before is not None or behind:
-            end, unfinished = len(data), behind
-        else:
-            end = whole_lines(data)
-            unfinished = data[end:]
-        whole = data[:end]
-        return Chunk(whole, Cursor((self._identity, start + end, (seen + whole[-SEEN:])[-SEEN:])), unfinished)
+        end = stop
+        if limit is not None and start + limit < stop:
+            # Found first: cutting it off what was read would copy all the rest.
+            end = self._line_end(fd, start + limit, stop)
+        data, unfinished = self._all(fd, start, end - start), b""
+        if end == stop:
+            if before is None and not behind:
+                whole = whole_lines(data)
+                data, behind = data[:whole], data[whole:]
+            unfinished = behind
+        return Chunk(data, Cursor((self._identity, start + len(data), (seen + data[-SEEN:])[-SEEN:])), unfinished)
+
+    def _line_end(self, fd: int, start: int, stop: int) -> int:
+        """Where the line ends that `start` is in, or `stop`."""
+        size = 1 << 12
+        while start < stop:
+            data = self._all(fd, start, min(size, stop - start))
+            found = data.find(b"\n") + 1
+            if found:
+                return start + found
+            start, size = start + len(data), min(size * 2, 1 << 20)
+        return stop
 
     def _in_place(self, fd: int, read: Callable[[int], Chunk]) -> Chunk:
         """What `read` gives, if it is there: a batch that a dead writer left half done may be set aside meanwhile."""

@@ -7,7 +7,7 @@ the process that has seen the whole, and where `SESSIONTREE_STORE` is the whole.
 from __future__ import annotations
 
 import os
-from typing import NamedTuple
+from typing import NamedTuple, TypeGuard
 
 from sessiontree.errors import InvalidOperation
 
@@ -33,7 +33,7 @@ class Address(NamedTuple):
         return f"{self.shown}#{quote(session, safe=' @:')}"
 
 
-def is_address(text: object) -> bool:
+def is_address(text: object) -> TypeGuard[str]:
     return isinstance(text, str) and text.startswith(SCHEMES)
 
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from sessiontree.errors import OutcomeUnknown, StoreError
+from sessiontree.errors import OutcomeUnknown, SessionTreeError, StoreError
 from sessiontree.store.postgres.address import Address
 
 if TYPE_CHECKING:
@@ -86,13 +86,19 @@ class Database:
                     schema.ensure(connection, self.where)
                     self._ready = True
                 yield connection
+            except SessionTreeError:
+                self._put_back(connection)
+                raise
             except BaseException:
                 # It may be in the middle of something: another one is cheaper than finding out.
                 with suppress(psycopg_error()):
                     connection.close()
                 raise
-            with self._lock:
-                self._idle.append(connection)
+            self._put_back(connection)
+
+    def _put_back(self, connection: Connection) -> None:
+        with self._lock:
+            self._idle.append(connection)
 
     def _take(self) -> Connection | None:
         with self._lock:

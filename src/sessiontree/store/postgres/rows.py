@@ -84,7 +84,8 @@ def rows_of(lines: Sequence[bytes]) -> tuple[list[Row], Gain]:
             entries.append(entry)
         except NotJson:
             rows.append(Row())
-    return rows, _gain(entries) if len(entries) == len(lines) else Gain(told=False, entries=len(entries))
+    gain = _gain(entries)
+    return rows, gain if len(entries) == len(lines) else gain._replace(told=False)
 
 
 def _row(entry: Entry) -> Row:

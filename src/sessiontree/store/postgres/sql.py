@@ -7,14 +7,14 @@ SELECT key, size, tail, EXISTS (SELECT FROM sessiontree.shared WHERE session = k
 FROM sessiontree.session WHERE id = %s AND current AND deleted IS NULL"""
 PIECES = "SELECT position, source, start, size FROM sessiontree.shared WHERE session = %s ORDER BY position"
 # The line that goes on at the first place is read from its beginning.
-READ = """
-SELECT l.position, l.line, s.size, s.tail
+_LINES = """
+SELECT l.position, {columns}
 FROM sessiontree.session AS s LEFT JOIN LATERAL (
-    SELECT e.position + p.shift AS position, e.line
+    SELECT e.position + p.shift AS position, e.line, e.id, e.parent
     FROM unnest(%s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[])
             AS p(session, low, high, least, shift),
         LATERAL (
-            SELECT position, line FROM sessiontree.entry
+            SELECT position, line, id, parent FROM sessiontree.entry
             WHERE session = p.session AND position < p.high AND position >= greatest(p.least, coalesce((
                 SELECT CASE WHEN position + octet_length(line) > p.low THEN position ELSE p.low END
                 FROM sessiontree.entry WHERE session = p.session AND position <= p.low
@@ -23,6 +23,8 @@ FROM sessiontree.session AS s LEFT JOIN LATERAL (
         ) AS e
 ) AS l ON true
 WHERE s.key = %s AND s.current AND s.deleted IS NULL ORDER BY l.position"""
+READ = _LINES.format(columns="l.line, s.size, s.tail")
+LINKS = _LINES.format(columns="l.id, l.parent")
 FOUND = """
 SELECT e.session, e.position, e.parent FROM sessiontree.entry AS e
 WHERE e.session = ANY(%(rows)s) AND e.id = {id} AND (e.session = %(key)s OR EXISTS (

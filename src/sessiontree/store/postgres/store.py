@@ -105,7 +105,8 @@ class PostgresStore:
         return self._known, size, bytes(tail)
 
     def read(self, after: Cursor | None = None, *, before: Cursor | None = None, limit: int | None = None) -> Chunk:
-        known = self._row_of(after or before)
+        cursor = after or before
+        known = self._look()[0] if cursor is None else self._row_of(cursor)
         start = 0 if after is None else after.value[1]
         stop = FOREVER if before is None else before.value[1]
         page = self._page(known, start, stop if limit is None else min(stop, start + max(limit, 1)))
@@ -140,7 +141,7 @@ class PostgresStore:
             yield data, page.start == 0
             end, size = page.start, min(2 * size, PAGES[1])
 
-    def above(self, id: EntryId, before: Cursor, count: int) -> list[tuple[int, bytes]] | None:
+    def above(self, before: Cursor, id: EntryId, count: int) -> list[tuple[int, bytes]] | None:
         """The entry with this id and those above it, nearest first, so many at most, each with where it stands.
 
         `None` where an index cannot tell.
@@ -159,11 +160,24 @@ class PostgresStore:
         if cursor is not None and cursor.value[0] != known.key:
             known = self._look()[0]
             if cursor.value[0] != known.key:
-                raise Conflict(self.where, "the session was rewritten")
+                raise Conflict(self.where, "the session was deleted or rewritten")
         return known
 
     def _page(self, known: _Known, start: int, stop: int) -> _Page:
         """The lines that have bytes between two places, and where the session ends."""
+        rows = self._lines(sql.READ, known, start, stop)
+        if not rows:
+            raise Conflict(self.where, "the session was deleted or rewritten")
+        _, _, size, tail = rows[0]
+        lines = [(position, line) for position, line, _, _ in rows if position is not None]
+        first = lines[0][0] if lines else start
+        return _Page(size, bytes(tail), first, b"".join([part for _, line in lines for part in (line, b"\n")]))
+
+    def links(self, start: int) -> list[tuple[EntryId | None, EntryId | None]]:
+        """The ids of the lines from a place on, in order, each with that of its parent."""
+        return [row[1:] for row in self._lines(sql.LINKS, self._row_of(None), start, FOREVER)]
+
+    def _lines(self, statement: str, known: _Known, start: int, stop: int) -> list[Any]:
         asked = [
             (
                 piece.row,
@@ -176,16 +190,10 @@ class PostgresStore:
             if start < piece.high + piece.shift and stop > piece.low + piece.shift
         ]
         columns: list[list[int]] = [list(column) for column in zip(*asked, strict=True)] or [[] for _ in range(5)]
-        rows = self.database.run(
-            lambda connection: connection.execute(sql.READ, (*columns, known.key)).fetchall(), where=self.where
+        return self.database.run(
+            lambda connection: connection.execute(statement.encode(), (*columns, known.key)).fetchall(),
+            where=self.where,
         )
-        if not rows:
-            self._look()  # raises `NotFound`
-            raise Conflict(self.where, "the session was rewritten")
-        _, _, size, tail = rows[0]
-        lines = [(position, line) for position, line, _, _ in rows if position is not None]
-        first = lines[0][0] if lines else start
-        return _Page(size, bytes(tail), first, b"".join([part for _, line in lines for part in (line, b"\n")]))
 
     # Writing
 
@@ -332,8 +340,7 @@ class PostgresStore:
         """
         row = connection.execute(sql.WHY, (key, start, key)).fetchone()
         if row is None or not row[0]:
-            self._look()  # raises `NotFound`
-            raise Conflict(self.where, "the session was rewritten")
+            raise Conflict(self.where, "the session was deleted or rewritten")
         _, end, tail, there = row
         if there == batch:
             return start + size

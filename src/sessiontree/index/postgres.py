@@ -1,0 +1,410 @@
+"""Sessions in a database: listing, finding and searching them, and putting them aside. All of it in SQL.
+
+The database keeps with every session what a listing says of it, and with every line what it says; there is no other
+index. Where lines do not tell, as those of other programs, the session is opened once, and what came of it is kept.
+What a session is made of is not here: see `store.postgres`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from sessiontree.core.entries import Entry, EntryId
+from sessiontree.core.fulltext import fold, full_text, speaker
+from sessiontree.core.query import Query
+from sessiontree.core.times import iso, milliseconds
+from sessiontree.errors import Ambiguous, FormatError, InvalidOperation, NotFound, SessionTreeError
+from sessiontree.format.codec import read_entry
+from sessiontree.format.tail import tail_heads
+from sessiontree.index.reading import SessionSummary, first_fault, tally_of
+from sessiontree.index.search import Hit, snippet
+from sessiontree.session import Session
+from sessiontree.store.postgres.address import Address
+from sessiontree.store.postgres.connection import Database, database
+from sessiontree.store.postgres.rows import clean, storable
+from sessiontree.store.postgres.store import PostgresStore
+
+if TYPE_CHECKING:
+    from sessiontree.store.postgres.connection import Connection
+
+RECENT = "@"
+LEAST_PREFIX = 4
+"""The beginning of an id has so many characters at least."""
+
+
+class Shelf:
+    """All sessions of a database."""
+
+    def __init__(self, address: Address) -> None:
+        self.address = address._replace(session=None)
+        self._database: Database = database(address)
+
+    # Finding and opening
+
+    def store(self, id: str) -> PostgresStore:
+        """The store of the session with this id, whether there is one or not."""
+        return PostgresStore(self.address._replace(session=id))
+
+    def find(self, text: str, *, cwd: str | None = None) -> str:
+        """The id of the session that `text` names: its id, the beginning of it, its name, or `@` for the most recent.
+
+        Raises `NotFound` or `Ambiguous`.
+        """
+        if text == RECENT:
+            recent = self.recent(os.getcwd() if cwd is None else cwd)
+            if recent is None:
+                raise NotFound("session", RECENT, "no session was started in this folder")
+            return recent
+        found = self._named(text, deleted=False)
+        if found is None:
+            raise NotFound("session", text, "a session is an id, a name, or @ for the most recent here")
+        return found
+
+    def recent(self, cwd: str) -> str | None:
+        """The id of the session of a folder that was written to last."""
+        rows = self._ask(
+            "SELECT id FROM sessiontree.session WHERE current AND deleted IS NULL AND NOT archived AND cwd = %s"
+            " ORDER BY modified DESC, key DESC LIMIT 1",
+            (_folder(cwd),),
+        )
+        return rows[0][0] if rows else None
+
+    def _named(self, text: str, *, deleted: bool) -> str | None:
+        if not text:
+            raise InvalidOperation("a session needs an id or a name")
+        if storable(text) is None:
+            return None
+        rows = self._ask(
+            f"SELECT id, name FROM sessiontree.session WHERE current AND {_IN_TRASH[deleted]}"
+            " AND (starts_with(id, %s) OR name = %s) ORDER BY modified DESC, key DESC",
+            (text, text),
+        )
+        by_id = [id for id, _ in rows if id.startswith(text)]
+        exact = [id for id in by_id if id == text]
+        matches = exact or (by_id if len(text) >= LEAST_PREFIX else [])
+        matches = matches or [id for id, name in rows if name == text]
+        if len(matches) > 1:
+            raise Ambiguous("session", text, matches)
+        return matches[0] if matches else None
+
+    # Listing
+
+    def sessions(
+        self, cwd: str | None = None, *, archived: bool = False, deleted: bool = False
+    ) -> list[SessionSummary]:
+        """The sessions of a folder, or of all, newest first."""
+        rows = self._ask(
+            f"SELECT {_COLUMNS} FROM sessiontree.session WHERE current AND {_IN_TRASH[deleted]}"
+            " AND (archived = %s OR deleted IS NOT NULL) AND (%s::text IS NULL OR cwd = %s)"
+            " ORDER BY modified DESC, key DESC",
+            (archived, *[None if cwd is None else _folder(cwd)] * 2),
+        )
+        return [self._summary(_Listed(*row)) for row in rows]
+
+    def ids(self) -> list[str]:
+        """The ids of all sessions, archived ones too, newest first."""
+        rows = self._ask(
+            "SELECT id FROM sessiontree.session WHERE current AND deleted IS NULL ORDER BY modified DESC, key DESC", ()
+        )
+        return [id for (id,) in rows]
+
+    def _summary(self, listed: _Listed) -> SessionSummary:
+        if not listed.told and not listed.deleted:
+            listed = self._looked_into(listed)
+        return SessionSummary(
+            id=listed.id,
+            file=self.address.of(listed.id),
+            name=listed.name,
+            first_message=listed.first_message,
+            message_count=listed.messages,
+            entry_count=listed.entries,
+            branch_count=len(listed.branches) - len(listed.hidden),
+            branch=listed.branch,
+            cost=round(listed.cost, 10),
+            created=listed.created,
+            modified=iso(listed.modified),
+            cwd=listed.cwd,
+            parent_session=listed.parent_session,
+            archived=listed.archived,
+            damage=listed.damage,
+        )
+
+    def _looked_into(self, listed: _Listed) -> _Listed:
+        """What opening the session tells; kept for the next time, where this role may."""
+        try:
+            session = Session(self.store(listed.id), read_only="it is only looked at")
+            tally, damage = tally_of(session), first_fault(session)
+        except FormatError as error:
+            return listed._replace(damage=clean(error.reason))
+        except SessionTreeError as error:  # it was rewritten or taken away meanwhile
+            return listed._replace(damage=clean(str(error)))
+        told = listed._replace(
+            name=None if tally.session_name is None else clean(tally.session_name),
+            first_message=None if tally.first_message is None else clean(tally.first_message),
+            entries=tally.entries,
+            messages=tally.messages,
+            cost=tally.cost,
+            branches=[clean(name) for name in tally.heads],
+            hidden=[clean(name) for name in tally.archived],
+            branch=clean(tally.current),
+            damage=None if damage is None else clean(damage),
+        )
+        values = [getattr(told, name) for name in _TOLD]
+        with suppress(SessionTreeError):  # of a role that may only read
+            self._ask(_KEEP, (*values, told.key, told.size))
+        return told
+
+    # Searching
+
+    def search(
+        self,
+        query: Query,
+        *,
+        cwd: str | None = None,
+        only: Callable[[SessionSummary], bool] | None = None,
+        limit: int = 50,
+    ) -> list[Hit]:
+        """The newest entries that the query matches, newest first, in all branches; in archived sessions too."""
+        where = None if cwd is None else _folder(cwd)
+        ids = None
+        if only is not None:
+            listed = [*self.sessions(cwd), *self.sessions(cwd, archived=True)]
+            ids = [summary.id for summary in listed if only(summary)]
+        among = (where, where, ids, ids)
+        found = self._database.run(lambda connection: self._newest(connection, query, among, limit))
+        found = sorted([*found, *self._in_older(query, among)], key=lambda match: match[:3], reverse=True)[:limit]
+        sights = {
+            id: _Sight(self.store(id), [match for match in found if match.session == id])
+            for id in {match.session for match in found}
+        }
+        return [
+            Hit(
+                session=match.session,
+                file=self.address.of(match.session),
+                name=match.name,
+                entry=match.entry.id,
+                type=match.entry.type,
+                role=speaker(match.entry),
+                timestamp=match.entry.timestamp,
+                branch=sights[match.session].branches.get(match.entry.id),
+                in_context=match.entry.id in sights[match.session].context,
+                snippet=snippet(full_text(match.entry), query.terms),
+            )
+            for match in found
+        ]
+
+    def _newest(self, connection: Connection, query: Query, among: Sequence[Any], limit: int) -> list[_Match]:
+        likes = [f"%{_escaped(clean(term.text))}%" for term in query.terms]
+        said = " AND ".join(["e.said LIKE %s"] * len(likes)) or "e.said <> ''"
+        statement = _SEARCH.format(said=said, among=_AMONG)
+        roles = sorted(query.roles) or None
+        values = (*likes, roles, roles, query.since, query.since, *among)
+        matches: list[_Match] = []
+        # By a cursor: some of what the index finds is none, and how much has to be read shows on the way.
+        with connection.transaction(), connection.cursor(name="sessiontree_search") as cursor:
+            cursor.execute(statement.encode(), values)
+            for id, name, position, line in cursor:
+                match = _matching(query, id, name, position, read_entry(bytes(line), 1))
+                if match is not None:
+                    matches.append(match)
+                    if len(matches) == limit:
+                        break
+        return matches
+
+    def _in_older(self, query: Query, among: Sequence[Any]) -> Generator[_Match]:
+        """In sessions of older dialects, whose lines say what they mean only as a whole."""
+        rows = self._ask(
+            "SELECT s.id, s.name FROM sessiontree.session AS s"
+            f" WHERE s.current AND s.deleted IS NULL AND s.older {_AMONG}",
+            among,
+        )
+        for id, name in rows:
+            try:
+                tree = Session(self.store(id), read_only="it is only looked at").tree
+            except SessionTreeError:
+                continue
+            for number, entry in enumerate(tree):
+                match = _matching(query, id, name, number, entry)
+                if match is not None:
+                    yield match
+
+    # Putting aside
+
+    def archive(self, text: str, *, archived: bool = True) -> str:
+        """Take a session out of listings, or put it back. Returns its address."""
+        id = self.find(text)
+        self._ask("UPDATE sessiontree.session SET archived = %s WHERE id = %s AND current", (archived, id))
+        return self.address.of(id)
+
+    def delete(self, text: str) -> str:
+        """Move a session to the trash. Returns its address."""
+        id = self.find(text)
+        self._ask("UPDATE sessiontree.session SET deleted = now() WHERE id = %s AND current", (id,))
+        return self.address.of(id)
+
+    def restore(self, text: str) -> str:
+        """Bring a session back from the trash. Returns its address."""
+        id = self._trashed(text)
+        self._ask("UPDATE sessiontree.session SET deleted = NULL WHERE id = %s AND current", (id,))
+        return self.address.of(id)
+
+    def purge(self, text: str) -> str:
+        """Remove a session for good, with its backups, from the trash or from where it lives. Returns its address.
+
+        Forks that share lines with it get them as their own.
+        """
+        try:
+            id = self._trashed(text)
+        except NotFound:
+            id = self.find(text)
+
+        def work(connection: Connection) -> None:
+            with connection.transaction():
+                rows = connection.execute(
+                    "SELECT key FROM sessiontree.session WHERE id = %s FOR UPDATE", (id,)
+                ).fetchall()
+                keys = [key for (key,) in rows]
+                connection.execute(_OWN, (keys, keys))
+                for table in ("shared", "torn", "entry"):
+                    connection.execute(f"DELETE FROM sessiontree.{table} WHERE session = ANY(%s)".encode(), (keys,))
+                connection.execute("DELETE FROM sessiontree.shared WHERE source = ANY(%s)", (keys,))
+                connection.execute("DELETE FROM sessiontree.session WHERE key = ANY(%s)", (keys,))
+
+        self._database.run(work)
+        return self.address.of(id)
+
+    def _trashed(self, text: str) -> str:
+        found = self._named(text, deleted=True)
+        if found is None:
+            raise NotFound("session in the trash", text)
+        return found
+
+    def _ask(self, statement: str, values: Sequence[Any]) -> list[Any]:
+        def work(connection: Connection) -> list[Any]:
+            cursor = connection.execute(statement.encode(), values)
+            return cursor.fetchall() if cursor.description else []
+
+        return self._database.run(work)
+
+
+class _Listed(NamedTuple):
+    """The row of a session, as a listing needs it."""
+
+    key: int
+    size: int
+    id: str
+    name: str | None
+    first_message: str | None
+    entries: int
+    messages: int
+    cost: float
+    branches: list[str]
+    hidden: list[str]
+    branch: str
+    damage: str | None
+    told: bool
+    archived: bool
+    deleted: bool
+    modified: int
+    created: str
+    cwd: str
+    parent_session: str | None
+
+
+class _Match(NamedTuple):
+    moment: int
+    session: str
+    position: int
+    name: str | None
+    entry: Entry
+
+
+def _matching(query: Query, session: str, name: str | None, position: int, entry: Entry) -> _Match | None:
+    moment = milliseconds(entry.timestamp) or 0
+    if query.since is not None and moment < query.since:
+        return None
+    if not query.takes(speaker(entry)):
+        return None
+    said = full_text(entry)
+    return _Match(moment, session, position, name, entry) if said and query.matches(fold(said)) else None
+
+
+class _Sight:
+    """Which branches lead to entries that were found, and which of them the model sees."""
+
+    def __init__(self, store: PostgresStore, matches: Iterable[_Match]) -> None:
+        self.branches: dict[EntryId, str] = {}
+        self.context: frozenset[EntryId] = frozenset()
+        try:
+            session = Session(store, read_only="it is only looked at")
+            self.context = frozenset(session.context().sources)
+            self._look(session, store, {match.entry.id for match in matches}, min(match.position for match in matches))
+        except SessionTreeError:
+            return  # damaged, or taken away meanwhile
+
+    def _look(self, session: Session, store: PostgresStore, wanted: set[EntryId], first: int) -> None:
+        heads = None if session.needs_migration else tail_heads(store.backward(store.end().cursor))
+        if heads is None:
+            heads = session.heads
+            parents = {entry.id: session.tree.parent(entry.id) for entry in session.tree}
+        else:
+            # A parent stands before its child, so what stands before the first of them leads to none.
+            parents = {id: parent for id, parent in store.links(first) if id is not None}
+        passed: set[EntryId] = set()
+        for name in sorted(heads.heads, key=lambda name: (name != heads.current, name in heads.archived)):
+            id = heads.heads[name]
+            while id is not None and id in parents and id not in passed:
+                passed.add(id)
+                if id in wanted:
+                    self.branches[id] = name
+                id = parents[id]
+
+
+def _folder(cwd: str) -> str:
+    return clean(os.path.abspath(cwd))
+
+
+def _escaped(text: str) -> str:
+    """`text` as it stands, for LIKE."""
+    return text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
+
+
+_IN_TRASH = {False: "deleted IS NULL", True: "deleted IS NOT NULL"}
+_COLUMNS = (
+    "key, size, id, name, first_message, entries, messages, cost, branches, hidden, branch, damage, told, archived,"
+    " deleted IS NOT NULL, (extract(epoch FROM modified) * 1000)::bigint, created, cwd, parent_session"
+)
+_TOLD = ("name", "first_message", "entries", "messages", "cost", "branches", "hidden", "branch", "damage")
+_KEEP = (
+    f"UPDATE sessiontree.session SET {', '.join(f'{name} = %s' for name in _TOLD)}, told = true"
+    " WHERE key = %s AND size = %s"
+)
+_AMONG = "AND (%s::text IS NULL OR s.cwd = %s) AND (%s::text[] IS NULL OR s.id = ANY(%s))"
+# A line of a source counts for every fork that shares it; of several lines with one id the last counts.
+_SEARCH = """
+WITH hit AS (
+    SELECT e.session, e.position, e.moment, e.id, e.line FROM sessiontree.entry AS e
+    WHERE ({said} OR e.said IS NULL) AND e.id IS NOT NULL
+        AND (%s::text[] IS NULL OR lower(e.role) = ANY(%s)) AND (%s::bigint IS NULL OR e.moment >= %s)
+), seen AS (
+    SELECT session, position, moment, id, line FROM hit
+    UNION ALL
+    SELECT p.session, p.position + h.position - p.start, h.moment, h.id, h.line
+    FROM hit AS h JOIN sessiontree.shared AS p
+        ON p.source = h.session AND h.position >= p.start AND h.position < p.start + p.size
+)
+SELECT s.id, s.name, seen.position, seen.line FROM seen JOIN sessiontree.session AS s ON s.key = seen.session
+WHERE s.current AND s.deleted IS NULL AND NOT s.older {among}
+    AND NOT EXISTS (SELECT FROM sessiontree.entry AS later
+        WHERE later.session = seen.session AND later.id = seen.id AND later.position > seen.position)
+ORDER BY seen.moment DESC, s.id DESC, seen.position DESC"""
+# What forks share with sessions that are about to go, as lines of their own.
+_OWN = """
+INSERT INTO sessiontree.entry (session, position, line, id, parent, type, role, branch, moment, said)
+SELECT p.session, p.position + e.position - p.start, e.line, e.id, e.parent, e.type, e.role, e.branch, e.moment, e.said
+FROM sessiontree.shared AS p JOIN sessiontree.entry AS e
+    ON e.session = p.source AND e.position >= p.start AND e.position < p.start + p.size
+WHERE p.source = ANY(%s) AND p.session <> ALL(%s)"""
