@@ -28,10 +28,14 @@ class Loaded:
         self.heads = Heads()
         self.cursor, self.unfinished = end.cursor, end.unfinished
         read = None
+        items: list[Entry | Chain] = []
         while read != end.cursor:
             chunk = store.read(read, before=end.cursor, limit=READ_AHEAD)
-            self.tree.extend(self.reader.feed(chunk.data))
+            items += self.reader.feed(chunk.data)
             read = chunk.cursor
+        self.tree.extend(
+            items
+        )  # not by the way: its tables would be pushed out of the processor's memory by what is read
         self.heads.replay(self.tree.items, self.tree)
         self._leave_unreadable()
 

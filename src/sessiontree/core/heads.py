@@ -83,27 +83,30 @@ class Heads:
         """Take in lines that `tree` holds already."""
         sound = tree.is_sound
         for item in items:
-            if not isinstance(item, Chain):
-                if sound and item.type == "message" and self._goes_on(item):
-                    self.lines_since_record += 1
-                    self._heads[self.current] = item.id
+            if isinstance(item, Chain):
+                if not sound:
+                    for entry in entries_of((item,)):
+                        self.apply(entry, tree)
+                elif self._goes_on(item):
+                    self.lines_since_record += len(item.ids)
+                    self._heads[self.current] = item.ids[-1]
                 else:
-                    self.apply(item, tree)
-            elif sound:
-                self.apply(item.entry(0), tree)
-                self._go_on(item)
+                    self.apply(item.entry(0), tree)
+                    self._go_on(item)
+            elif sound and item.type == "message" and self._goes_on(item):
+                self.lines_since_record += 1
+                self._heads[self.current] = item.id
             else:
-                for entry in entries_of((item,)):
-                    self.apply(entry, tree)
+                self.apply(item, tree)
 
-    def _goes_on(self, entry: Entry) -> bool:
-        """Whether a message does what nearly all do: the current branch goes on from its head."""
+    def _goes_on(self, item: Entry | Chain) -> bool:
+        """Whether messages do what nearly all do: the current branch goes on from its head."""
         branch = self.current
         return (
-            entry.parent == self._heads[branch]
+            item.parent == self._heads[branch]
             and branch == self._line_branch
-            and (entry.branch == branch or entry.branch is UNSET)
-            and entry.current is None
+            and (item.branch == branch or item.branch is UNSET)
+            and item.current is None
         )
 
     def _go_on(self, chain: Chain) -> None:

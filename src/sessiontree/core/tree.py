@@ -70,7 +70,7 @@ class Tree:
                 if parent is not None and parent not in by_id:
                     self._relink = True
                 by_id.update(zip(ids, range(at, self._count), strict=True))
-                if len(by_id) - known < len(ids) or not self._missing.isdisjoint(ids):
+                if len(by_id) - known < len(ids) or (self._missing and not self._missing.isdisjoint(ids)):
                     self._relink = True
                 self.real_count += len(ids)
             else:
