@@ -320,6 +320,8 @@ class MadeBranch(Answer, frozen=True, kw_only=True):
 
 
 class BranchChange(Asked, frozen=True, kw_only=True):
+    example: ClassVar[JsonObject] = {"archived": True}
+
     name: BranchName | None = None
     archived: bool | None = None
 

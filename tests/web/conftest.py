@@ -1,0 +1,121 @@
+"""What the tests of the web share: an application with its tokens, and a real server on a free port."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from fastapi import FastAPI
+
+import sessiontree as st
+from sessiontree.model.base import Model
+from sessiontree.model.scripted import Script, ScriptedModel
+from sessiontree.web.app import create_app
+from sessiontree.web.guard import Limits, hosts_of
+from sessiontree.web.listening import Server, bound
+from sessiontree.web.tokens import SCOPES, Made, Scope, Tokens, make
+
+PORT = 7373
+BASE = f"http://127.0.0.1:{PORT}"
+
+
+class ScriptedModels:
+    """Models that answer from one script, by any name."""
+
+    def __init__(self, *answers: Script) -> None:
+        self.model = ScriptedModel(answers)
+
+    def find(self, name: str | None = None) -> Model:
+        return self.model
+
+    def names(self) -> list[str]:
+        return ["scripted:scripted"]
+
+
+class House:
+    """An application, who may ask it what, and two projects with a session each."""
+
+    def __init__(self, tmp_path: Path, *answers: Script, allow_run: bool = True, limits: Limits | None = None) -> None:
+        self.project, self.other = tmp_path / "a", tmp_path / "b"
+        self.project.mkdir(exist_ok=True)
+        self.other.mkdir(exist_ok=True)
+        self.owner = make(SCOPES)
+        self.models = ScriptedModels(*answers)
+        self.limits = Limits(rate=1e6, burst=1_000_000) if limits is None else limits
+        self._allow_run = allow_run
+
+    def app(self, port: int = PORT, host: str = "127.0.0.1", **options: Any) -> FastAPI:
+        given: dict[str, Any] = {
+            "hosts": hosts_of(host, port),
+            "tokens": Tokens([self.owner.token]),
+            "limits": self.limits,
+            "allow_run": self._allow_run,
+            "models": self.models,
+            "cwd": str(self.project),
+        }
+        return create_app(**{**given, **options})
+
+    def token(self, *scopes: Scope, project: Path | None = None) -> Made:
+        """A token that lasts."""
+        made = make(scopes, None if project is None else [str(project)])
+        Tokens().add(made.token)
+        return made
+
+    def session(self, project: Path | None = None) -> str:
+        """A session with a question and an answer."""
+        with st.create("auth", cwd=project or self.project) as session:
+            session.head.extend([st.user("How do I make this faster?"), st.assistant("With a **cache**.")])
+            return session.id
+
+
+def bearing(made: Made | str) -> dict[str, str]:
+    return {"authorization": f"Bearer {made if isinstance(made, str) else made.secret}"}
+
+
+@contextlib.asynccontextmanager
+async def asking(app: FastAPI, made: Made, base: str = BASE) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of an application in this process."""
+    transport = httpx.ASGITransport(app, raise_app_exceptions=True)
+    async with (
+        app.router.lifespan_context(app),
+        httpx.AsyncClient(transport=transport, base_url=base, headers=bearing(made), timeout=30) as client,
+    ):
+        yield client
+
+
+@contextlib.contextmanager
+def served(house: House, **options: Any) -> Iterator[str]:
+    """The address of a real server in a thread."""
+    listening = bound("127.0.0.1", 0)
+    port = listening.getsockname()[1]
+    ready = threading.Event()
+    server = Server(house.app(port, **options), house.limits, ready.set)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
+    thread.start()
+    try:
+        assert ready.wait(20)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        server.should_exit = True
+        thread.join(20)
+        listening.close()
+        assert not thread.is_alive(), "the server does not close"
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> House:
+    return House(tmp_path)
+
+
+@pytest.fixture
+async def client(house: House) -> AsyncIterator[httpx.AsyncClient]:
+    async with asking(house.app(), house.owner) as client:
+        yield client
+
+
+Ask = Callable[..., httpx.Response]
