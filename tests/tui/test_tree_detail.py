@@ -4,9 +4,8 @@ import sessiontree as st
 from sessiontree.core.entries import Compaction, CustomMessage, ModelChange
 from sessiontree.core.messages import assistant, tool_call, tool_result, user
 from sessiontree.tui import tree_detail
-from sessiontree.tui.tree_detail import compared, described, seen_from, words_of
+from sessiontree.tui.tree_detail import described, seen_from, words_of
 from tests.builders import entry, say
-from tests.tui.test_tree_view import session_of_two_ways
 
 
 @pytest.mark.parametrize(
@@ -80,27 +79,13 @@ def test_of_a_long_path_the_end_is_listed(monkeypatch):
     ]
 
 
-def test_a_comparison_tells_what_each_side_took_and_did():
-    session = session_of_two_ways()
-    cache, dict_ = session.place("cache"), session.place("dict")
-
-    lines = compared(session.tree, cache, dict_).plain.splitlines()
-
-    assert lines[0] == f"1 and 2 part at {session.place('two-ways')[:8]}"
-    assert lines[1] == f"1 {cache[:8]}: 3 entries, 0 tokens, $0.0000"
-    assert "- assistant: The cache is done." in lines
-    assert lines[-1] == "+ assistant: The dict is done."
-
-
 def test_hostile_text_is_made_safe():
     session = st.memory()
     one = session.append(user("\x1b[2J"))
-    two = session.append(user("\x1b]0;x\x07"), parent=None)
 
     texts = [
         described(session, one.id),
         seen_from(session.tree, one.id),
-        compared(session.tree, one.id, two.id),
     ]
 
     assert not any("\x1b" in text.plain or "\x07" in text.plain for text in texts)

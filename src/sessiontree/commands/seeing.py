@@ -10,6 +10,7 @@ from sessiontree.commands.arguments import BRANCH, LEVELS, PLACE, commands, leve
 from sessiontree.commands.command import Argument, Command, Done
 from sessiontree.commands.desk import Desk
 from sessiontree.commands.text import excerpt, short, table
+from sessiontree.comparison import Comparison, Diff
 from sessiontree.core.context import explain
 from sessiontree.core.entries import Message
 from sessiontree.core.messages import role, text
@@ -42,9 +43,14 @@ async def _context(desk: Desk, args: Sequence[str]) -> Done:
     return Done(text="\n".join([*([table(rows)] if rows else []), total]))
 
 
-async def _diff(desk: Desk, args: Sequence[str]) -> Done:
+def two_places(desk: Desk, args: Sequence[str]) -> Diff:
+    """How the places that `/diff` was given differ."""
     a, b = ("HEAD", args[0]) if len(args) == 1 else (args[0], args[1])
-    found = diff(desk.session, desk.place(a), desk.place(b))
+    return diff(desk.session, desk.place(a), desk.place(b))
+
+
+async def _diff(desk: Desk, args: Sequence[str]) -> Done:
+    found = two_places(desk, args)
     calls = Calls(desk.session.tree)
     lines = [f"from where they part, {short(found.common_ancestor)}"]
     for sign, entries, stats in zip("-+", found.entries, found.stats, strict=True):
@@ -54,9 +60,13 @@ async def _diff(desk: Desk, args: Sequence[str]) -> Done:
     return Done(text="\n".join(lines))
 
 
+def compared(desk: Desk, args: Sequence[str]) -> Comparison:
+    """What the branches that `/compare` was given took."""
+    return compare(desk.session, list(args) if len(args) > 1 else [desk.branch.name, *args])
+
+
 async def _compare(desk: Desk, args: Sequence[str]) -> Done:
-    names = list(args) if len(args) > 1 else [desk.branch.name, *args]
-    found = compare(desk.session, names)
+    found = compared(desk, args)
     rows = [["branch", "entries", "tools", "errors", "tokens", "cost", "time"]]
     for stats in found.branches:
         tokens = short_count(stats.tokens) if "tokens" in stats.measured else "-"

@@ -27,13 +27,14 @@ from sessiontree.errors import SessionTreeError
 from sessiontree.session import Session
 from sessiontree.tui.chat import ChatScreen
 from sessiontree.tui.keys import keymap, listed, unknown
-from sessiontree.tui.theme import DARK, LIGHT, Look, look, theme_for
+from sessiontree.tui.theme import DARK, LIGHT, Look, look_of, theme_for
 
 if TYPE_CHECKING:
     from sessiontree.commands.command import Done
     from sessiontree.commands.desk import Desk
     from sessiontree.commands.models import Models
     from sessiontree.extensions.extensions import Extensions
+    from sessiontree.tui.beside import Sides
     from sessiontree.tui.blocks import Renderer
     from sessiontree.tui.presence import Presence
     from sessiontree.tui.ui import AppUi
@@ -100,7 +101,7 @@ class SessionApp(App[None]):
 
     @property
     def look(self) -> Look:
-        return look(theme_for(self.start.light))
+        return look_of(self.theme)
 
     @property
     def renderers(self) -> dict[str, Renderer]:
@@ -397,6 +398,11 @@ class SessionApp(App[None]):
         from sessiontree.tui.dialogs import Page
 
         self.push_screen(Page(title, safe_lines(text) if isinstance(text, str) else text))
+
+    def show_beside(self, sides: Sides) -> None:
+        from sessiontree.tui.beside import BesideScreen
+
+        self.push_screen(BesideScreen(sides))
 
     def open_page(self, path: str) -> None:
         """Show a file in the browser, where there is a screen to show it on."""

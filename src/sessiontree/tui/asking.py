@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from sessiontree.commands.arguments import places, prompts
+from sessiontree.commands.arguments import branches, places, prompts
 from sessiontree.commands.command import Argument, Command, Typed, Words, typed
 from sessiontree.commands.desk import Desk
 from sessiontree.commands.text import excerpt, short
 from sessiontree.core.entries import EntryId
 from sessiontree.core.outline import plain_text, row_text
+from sessiontree.errors import InvalidOperation
 
 ChooseEntry = Callable[[], Awaitable[EntryId | None]]
 """Has an entry chosen in the tree."""
@@ -35,6 +36,8 @@ async def _without_arguments(desk: Desk, command: Command, choose_entry: ChooseE
             return _line(command, await _chosen_prompt(desk, "Go back to which message, with a summary?"))
         case "branches":
             return await _chosen_branch(desk)
+        case "compare":
+            return await _compared(desk)
         case _:
             return await _with_required(desk, command, Typed(command.name, ""), choose_entry)
 
@@ -85,6 +88,21 @@ async def _chosen_branch(desk: Desk) -> str | None:
         shown[f"{mark} {info.name.ljust(width)}  {short(info.head)}  {info.entry_count:>5} entries  {last}"] = info.name
     chosen = await desk.ui.select("Which branch?", list(shown))
     return None if chosen is None else f"/switch {_quoted(shown[chosen])}"
+
+
+async def _compared(desk: Desk) -> str | None:
+    """This branch is compared with one that is chosen, or with all; with the only other one without a question."""
+    own = desk.branch.name
+    others = [name for name in branches(desk, "") if name != own]
+    if not others:
+        raise InvalidOperation("there is no other branch to compare with: /branch-here makes one")
+    everything = f"all of them: {', '.join([own, *others])}"
+    offered = [*others, everything] if len(others) > 1 else []
+    chosen = await desk.ui.select(f"Compare {own} with which branch?", offered) if offered else others[0]
+    if chosen is None:
+        return None
+    names = [own, *others] if chosen == everything else [own, chosen]
+    return f"/compare {' '.join(map(_quoted, names))}"
 
 
 def _line(command: Command, given: str | None) -> str | None:

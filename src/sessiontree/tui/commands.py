@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -11,6 +12,7 @@ from msgspec.structs import replace
 from sessiontree.commands.builtin import builtin_commands
 from sessiontree.commands.command import Command, Done, Registry
 from sessiontree.commands.desk import Desk
+from sessiontree.commands.seeing import compared, two_places
 
 if TYPE_CHECKING:
     from sessiontree.tui.app import SessionApp
@@ -41,6 +43,19 @@ def app_commands(app: SessionApp) -> Registry:
             app.open_page(os.path.join(desk.session.cwd or ".", os.path.expanduser(args[0])))
         return done
 
-    own = {"tree": tree, "resume": resume, "export": export}
+    async def diff(desk: Desk, args: Sequence[str]) -> Done:
+        from sessiontree.tui.beside import of_diff
+
+        app.show_beside(await asyncio.to_thread(lambda: of_diff(two_places(desk, args), app.renderers)))
+        return Done()
+
+    async def compare(desk: Desk, args: Sequence[str]) -> Done:
+        from sessiontree.tui.beside import of_comparison
+
+        tree = desk.session.tree
+        app.show_beside(await asyncio.to_thread(lambda: of_comparison(tree, compared(desk, args), app.renderers)))
+        return Done()
+
+    own = {"tree": tree, "resume": resume, "export": export, "diff": diff, "compare": compare}
     commands = [replace(command, run=own.get(command.name, command.run)) for command in shared.values()]
     return Registry([*commands, Command(name="hotkeys", help="List the keys", run=hotkeys)])

@@ -86,7 +86,8 @@ TREE = (
     Key("tree_detail", "tab", "the entry in full, what the model would see from there, or neither"),
     Key("tree_detail_up", "ctrl+up", "scroll what is shown of the entry up"),
     Key("tree_detail_down", "ctrl+down", "scroll what is shown of the entry down"),
-    Key("tree_mark", "ctrl+k", "mark the entry; two that are marked are compared"),
+    Key("tree_mark", "ctrl+k", "mark the entry; two that are marked are shown side by side"),
+    Key("tree_beside", "ctrl+e", "show the two that are marked on the whole screen"),
 )
 
 AREAS: dict[str, tuple[Key, ...]] = {

@@ -95,6 +95,11 @@ def look(theme: Theme) -> Look:
     )
 
 
+def look_of(theme: str) -> Look:
+    """The look that goes with the theme of that name."""
+    return look(LIGHT if theme == LIGHT.name else DARK)
+
+
 def theme_for(terminal_is_light: bool) -> Theme:
     return LIGHT if terminal_is_light else DARK
 

@@ -16,16 +16,19 @@ from textual.containers import Vertical, VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Input, Static
 
+from sessiontree.commands.text import short
+from sessiontree.comparison import diff
 from sessiontree.config import Config
 from sessiontree.core.entries import EntryId
 from sessiontree.core.safe import safe
 from sessiontree.errors import SessionTreeError
 from sessiontree.session import Session
+from sessiontree.tui.beside import Beside, BesideScreen, Sides, of_diff
 from sessiontree.tui.dialogs import Chooser, Write
 from sessiontree.tui.keys import keymap
 from sessiontree.tui.theme import DARK, LIGHT, terminal_is_light, theme_for
-from sessiontree.tui.tree_detail import compared, described, seen_from, words_of
-from sessiontree.tui.tree_view import TreeView
+from sessiontree.tui.tree_detail import described, seen_from, words_of
+from sessiontree.tui.tree_view import MARKS, TreeView
 
 Summaries: TypeAlias = Literal["ask", "unasked", "none"]
 """Whether one asks for a summary of what is left, makes one only by its own key, or none can be made."""
@@ -69,6 +72,7 @@ class TreeScreen(ModalScreen[Choice | None]):
         scrollbar-size-vertical: 1; scrollbar-background: $background; scrollbar-color: $panel;
     }
     TreeScreen > .pane > Static { width: 1fr; height: auto; }
+    TreeScreen > Beside { padding: 0 2; display: none; }
     TreeScreen > .panel { height: 50%; min-height: 6; background: $surface; border-top: heavy $primary; }
     TreeScreen .title, TreeScreen .foot { height: 1; padding: 0 2; text-wrap: nowrap; text-overflow: ellipsis; }
     TreeScreen .foot { color: $muted; }
@@ -98,8 +102,11 @@ class TreeScreen(ModalScreen[Choice | None]):
         self._hint = ""
         """The keys that one needs most, as they are bound."""
         self._labeled: EntryId | None = None
+        self._shown_marks: list[EntryId] = []
         self._about = Static(markup=False)
         """What the pane says."""
+        self._beside = Beside(titled=True)
+        self._beside.can_focus = False
         self.view = TreeView(session, branch=branch, at=at)
 
     @property
@@ -109,6 +116,7 @@ class TreeScreen(ModalScreen[Choice | None]):
     def compose(self) -> ComposeResult:
         with VerticalScroll(classes="pane", can_focus=False):
             yield self._about
+        yield self._beside
         with Vertical(classes="panel"):
             yield Static(classes="title", markup=False)
             yield self.view
@@ -165,7 +173,17 @@ class TreeScreen(ModalScreen[Choice | None]):
         self._rest()
 
     def action_detail_scroll(self, by: int) -> None:
-        self.query_one(".pane", VerticalScroll).scroll_relative(y=by * 3, animate=False)
+        shown = self._beside if self._beside.display else self.query_one(".pane", VerticalScroll)
+        shown.scroll_relative(y=by * 3, animate=False)
+
+    def action_beside(self) -> None:
+        if len(self.view.marks) == MARKS:
+            self.run_worker(self._whole_screen(), group="beside", exclusive=True)
+        else:
+            self.tell("mark two entries first")
+
+    async def _whole_screen(self) -> None:
+        self._app.push_screen(BesideScreen(await asyncio.to_thread(self._sides, list(self.view.marks))))
 
     def _rest(self) -> None:
         """Show the details of where the cursor is, once it stays there."""
@@ -174,20 +192,24 @@ class TreeScreen(ModalScreen[Choice | None]):
     async def _detail(self) -> None:
         pane = self.query_one(".pane", VerticalScroll)
         chosen, marks = self.view.chosen, list(self.view.marks)
-        pane.display = len(marks) == 2 or (bool(self._pane) and chosen is not None)
-        if not pane.display or chosen is None:
-            return
-        await asyncio.sleep(REST_SECONDS)
-        text = await asyncio.to_thread(self._details, chosen, marks)
-        self._about.update(text)
-        pane.scroll_home(animate=False)
+        both = len(marks) == MARKS
+        self._beside.display = both
+        pane.display = not both and bool(self._pane) and chosen is not None
+        if both:
+            if marks != self._shown_marks:
+                self._shown_marks = marks
+                self._beside.show(await asyncio.to_thread(self._sides, marks))
+        elif pane.display and chosen is not None:
+            await asyncio.sleep(REST_SECONDS)
+            self._about.update(await asyncio.to_thread(self._details, chosen))
+            pane.scroll_home(animate=False)
 
-    def _details(self, chosen: EntryId, marks: list[EntryId]) -> Text:
-        if len(marks) == 2:
-            return compared(self._session.tree, *marks)
-        if self._pane == "model":
-            return seen_from(self._session.tree, chosen)
-        return described(self._session, chosen)
+    def _details(self, chosen: EntryId) -> Text:
+        return seen_from(self._session.tree, chosen) if self._pane == "model" else described(self._session, chosen)
+
+    def _sides(self, marks: list[EntryId]) -> Sides:
+        a, b = marks
+        return of_diff(diff(self._session.tree, (f"1 {short(a)}", a), (f"2 {short(b)}", b)))
 
     # What is done with an entry
 

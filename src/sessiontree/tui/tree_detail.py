@@ -1,4 +1,4 @@
-"""Details of entries in the tree: one in full, what the model would see from there, or how two of them differ.
+"""Details of an entry in the tree: all of it, or what the model would see from there. How two differ is in `beside`.
 
 Texts in, texts out: every line is safe for a terminal. What takes the whole path is asked for in another thread.
 """
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from rich.text import Text
 
 from sessiontree.commands.text import short
-from sessiontree.comparison import diff, usages
+from sessiontree.comparison import usages
 from sessiontree.core.context import explain
 from sessiontree.core.entries import BranchSummary, Compaction, CustomMessage, Entry, EntryId, JsonObject, Message
 from sessiontree.core.fulltext import full_text, speaker
@@ -94,21 +94,4 @@ def seen_from(tree: Tree, id: EntryId) -> Text:
         reason = item.reason + (f" {short(item.represented_by)}" if item.represented_by else "")
         line = f"\n{'✓' if item.reaches else '·'} {safe(row_text(item.entry, calls))[:100]} — {safe(reason)}"
         text.append(line, style="not bold" if item.reaches else "dim not bold")
-    return text
-
-
-def compared(tree: Tree, a: EntryId, b: EntryId) -> Text:
-    """How the paths of two entries differ, from where they part."""
-    result, calls = diff(tree, (short(a), a), (short(b), b)), Calls(tree)
-    text = Text(safe(f"1 and 2 part at {short(result.common_ancestor)}"), style="bold")
-    for number, entries, stats in zip("12", result.entries, result.stats, strict=True):
-        facts = f"{len(entries)} entries, {short_count(stats.tokens)} tokens, ${stats.cost:.4f}"
-        files = f", files: {', '.join(stats.files)}" if stats.files else ""
-        text.append("\n" + safe(f"{number} {stats.name}: {facts}{files}"), style="not bold")
-    for sign, style, entries in zip("-+", ("red", "green"), result.entries, strict=True):
-        text.append("\n")
-        for entry in entries[:MOST_LINES]:
-            text.append(f"\n{sign} {safe(row_text(entry, calls))}", style=f"{style} not bold")
-        if len(entries) > MOST_LINES:
-            text.append(f"\n… {len(entries) - MOST_LINES} more", style="dim not bold")
     return text

@@ -84,6 +84,7 @@ class TreeView(ScrollView, can_focus=True):
         bind("tree_labeled_only", "filter('labeled-only')", priority=True),
         bind("tree_all", "filter('all')", priority=True),
         bind("tree_mark", "mark", priority=True),
+        bind("tree_beside", "screen.beside", priority=True),
         bind("tree_choose", "screen.choose", priority=True),
         bind("tree_summarize", "screen.summarize", priority=True),
         bind("tree_cancel", "screen.cancel", priority=True),
