@@ -328,6 +328,17 @@ async def test_a_run_that_was_killed_is_made_again_and_one_that_had_answered_is_
     assert [run.scores["exact"] for run in result.runs] == [1.0, 0.0]
 
 
+async def test_one_process_at_a_time_runs_it(filed: Session) -> None:
+    async def answer(request: Request) -> str:
+        with st.open(filed.id) as beside, pytest.raises(InvalidOperation, match="another process works on experiment"):
+            await Experiment.open(beside, "ab-1", model=answering()).run()
+        return "42"
+
+    result = await experiment(filed, "HEAD", ARMS, runs=1, model=ScriptedModel([answer] * 2))
+
+    assert all(run.ok for run in result.runs)
+
+
 async def test_cancelling_it_aborts_what_is_under_way_and_it_can_go_on(session: Session) -> None:
     slow = ScriptedModel([["So", Delay(30)]] * 2)
     going = asyncio.create_task(experiment(session, "HEAD", ARMS, runs=1, model=slow))

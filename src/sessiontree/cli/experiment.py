@@ -15,6 +15,7 @@ from sessiontree.cli.output import dim, echo, echo_json, safe, strong, table
 from sessiontree.config import ThinkingLevel
 
 if TYPE_CHECKING:
+    from sessiontree.commands.desk import Desk
     from sessiontree.hooks.bus import Hooks
     from sessiontree.model.base import Model
     from sessiontree.session import Session
@@ -114,35 +115,35 @@ def ab(
         return _list(session, as_json=as_json)
     limits = Budget(cost=max_cost, tokens=max_tokens, seconds=max_time)
     limits.check()
-    settings, hooks = config.load(), Hooks()
+    chosen, settings, hooks = chosen_tools(tools, no_tools), config.load(), Hooks()
     with opened(session) as changed:
 
         def model_of(name: str | None) -> Model:
             return chosen_model(name, changed.head, settings, hooks)
 
         usual = model_of(model) if resume is None and any(way.model is None for way in ways) else None
+        scorers = [_scorer(given, lambda: model_of(judge) if judge else usual or model_of(model)) for given in scores]
         shown = _Shown(quiet=as_json)
-        options: Options = {
-            "model": usual,
-            "model_of": model_of,
-            "tools": chosen_tools(tools, no_tools),
-            "hooks": hooks,
-            "settings": settings,
-            "concurrency": concurrency,
-            "budget": limits,
-            "watch": shown.take,
-        }
-        if resume is None:
-            scorers = [
-                _scorer(given, lambda: model_of(judge) if judge else usual or model_of(None)) for given in scores
-            ]
+
+        def made(desk: Desk) -> Experiment:
+            options: Options = {
+                "model": usual,
+                "model_of": model_of,
+                "tools": desk.tools,
+                "hooks": hooks,
+                "settings": settings,
+                "concurrency": concurrency,
+                "budget": limits,
+                "watch": shown.take,
+            }
+            if resume is not None:
+                return Experiment.open(changed, resume, **options)
             decides = metric or (scorers[0].name if scorers else "cost")
-            made = Experiment.create(
+            return Experiment.create(
                 changed, at, ways, runs=runs, scorers=scorers, metric=decides, seed=seed, name=name, **options
             )
-        else:
-            made = Experiment.open(changed, resume, **options)
-        desk = Desk(changed, hooks=hooks, settings=settings, ui=PrintedUi())
+
+        desk = Desk(changed, tools=chosen, hooks=hooks, settings=settings, ui=PrintedUi())
         result = _carry_out(Working(desk, extensions), made, shown, promoted=promoted)
         tell_set_aside(changed)
     _tell(result, as_json=as_json)
@@ -244,7 +245,9 @@ def _line(run: Run) -> str:
     return f"{run.branch} {', '.join(f'{name} {_spelled(name, run.value(name))}' for name in metrics)}"
 
 
-def _carry_out(working: Working, made: Experiment, shown: _Shown, *, promoted: bool) -> ExperimentResult:
+def _carry_out(
+    working: Working, made: Callable[[Desk], Experiment], shown: _Shown, *, promoted: bool
+) -> ExperimentResult:
     import asyncio
 
     from sessiontree.hooks.events import Event, Notice, RetryScheduled
@@ -257,18 +260,20 @@ def _carry_out(working: Working, made: Experiment, shown: _Shown, *, promoted: b
 
     async def run() -> ExperimentResult:
         async with working as desk:
-            with shown.progress:
-                result = await made.run()
+            experiment = made(desk)
+            try:
+                async with shown.progress:
+                    result = await experiment.run()
+            except asyncio.CancelledError:
+                again = f"`sessiontree ab … --resume {safe(experiment.name)}` goes on with what is left"
+                click.echo(f"sessiontree: {again}", err=True)
+                raise
             if promoted and result.best is not None:
                 await _promote(desk.session, result, desk.hooks)
             return result
 
     working.desk.hooks.listen(told)
-    try:
-        return asyncio.run(run())
-    except KeyboardInterrupt:
-        click.echo(f"sessiontree: `sessiontree ab … --resume {safe(made.name)}` goes on with what is left", err=True)
-        raise
+    return asyncio.run(run())
 
 
 async def _promote(session: Session, result: ExperimentResult, hooks: Hooks) -> None:

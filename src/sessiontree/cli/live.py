@@ -2,45 +2,55 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import click
 
-Rows = Sequence[Sequence[str]]
-"""Safe texts; the first row is the heading."""
+PAUSE = 0.25
+"""Seconds between two drawings."""
 
 
 class Progress:
-    """Shows `rows` as they are now, whenever `changed` is called. Where no table can be drawn, lines are printed."""
+    """Shows rows as they are now, for as long as it is entered. Where no table can be drawn, `tell` prints lines."""
 
-    def __init__(self, rows: Callable[[], Rows], *, quiet: bool = False) -> None:
+    def __init__(self, rows: Callable[[], Sequence[Sequence[str]]], *, quiet: bool = False) -> None:
+        """`rows` gives safe texts, the heading first."""
         self._rows = rows
         self._quiet = quiet
         self._live: Any = None
+        self._drawing: asyncio.Task[None] | None = None
 
-    def __enter__(self) -> Progress:
+    async def __aenter__(self) -> Progress:
         if not self._quiet and sys.stderr.isatty():
             try:
                 from rich.console import Console
                 from rich.live import Live
             except ModuleNotFoundError:  # it comes with the terminal app
                 return self
-            self._live = Live(
-                get_renderable=self._table, console=Console(stderr=True), transient=True, refresh_per_second=4
-            )
-            self._live.__enter__()
+            console = Console(stderr=True)
+            self._live = Live(get_renderable=self._table, console=console, transient=True, auto_refresh=False)
+            self._live.start()
+            self._drawing = asyncio.create_task(self._draw())
         return self
 
-    def __exit__(self, *raised: Any) -> None:
-        if self._live is not None:
-            self._live.__exit__(*raised)
+    async def __aexit__(self, *_: Any) -> None:
+        if self._drawing is not None:
+            self._drawing.cancel()
+            await asyncio.wait([self._drawing])
+            self._live.stop()
 
     def tell(self, line: str) -> None:
-        """Say that something happened: a line, where the table does not show it."""
+        """Say that something happened: a safe line, where no table shows it."""
         if not self._quiet and self._live is None:
             click.echo(line, err=True)
+
+    async def _draw(self) -> None:
+        while True:
+            self._live.refresh()
+            await asyncio.sleep(PAUSE)
 
     def _table(self) -> Any:
         from rich.table import Table

@@ -52,6 +52,7 @@ from sessiontree.swarm.findings import ExperimentResult as ExperimentResult
 from sessiontree.swarm.findings import Run as Run
 from sessiontree.swarm.findings import experiments_in as experiments_in
 from sessiontree.swarm.findings import result_to_wire as result_to_wire
+from sessiontree.swarm.hold import Hold, hold_path
 from sessiontree.swarm.meter import BudgetExhausted, Meter
 from sessiontree.swarm.scoring import MEASURES, Candidate, Score, Scorer, check_names, scorer_of
 
@@ -219,7 +220,21 @@ class Experiment:
         return Findings(self.session).result(self._plan)
 
     async def run(self) -> ExperimentResult:
-        """Make the runs that are not made yet, score those that are not scored, and return what all of them tell."""
+        """Make the runs that are not made yet, score those that are not scored, and return what all of them tell.
+
+        Raises `InvalidOperation` while another process does that.
+        """
+        hold = Hold(None if self.session.file is None else hold_path(self.id))
+        if not hold.take():
+            raise InvalidOperation(f"another process works on experiment {self.name}")
+        try:
+            await asyncio.to_thread(self.session.refresh)
+            await self._work()
+        finally:
+            hold.let_go()
+        return self.result()
+
+    async def _work(self) -> None:
         findings = Findings(self.session)
         left = deque(findings.left(self._plan))
         self._done = self._plan.total - len(left)
@@ -242,7 +257,6 @@ class Experiment:
         if gone is not None and Findings(self.session).left(self._plan):
             stopped = Stopped(experiment=self.id, reason=f"the budget is used up, {gone}")
             await asyncio.to_thread(self.session.append, body_of(stopped), branch=self.name)
-        return self.result()
 
     async def _carry_out(self, trial: Trial) -> None:
         """Make one run, unless it is made, and score it. Where the budget does not let it, it stays to be done."""
