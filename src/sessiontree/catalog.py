@@ -30,6 +30,7 @@ from sessiontree.store.memory import MemoryStore
 from sessiontree.store.postgres.address import default, is_address, parse
 
 if TYPE_CHECKING:
+    from sessiontree.core.entries import Entry
     from sessiontree.format.repair import Repair
     from sessiontree.index.listing import Progress
     from sessiontree.index.postgres import Shelf
@@ -119,6 +120,8 @@ def fork(
         raise ReadOnly(session.where, f"it is of version {session.header.version}, and a fork would not be")
     if session.header.redacted:
         raise ReadOnly(session.where, "it was redacted when it was exported, and a fork would not say so")
+    from sessiontree.format.fork import lines_of, path_fork_parts
+
     id, stamp = new_session_id(), iso(time.time_ns() // 1_000_000)
     leaf = session.place(at)
     title = clean_name(name)
@@ -130,27 +133,33 @@ def fork(
         forked_from=leaf,
         title=session.name if whole and not session.tree.named else None,
     )
-    if whole:
-        lines = session.entry_lines()
-    else:
-        from sessiontree.format.fork import path_fork_lines
-
-        lines = path_fork_lines(
-            plan_fork(session.tree, leaf), name=title, now=stamp, new_id=lambda: os.urandom(8).hex()
-        )
     if dir is None and file is None and is_address(session.where):
-        dir = parse(session.where).shown
+        dir = session.where
     if session.file is None and dir is None and file is None:
         store = MemoryStore()
     else:
         store = _new_store(id, session.cwd, dir, file)
-    store.create([header, *lines])
+    parts = None
+    if not whole:
+        plan = plan_fork(session.tree, leaf)
+        parts = path_fork_parts(plan, name=title, now=stamp, new_id=lambda: os.urandom(8).hex())
+    if not _shares(session, store, header, parts):
+        store.create([header, *(session.entry_lines() if parts is None else lines_of(parts))])
     forked = Session(store)
     if whole and title is not None:
         forked.rename(title)
     if whole and at != "HEAD":
         forked.switch(leaf)
     return forked
+
+
+def _shares(session: Session, store: Store, header: bytes, parts: Sequence[Entry | bytes] | None) -> bool:
+    """Make a fork that has its lines by reference, all of them or these parts; whether that can be."""
+    if session.needs_migration or not (is_address(store.where) and is_address(session.where)):
+        return False
+    from sessiontree.store.postgres.fork import share
+
+    return share(session.store, store, header, parts)
 
 
 class RepairReport(Struct, frozen=True, kw_only=True):

@@ -190,6 +190,11 @@ class Session:
         return Path(self._store.path) if isinstance(self._store, JsonlStore) else None
 
     @property
+    def store(self) -> Store:
+        """Where the session's lines are kept."""
+        return self._store
+
+    @property
     def where(self) -> str:
         """How messages name the session's place."""
         return self._store.where

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     import psycopg
     from psycopg.rows import TupleRow
 
+    from sessiontree.store.postgres.watch import Watch
+
     Connection = psycopg.Connection[TupleRow]
 
 PATIENCE = 30.0
@@ -50,6 +52,17 @@ class Database:
         self._room = threading.BoundedSemaphore(CONNECTIONS)
         self._lock = threading.Lock()
         self._ready = False
+        self._watch: Watch | None = None
+
+    @property
+    def watch(self) -> Watch:
+        """Who listens for what is written to this database."""
+        from sessiontree.store.postgres.watch import Watch
+
+        with self._lock:
+            if self._watch is None:
+                self._watch = Watch(self)
+            return self._watch
 
     def run(self, work: Callable[[Connection], T], *, where: str = "", writes: bool = False) -> T:
         """What `work` gives with a connection; it may be called several times.

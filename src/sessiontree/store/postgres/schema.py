@@ -137,6 +137,11 @@ RETURNS bigint LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog AS
 DECLARE
     grown bigint;
 BEGIN
+    IF NOT EXISTS (SELECT FROM sessiontree.entry WHERE session = lender AND position = begin) OR NOT (
+        EXISTS (SELECT FROM sessiontree.entry WHERE session = lender AND position = begin + bytes)
+        OR begin + bytes = (SELECT size FROM sessiontree.session WHERE key = lender)) THEN
+        RAISE EXCEPTION 'only whole lines can be shared';
+    END IF;
     UPDATE sessiontree.session AS s SET size = s.size + bytes, told = false
     WHERE s.key = which AND s.size = after AND s.tail = '' AND s.current AND s.deleted IS NULL AND bytes > 0
     RETURNING s.size INTO grown;

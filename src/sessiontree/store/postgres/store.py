@@ -12,6 +12,7 @@ its first bytes are `pieces` of other sessions.
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -25,6 +26,7 @@ from sessiontree.store.postgres.address import Address, parse
 from sessiontree.store.postgres.blocks import Blocks
 from sessiontree.store.postgres.connection import Database, database
 from sessiontree.store.postgres.rows import Gain, Row, beginning_of, clean, rows_of, storable
+from sessiontree.store.postgres.watch import POLL
 
 if TYPE_CHECKING:
     from sessiontree.store.postgres.connection import Connection
@@ -88,6 +90,10 @@ class PostgresStore:
         known, size, tail = self._look()
         whole, unfinished = _ended(tail)
         return Chunk(b"", Cursor((known.key, size + len(whole))), unfinished)
+
+    def has_tail(self) -> bool:
+        """Whether something stands behind the last newline, as in a file that was copied so."""
+        return bool(self._look()[2])
 
     def _look(self) -> tuple[_Known, int, bytes]:
         """The session's row as it is now, and its size and tail."""
@@ -172,6 +178,26 @@ class PostgresStore:
         lines = [(position, line) for position, line, _, _ in rows if position is not None]
         first = lines[0][0] if lines else start
         return _Page(size, bytes(tail), first, b"".join([part for _, line in lines for part in (line, b"\n")]))
+
+    def wait(self, after: Cursor, timeout: float) -> bool:
+        """Wait until the session goes on behind `after`, so many seconds at most; whether it does.
+
+        Raises `NotFound` when it is gone.
+        """
+        deadline = time.monotonic() + timeout
+        watch = self.database.watch
+        key = self._row_of(None).key
+        event = watch.enter(key)
+        try:
+            while self.end().cursor == after:
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    return False
+                event.wait(min(left, POLL))
+                event.clear()
+            return True
+        finally:
+            watch.leave(key, event)
 
     def links(self, start: int) -> list[tuple[EntryId | None, EntryId | None]]:
         """The ids of the lines from a place on, in order, each with that of its parent."""
