@@ -10,13 +10,14 @@ from sessiontree.web.refusals import Refused
 
 
 def encoded(value: Any) -> bytes:
-    """A value as JSON. A text that is no Unicode stays as it is, in escapes; a number that JSON cannot name is null."""
+    """A value as JSON. What of a text is no Unicode is a sign in its place; a number that JSON cannot name is null."""
     try:
         return msgspec.json.encode(value)
     except (UnicodeEncodeError, ValueError, OverflowError):
         import json
 
-        plain = json.dumps(msgspec.to_builtins(value))
-        return json.dumps(json.loads(plain, parse_constant=lambda _: None), separators=(",", ":")).encode()
+        plain = json.loads(json.dumps(msgspec.to_builtins(value)), parse_constant=lambda _: None)
+        text = json.dumps(plain, ensure_ascii=False, separators=(",", ":"))
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").encode()
     except RecursionError:
         raise Refused(409, "the session holds something that is nested too deeply", code="unreadable") from None

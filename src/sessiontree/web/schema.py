@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import Any, cast
 
 import msgspec
+from fastapi.responses import Response
 from msgspec import NODEFAULT, UNSET, inspect
 
 from sessiontree.core.entries import JsonObject
@@ -35,17 +36,24 @@ REFUSALS = {
 
 
 def told(
-    gives: type[Answer] | str, *, status: int = 200, takes: type[Asked] | None = None, empty: bool = False
+    *gives: type[Answer] | str, status: int = 200, takes: type[Asked] | None = None, empty: bool = False
 ) -> dict[str, Any]:
-    """For a route's decorator: what it answers with, or the media type of that, and what it takes.
+    """For a route's decorator: what it answers with, a shape or texts of some media types, and what it takes.
 
     A request may be `empty` where all that it could say has a default.
     """
-    if isinstance(gives, str):
-        content: JsonObject = {gives: {"schema": {"type": "string"}}}
-    else:
-        content = {JSON: {"schema": _reference(gives), "example": example_of(gives)}}
-    route: dict[str, Any] = {"status_code": status, "responses": {status: {"content": content}}}
+    content: JsonObject = {}
+    for one in gives:
+        if isinstance(one, str):
+            content[one] = {"schema": {"type": "string"}}
+        else:
+            content[JSON] = {"schema": _reference(one), "example": example_of(one)}
+    # A response without a media type of its own: all that there are, are told here.
+    route: dict[str, Any] = {
+        "status_code": status,
+        "response_class": Response,
+        "responses": {status: {"content": content}},
+    }
     if takes is not None:
         body = {"content": {JSON: {"schema": _reference(takes), "example": example_of(takes)}}, "required": not empty}
         route["openapi_extra"] = {"requestBody": body}

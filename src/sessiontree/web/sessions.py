@@ -253,7 +253,7 @@ def archive(call: Writes, id: str, said: Annotated[wire.Archiving, Depends(Said(
 Form = Literal["html", "md", "jsonl", "json", "text"]
 
 
-@router.get("/sessions/{id}/export", **told("application/octet-stream"))
+@router.get("/sessions/{id}/export", **told(*(kind.partition(";")[0] for kind in MEDIA.values())))
 def export_session(
     call: Reads,
     id: str,
