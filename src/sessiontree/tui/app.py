@@ -23,7 +23,7 @@ from textual.screen import Screen
 from sessiontree.config import Config
 from sessiontree.core.entries import EntryId
 from sessiontree.core.safe import safe, safe_lines
-from sessiontree.errors import SessionTreeError
+from sessiontree.errors import NotFound, SessionTreeError
 from sessiontree.session import Session
 from sessiontree.tui.chat import ChatScreen
 from sessiontree.tui.keys import keymap, listed, unknown
@@ -348,7 +348,7 @@ class SessionApp(App[None]):
         return None if choice is None else choice.entry
 
     async def travel(self, at: EntryId | None = None) -> Done:
-        """Go to a place that is chosen in the tree, where the cursor is at first on `at`.
+        """Go to a place that is chosen in the tree, where the cursor is at first on `at`, with its details shown.
 
         What runs is given up only once it is chosen.
         """
@@ -358,7 +358,9 @@ class SessionApp(App[None]):
         desk = self.desk
         assert desk is not None
         summaries = "unasked" if self.start.settings.summary.skip_prompt else "ask"
-        choice = await self.ui.ask(TreeScreen(desk.session, summaries=summaries, branch=desk.branch.name, at=at))
+        choice = await self.ui.ask(
+            TreeScreen(desk.session, summaries=summaries, branch=desk.branch.name, at=at, pane=at is not None)
+        )
         if choice is None:
             return Done()
         if desk.running:
@@ -374,25 +376,48 @@ class SessionApp(App[None]):
 
     async def pick_session(self) -> None:
         """Go over to another session."""
-        from sessiontree.tui.presence import Presence
         from sessiontree.tui.sessions import SessionsScreen
 
         desk = self.desk
         assert desk is not None
         own = None if desk.session.file is None else str(desk.session.file)
         file = await self.ui.ask(SessionsScreen(desk.session.cwd or self.start.cwd, own=own))
-        if file is None or file == own:
-            return
+        if file is not None and file != own:
+            await self._go_over(file)
+
+    async def _go_over(self, file: str) -> bool:
+        """Open another session in the place of this one. Says whether no handler objected."""
+        from sessiontree.tui.presence import Presence
+
+        desk = self.desk
+        assert desk is not None
         self.chat.keep_draft()
-        if await desk.open(file):
-            self.chat.editor.clear_words()
-            self.chat.reload(restore_draft=True)
-            if self._presence is not None:
-                self._presence.leave()
-            self._presence = Presence(desk.session)
-            self._file_size = _size(desk.session)
-            if not self._presence.alone:
-                self.ui.notify("another process has this session open: what it writes is shown here", "warning")
+        if not await desk.open(file):
+            return False
+        self.chat.editor.clear_words()
+        self.chat.reload(restore_draft=True)
+        if self._presence is not None:
+            self._presence.leave()
+        self._presence = Presence(desk.session)
+        self._file_size = _size(desk.session)
+        if not self._presence.alone:
+            self.ui.notify("another process has this session open: what it writes is shown here", "warning")
+        return True
+
+    async def search(self, query: str) -> Done:
+        """Look through sessions, and show what is chosen in the tree of its session."""
+        from sessiontree.commands.command import Done
+        from sessiontree.tui.search import SearchScreen
+
+        desk = self.desk
+        assert desk is not None
+        own = None if desk.session.file is None else str(desk.session.file)
+        hit = await self.ui.ask(SearchScreen(desk.cwd, query, own=own))
+        if hit is None or (hit.file != own and not await self._go_over(hit.file)):
+            return Done()
+        if hit.entry not in desk.session.tree:
+            raise NotFound("entry", hit.entry)
+        return await self.travel(hit.entry)
 
     def show_page(self, text: str | Text, title: str = "") -> None:
         from sessiontree.tui.dialogs import Page

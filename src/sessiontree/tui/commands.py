@@ -56,6 +56,11 @@ def app_commands(app: SessionApp) -> Registry:
         app.show_beside(await asyncio.to_thread(lambda: of_comparison(tree, compared(desk, args), app.renderers)))
         return Done()
 
-    own = {"tree": tree, "resume": resume, "export": export, "diff": diff, "compare": compare}
-    commands = [replace(command, run=own.get(command.name, command.run)) for command in shared.values()]
-    return Registry([*commands, Command(name="hotkeys", help="List the keys", run=hotkeys)])
+    async def search(desk: Desk, args: Sequence[str]) -> Done:
+        return await app.search(args[0] if args else "")
+
+    own = {"search": search, "tree": tree, "resume": resume, "export": export, "diff": diff, "compare": compare}
+    commands = {name: replace(command, run=own.get(name, command.run)) for name, command in shared.items()}
+    asked_there = tuple(replace(argument, required=False) for argument in shared["search"].arguments)
+    commands["search"] = replace(commands["search"], arguments=asked_there)
+    return Registry([*commands.values(), Command(name="hotkeys", help="List the keys", run=hotkeys)])

@@ -24,6 +24,7 @@ from sessiontree.errors import SessionTreeError
 from sessiontree.tui.dialogs import Ask, Confirm
 from sessiontree.tui.keys import bind
 from sessiontree.tui.line import Line
+from sessiontree.tui.looking import look
 
 if TYPE_CHECKING:
     from sessiontree.index.reading import SessionSummary
@@ -161,15 +162,11 @@ class SessionsScreen(ModalScreen[str | None]):
         self.run_worker(self._listed(), exclusive=True, group="list", exit_on_error=False)
 
     async def _listed(self) -> None:
-        loop = asyncio.get_running_loop()
         self._say("reading …")
-
-        def progress(done: int, total: int) -> None:
-            loop.call_soon_threadsafe(self._say, f"reading {done * 100 // max(total, 1)} % …")
-
         try:
-            listed = await asyncio.to_thread(
-                catalog.sessions, self._cwd, all=self._all, archived=self._archived, progress=progress
+            listed = await look(
+                lambda progress: catalog.sessions(self._cwd, all=self._all, archived=self._archived, progress=progress),
+                lambda percent: self._say(f"reading, {percent} % …"),
             )
         except SessionTreeError as error:
             self._say(str(error))
@@ -237,7 +234,10 @@ class SessionsScreen(ModalScreen[str | None]):
         if len(query.strip()) < 3:
             return
         with suppress(SessionTreeError):
-            hits = await asyncio.to_thread(catalog.search, query, cwd=self._cwd, all=self._all, limit=FOUND)
+            hits = await look(
+                lambda progress: catalog.search(query, cwd=self._cwd, all=self._all, limit=FOUND, progress=progress),
+                lambda percent: self._say(f"searching, {percent} % …"),
+            )
             self._found = frozenset(hit.file for hit in hits)
             self._narrow()
 

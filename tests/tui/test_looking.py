@@ -1,0 +1,45 @@
+"""A look in a thread: how far it is, and that it ends when nobody waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+from sessiontree.tui import looking
+from sessiontree.tui.looking import Progress, look
+
+
+async def test_it_tells_how_far_it_is_and_gives_what_was_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(looking, "PAUSE", 0)
+    told: list[int] = []
+
+    def work(progress: Progress) -> str:
+        for done in range(5):
+            progress(done, 4)
+        return "found"
+
+    assert await look(work, told.append) == "found"
+    await asyncio.sleep(0)
+    assert told == [0, 25, 50, 75, 100]
+
+
+async def test_it_ends_when_the_waiting_is_given_up() -> None:
+    begun, ended = threading.Event(), threading.Event()
+
+    def work(progress: Progress) -> None:
+        try:
+            while True:
+                begun.set()
+                progress(1, 2)
+        finally:
+            ended.set()
+
+    looked = asyncio.create_task(look(work, lambda percent: None))
+    await asyncio.to_thread(begun.wait, 10)
+    looked.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await looked
+
+    assert await asyncio.to_thread(ended.wait, 10)

@@ -1,0 +1,93 @@
+"""Searching from the app: hits while one types, progress, giving up, and going to what was found."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import sessiontree as st
+from sessiontree.session import Session
+
+from .conftest import Running
+
+
+@pytest.fixture
+def talk(project: Path) -> Session:
+    """A session in which a branch was left, and another one."""
+    with st.create("other work") as other:
+        other.append(st.user("where do zebras live?"))
+        other.append(st.assistant("In Africa."))
+    session = st.create("talk")
+    session.append(st.user("tell me of horses"))
+    here = session.append(st.assistant("A zebra is a horse with stripes."))
+    session.append(st.user("and donkeys?"))
+    session.append(st.assistant("They are horses too."))
+    session.create_branch("stripes", at=here, current=False)
+    session.append(st.user("how many stripes does a zebra have?"), branch="stripes")
+    return session
+
+
+async def test_a_search_shows_its_hits_with_what_they_say(running: Running, talk: Session) -> None:
+    async with running(session=talk) as app:
+        await app.say("/search zebra")
+        await app.shows("Search · 3 hits", "how many stripes does a zebra have?", "● talk · user · on stripes")
+        await app.shows("other work · user · on main", "where do zebras live?")
+
+
+async def test_a_hit_of_this_session_is_shown_in_the_tree_and_enter_goes_there(running: Running, talk: Session) -> None:
+    async with running(session=talk, size=(100, 40)) as app:
+        await app.say("/search how many stripes")
+        await app.shows("1 hit")
+        await app.press("enter")
+        await app.shows("type to search", "›       user: how many stripes", "· on stripes")
+        assert app.app.desk.session.head.name == "main", "looking moves nothing"
+        await app.press("enter", "enter")
+        await app.until(lambda: app.editor.text == "how many stripes does a zebra have?")
+
+
+async def test_a_hit_of_another_session_opens_that_one_in_its_tree(running: Running, talk: Session) -> None:
+    async with running(session=talk) as app:
+        await app.say("/search Africa")
+        await app.shows("1 hit")
+        await app.press("enter")
+        await app.shows("other work", "› • assistant: In Africa. (main) ← active")
+        await app.press("escape")
+        await app.shows("▌ where do zebras live?", "other work · on main")
+
+
+async def test_what_to_look_for_is_typed_there(running: Running, talk: Session) -> None:
+    async with running(session=talk) as app:
+        await app.say("/search")
+        await app.shows("type what you look for")
+        await app.press(*"donkeys")
+        await app.shows("1 hit", "and donkeys?")
+        await app.press("x")
+        await app.shows("nothing matches 'donkeysx'")
+        await app.press("enter")
+        await app.press("escape")
+        await app.until(lambda: app.app.screen is app.chat)
+
+
+async def test_a_query_that_cannot_be_read_says_why(running: Running, talk: Session) -> None:
+    async with running(session=talk) as app:
+        await app.say("/search since:yesterday")
+        await app.shows("Search · ", "since")
+
+
+async def test_tab_searches_all_folders(running: Running, talk: Session, tmp_path: Path) -> None:
+    with st.create("far", cwd=tmp_path) as far:
+        far.append(st.user("okapi"))
+    async with running(session=talk) as app:
+        await app.say("/search okapi")
+        await app.shows("nothing matches")
+        await app.press("tab")
+        await app.shows("1 hit", "all folders", "far · user")
+
+
+async def test_hostile_text_in_a_hit_is_shown_as_text(running: Running, talk: Session) -> None:
+    talk.append(st.user("zebra \x1b[2J [bold]loud[/bold]"))
+    async with running(session=talk) as app:
+        await app.say("/search loud")
+        await app.shows("1 hit", "[bold]loud[/bold]")
+        assert "\x1b" not in app.screen
