@@ -22,7 +22,7 @@ from sessiontree.core.entries import (
     Message,
     entries_of,
 )
-from sessiontree.core.messages import model_of, role, spent, stopped_abnormally, text
+from sessiontree.core.messages import is_object, model_of, role, spent, stopped_abnormally, string, text
 from sessiontree.core.times import milliseconds
 from sessiontree.session import Session
 from sessiontree.swarm.budget import Budget, Level, Spending
@@ -54,6 +54,8 @@ from sessiontree.swarm.facts import (
 )
 from sessiontree.swarm.status import ENDED, OVER, AgentInfo, AgentState, SwarmState, SwarmStatus
 
+RENAMED = b'"renamed"'
+
 
 class Stopwatch(Struct):
     """Time at work, in milliseconds, from what entries say of the time."""
@@ -79,7 +81,10 @@ class AgentAccount(Struct):
 
     id: str
     spawn: Spawn
+    branch: str
     ended: AgentState | None = None
+    end: EntryId | None = None
+    """The entry that says so."""
     begun: bool = False
     """Something was said on its branch since it was there."""
     turns: int = 0
@@ -127,6 +132,8 @@ class Account(Struct):
     created_at: str
     start: EntryId
     """The entry that says it was created: agents begin there."""
+    own: str
+    """Its own branch."""
     status: SwarmState = "created"
     reason: str | None = None
     result: str | None = None
@@ -248,14 +255,14 @@ class Account(Struct):
         self._stop(now)
         self.status, self.reason = status, reason
 
-    def deed(self, agent_id: str, deed: AnyDeed, now: int) -> None:
+    def deed(self, agent_id: str, deed: AnyDeed, entry: EntryId, now: int) -> None:
         self.last = max(self.last, now)
         if isinstance(deed, Spawn):
             known = self.agents.get(agent_id)
             if known is None:
-                self.agents[agent_id] = AgentAccount(id=agent_id, spawn=deed, last=now)
+                self.agents[agent_id] = AgentAccount(id=agent_id, spawn=deed, branch=deed.branch, last=now)
             else:
-                known.ended, known.spawn = None, deed
+                known.ended, known.spawn, known.branch = None, deed, deed.branch
             return
         agent = self.agents.get(agent_id)
         if agent is None:
@@ -265,16 +272,16 @@ class Account(Struct):
         agent.last = now
         match deed:
             case Complete():
-                self._ended(agent, "completed", now)
+                self._ended(agent, "completed", entry, now)
                 agent.error = None
             case Fail(error=error, retry=retry):
                 agent.failures += 1
                 agent.failed_in_row += 1
                 agent.error, agent.retry = error, retry
                 if retry is None:
-                    self._ended(agent, "failed", now)
+                    self._ended(agent, "failed", entry, now)
             case Cancel():
-                self._ended(agent, "cancelled", now)
+                self._ended(agent, "cancelled", entry, now)
             case Split(parts=parts):
                 agent.parts = parts
             case Join():
@@ -283,8 +290,8 @@ class Account(Struct):
             case Fork():
                 pass
 
-    def _ended(self, agent: AgentAccount, state: AgentState, now: int) -> None:
-        agent.ended = state
+    def _ended(self, agent: AgentAccount, state: AgentState, entry: EntryId, now: int) -> None:
+        agent.ended, agent.end = state, entry
         agent.watch.stop(now)
 
     def said(self, agent: AgentAccount, entry: Entry, body: Body, now: int) -> None:
@@ -304,6 +311,14 @@ class Account(Struct):
                 if not stopped_abnormally(body.message):
                     agent.answer, agent.failed_in_row = entry, 0
 
+    def rename(self, old: str, new: str) -> None:
+        """A branch has another name."""
+        self.own = new if self.own == old else self.own
+        self.branch = new if self.branch == old else self.branch
+        self.branches = [new if name == old else name for name in self.branches]
+        for agent in self.agents.values():
+            agent.branch = new if agent.branch == old else agent.branch
+
     # Telling
 
     def status_at(self, now: int | None, session_id: str) -> SwarmStatus:
@@ -320,7 +335,7 @@ class Account(Struct):
             status=self.status,
             agents=agents,
             progress=1.0 if self.status == "completed" else round(ended / known, 6) if known else 0.0,
-            branch=created.branch,
+            branch=self.own,
             current_branch=self.branch,
             branch_count=1 + len({agent.branch for agent in agents} | set(self.branches)),
             cost=spending.cost,
@@ -338,7 +353,7 @@ class Account(Struct):
         spending = agent.spending(now)
         return AgentInfo(
             id=agent.id,
-            branch=agent.spawn.branch,
+            branch=agent.branch,
             role=agent.spawn.role,
             task=agent.spawn.task,
             status=self.state_of(agent),
@@ -377,7 +392,10 @@ class Accounts:
         return self
 
     def _take(self, entry: Entry) -> None:
-        if entry.type == "custom" and entry.custom_type == SWARM:
+        if entry.is_head_record:
+            if self.swarms and RENAMED in entry.raw:
+                self._rename(entry.decoded())
+        elif entry.type == "custom" and entry.custom_type == SWARM:
             body = entry.decoded()
             fact = read_fact(body) if isinstance(body, Custom) else None
             if fact is not None:
@@ -392,6 +410,17 @@ class Accounts:
             if agent.ended is None and not account.over:
                 account.said(agent, entry, entry.decoded(), _time(entry))
 
+    def _rename(self, record: Body) -> None:
+        """Somebody has renamed a branch."""
+        renamed = record.data.get("renamed") if isinstance(record, Custom) and is_object(record.data) else None
+        if not is_object(renamed):
+            return
+        old, new = string(renamed.get("from")), string(renamed.get("to"))
+        for account in self.swarms.values():
+            account.rename(old, new)
+        if old in self._holders:
+            self._holders[new] = self._holders.pop(old)
+
     def _take_fact(self, entry: Entry, fact: AnyFact) -> None:
         if isinstance(fact, Created) and fact.swarm not in self.swarms:
             self.swarms[fact.swarm] = Account(
@@ -399,7 +428,8 @@ class Accounts:
                 created_at=entry.timestamp,
                 start=entry.id,
                 wanted=fact.agents,
-                branch=fact.branch,
+                own=fact.name,
+                branch=fact.name,
                 budget=fact.budget,
                 agent_budget=fact.agent_budget,
                 last=_time(entry),
@@ -409,7 +439,7 @@ class Accounts:
 
     def _take_deed(self, entry: Entry, agent: str, deed: AnyDeed) -> None:
         account = self.swarms[deed.swarm]
-        account.deed(agent, deed, _time(entry))
+        account.deed(agent, deed, entry.id, _time(entry))
         if isinstance(deed, Spawn):
             self._holders[deed.branch] = account, account.agents[agent]
 

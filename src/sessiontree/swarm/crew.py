@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 
 from msgspec import Struct
 
+from sessiontree.core.entries import BranchSummary
 from sessiontree.core.merge import merged_from
 from sessiontree.errors import InvalidOperation, SessionTreeError
 from sessiontree.hooks.bus import Hooks
@@ -98,6 +99,8 @@ class Crew:
         self._emit = emit
         self._hooks = hooks
         self._numbers: dict[str, int] = {}
+        self._spawning = asyncio.Lock()
+        """One after the other, so that no two take the same branch."""
         self._busy = 0
         """How many agents are being made ready, at work, or about to be."""
         self._delayed = 0
@@ -150,12 +153,13 @@ class Crew:
         """Say how many agents there will be in all, for the progress that is shown."""
         account = self._account
         if account.expected != agents:
-            await self._record.tell(Expected(swarm=self._record.id, agents=agents), account.created.branch)
+            await self._record.tell(Expected(swarm=self._record.id, agents=agents))
 
     async def run(
         self,
         task: str,
         *,
+        prompt: str | None = None,
         role: str = "worker",
         name: str | None = None,
         reads: Sequence[AgentResult] = (),
@@ -166,7 +170,7 @@ class Crew:
         joins: bool = True,
         on_split: OnSplit | None = None,
     ) -> AgentResult:
-        """Have an agent do a task, and wait until it has completed or failed.
+        """Have an agent do a task, and wait until it has completed or failed. It is told the `prompt`, or the task.
 
         The results that it `reads` are merged into its branch before it begins; its own is merged into the swarm's
         branch at the end, if it `joins` and no other agent reads it. It works on a branch of its own, or on one that
@@ -182,7 +186,8 @@ class Crew:
                 swarm=self._record.id,
                 role=role,
                 task=task,
-                branch=branch or f"{self._account.created.branch}/{id}",
+                prompt=prompt,
+                branch=branch or f"{self._account.created.name}/{id}",
                 model=model,
                 budget=budget,
                 reads=tuple(result.agent for result in reads),
@@ -191,7 +196,8 @@ class Crew:
             )
             self._busy += 1
             try:
-                await self._spawn(id, spawn, known=agent is not None)
+                async with self._spawning:
+                    await self._spawn(id, spawn, known=agent is not None)
             finally:
                 self._done_something()
             agent = self._account.agents[id]
@@ -206,14 +212,14 @@ class Crew:
 
     async def _spawn(self, id: str, spawn: Spawn, *, known: bool) -> None:
         session, account = self._record.session, self._account
-        holder = next((agent for agent in account.agents.values() if agent.spawn.branch == spawn.branch), None)
+        holder = next((agent for agent in account.agents.values() if agent.branch == spawn.branch), None)
         if holder is not None and holder.id != id:
             raise InvalidOperation(f"agent {holder.id!r} holds the branch {spawn.branch!r} already")
         if not known and spawn.branch not in session.heads.heads:
-            at = account.start if account.branch == account.created.branch else session.branch(account.branch).leaf
+            at = account.start if account.branch == account.own else session.branch(account.branch).leaf
             await in_thread(self._make_branch, spawn.branch, at)
             self._emit(BranchEvent(name=spawn.branch, entry=session.branch(spawn.branch).leaf), id, spawn.branch)
-        await self._record.did(id, spawn, spawn.branch)
+        await self._record.did(id, spawn)
 
     def _make_branch(self, name: str, at: str | None) -> None:
         session = self._record.session
@@ -253,7 +259,7 @@ class Crew:
             session=self._record.session.id,
             swarm=self._record.id,
             agent=agent.id,
-            task=agent.spawn.task,
+            prompt=agent.spawn.prompt or agent.spawn.task,
             model=agent.spawn.model or self._account.created.model,
             may_split=may_split,
         )
@@ -297,14 +303,14 @@ class Crew:
         return self._account.agents[id]
 
     def _branch(self, agent: AgentAccount) -> Branch:
-        return self._record.session.branch(agent.spawn.branch)
+        return self._record.session.branch(agent.branch)
 
     def _result(self, id: str) -> AgentResult:
         agent = self._agent(id)
         cost, tokens, seconds = agent.spending(None)
         return AgentResult(
             agent=id,
-            branch=agent.spawn.branch,
+            branch=agent.branch,
             ok=agent.ended == "completed",
             text=agent.text,
             error=agent.error
@@ -321,22 +327,29 @@ class Crew:
         """Put the results of an agent's parts on its branch; those that failed are told of too."""
         await self._merge_into(self._branch(agent), [self._agent(result.agent) for result in results])
         deed = Join(swarm=self._record.id, agents=tuple(result.agent for result in results))
-        await self._record.did(agent.id, deed, agent.spawn.branch)
+        await self._record.did(agent.id, deed)
 
     async def join(self) -> None:
         """Merge the results that no other agent has read into the swarm's own branch."""
         account = self._account
-        await self._merge_into(self._record.session.branch(account.created.branch), account.unread)
+        await self._merge_into(self._record.session.branch(account.own), account.unread)
 
     async def _merge_into(self, into: Branch, agents: Sequence[AgentAccount]) -> None:
         """Merge the results of agents into a branch, each once."""
-        tree = into.session.tree
+        session = into.session
         for agent in agents:
-            source = self._branch(agent)
-            merged = {id for entry in tree.up(into.leaf) for id in merged_from(entry)}
-            if agent.begun and source.leaf not in merged:
-                words = agent.text if agent.ended == "completed" else f"It came to nothing: {agent.error}"
-                await merge(source, into, hooks=self._hooks, summary=f"Result of {agent.id}:\n\n{words}")
+            merged = {id for entry in session.tree.up(into.leaf) for id in merged_from(entry)}
+            if not agent.begun or agent.end in merged:
+                continue
+            words = agent.text if agent.ended == "completed" else f"It came to nothing: {agent.error}"
+            summary = f"Result of {agent.id}:\n\n{words}"
+            if session.heads.heads.get(agent.branch) == agent.end:
+                await merge(self._branch(agent), into, hooks=self._hooks, summary=summary)
+            else:
+                # Somebody has taken the branch elsewhere since; what the agent came to is there all the same.
+                details = {"kind": "merge", "sources": [agent.end]}
+                body = BranchSummary(summary=summary, abandoned_leaf=agent.end, details=details)
+                await in_thread(into.append, body)
 
     async def all(self, runs: Iterable[Coroutine[Any, Any, AgentResult]]) -> list[AgentResult]:
         """What came of several runs at the same time, in their order."""
@@ -367,8 +380,11 @@ class Crew:
                         groups[number] = []
                         tasks[number] = asyncio.create_task(one(number))
                         tasks[number].add_done_callback(lambda _: self._bell.ring())
-                for number in [number for number, task in tasks.items() if number > self.agents and not task.done()]:
-                    await self._cancel(tasks.pop(number), groups[number])
+                dropped = [number for number, task in tasks.items() if number > self.agents and not task.done()]
+                for number in dropped:
+                    tasks[number].cancel()
+                for number in dropped:
+                    await self._dropped(tasks.pop(number), groups[number])
                 for task in tasks.values():
                     if task.done():
                         task.result()  # a fault is everybody's
@@ -380,10 +396,9 @@ class Crew:
                 task.cancel()
             await asyncio.gather(*tasks.values(), return_exceptions=True)
 
-    async def _cancel(self, task: asyncio.Task[AgentResult], agents: Sequence[str]) -> None:
-        task.cancel()
+    async def _dropped(self, task: asyncio.Task[AgentResult], agents: Sequence[str]) -> None:
         await asyncio.wait([task])
         for id in agents:
             agent = self._account.agents.get(id)
             if agent is not None and agent.ended is None:
-                await self._record.did(id, Cancel(swarm=self._record.id), agent.spawn.branch)
+                await self._record.did(id, Cancel(swarm=self._record.id))

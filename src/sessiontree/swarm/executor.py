@@ -19,7 +19,8 @@ class Work(Struct, frozen=True, kw_only=True):
     """The session's id."""
     swarm: str
     agent: str
-    task: str
+    prompt: str
+    """What the agent is told, if it has not been told yet."""
     model: str | None = None
     may_split: bool = False
     """Whether the agent may have parts of its task done by others."""

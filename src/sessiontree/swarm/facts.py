@@ -27,11 +27,10 @@ class Fact(Struct, frozen=True, kw_only=True, tag_field="event", rename="camel",
 
 class Created(Fact, frozen=True, kw_only=True, tag="created"):
     name: str
+    """And that of its own branch, until somebody renames that."""
     task: str
     strategy: str
     """The name of a built-in one, or of a function."""
-    branch: str
-    """The swarm's own."""
     agents: int
     max_agents: int | None = None
     specs: tuple[AgentSpec, ...] = ()
@@ -130,6 +129,8 @@ class Spawn(Deed, frozen=True, kw_only=True):
     role: str
     task: str
     branch: str
+    prompt: str | None = None
+    """What it is told, where that is more than its task."""
     model: str | None = None
     budget: Budget | None = None
     reads: tuple[str, ...] = ()

@@ -55,7 +55,7 @@ class Gate:
             return account
         async with self._noting:
             for fact in self._due(account := self._record.account, agent):
-                await self._record.tell(fact, account.created.branch)
+                await self._record.tell(fact)
                 event = BudgetEvent(
                     level=fact.level, used=fact.used, limit=fact.limit, kind=fact.kind, scope=fact.scope
                 )
@@ -74,7 +74,7 @@ class Gate:
         return account.budget.exhausted(account.spending(self._now()))
 
     async def pause(self, reason: str | None) -> None:
-        await self._record.tell(Paused(swarm=self._record.id, reason=reason), self._record.account.created.branch)
+        await self._record.tell(Paused(swarm=self._record.id, reason=reason))
         self._emit(SwarmEvent(status="paused", reason=reason))
         self._bell.ring()
 

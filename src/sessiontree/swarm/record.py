@@ -15,7 +15,7 @@ from sessiontree.core.entries import Body, Entry
 from sessiontree.errors import BranchMoved, NotFound
 from sessiontree.session import Session
 from sessiontree.swarm.account import Account, Accounts
-from sessiontree.swarm.facts import Deed, Fact, deed_body, fact_body
+from sessiontree.swarm.facts import Created, Deed, Fact, Spawn, deed_body, fact_body
 from sessiontree.swarm.status import SwarmStatus
 
 WRITERS = 4
@@ -67,13 +67,17 @@ class Record:
         await in_thread(self.session.refresh)
         return self.account
 
-    async def tell(self, fact: Fact, branch: str) -> Entry:
+    async def tell(self, fact: Fact) -> Entry:
         """Write a fact on the swarm's own branch."""
-        self._last = await in_thread(self._append, fact_body(fact), branch, self._last)
+        own = fact.name if isinstance(fact, Created) else self.account.own
+        self._last = await in_thread(self._append, fact_body(fact), own, self._last)
         return self._last
 
-    async def did(self, agent: str, deed: Deed, branch: str) -> Entry:
-        """Write what an agent did on its branch."""
+    async def did(self, agent: str, deed: Deed) -> Entry:
+        """Write what an agent did on its branch; what the swarm did itself, on its own."""
+        account = self.account
+        known = account.agents.get(agent)
+        branch = deed.branch if isinstance(deed, Spawn) else account.own if known is None else known.branch
         return await in_thread(self._append, deed_body(agent, deed), branch, None)
 
     def _append(self, body: Body, branch: str, otherwise: Entry | None) -> Entry:

@@ -72,7 +72,8 @@ async def parallel(crew: Crew) -> str:
         branch, approach = made[number - 1] if number <= len(made) and spec.branch is None else (spec.branch, None)
         task = spec.task or crew.task
         return await crew.run(
-            task if approach is None else APPROACH.format(task=task, approach=approach),
+            task,
+            prompt=None if approach is None else APPROACH.format(task=task, approach=approach),
             name=spec.name or f"worker-{number}",
             model=spec.model,
             budget=spec.budget,
@@ -95,7 +96,8 @@ async def map_reduce(crew: Crew) -> str:
     async def mapped(number: int, part: str) -> AgentResult:
         spec = mappers[number - 1] if number <= len(mappers) else AgentSpec()
         return await crew.run(
-            PART.format(part=part),
+            part,
+            prompt=PART.format(part=part),
             role="mapper",
             name=spec.name or f"mapper-{number}",
             model=spec.model,
@@ -106,8 +108,10 @@ async def map_reduce(crew: Crew) -> str:
     if not any(result.ok for result in results):
         raise SwarmFailed("no part of the task was done")
     spec = next((spec for spec in crew.specs if spec.name == REDUCER), AgentSpec())
+    task = spec.task or crew.task
     reduced = await crew.run(
-        REDUCE.format(task=spec.task or crew.task),
+        task,
+        prompt=REDUCE.format(task=task),
         role=REDUCER,
         name=REDUCER,
         reads=results,
@@ -119,7 +123,8 @@ async def map_reduce(crew: Crew) -> str:
 
 async def _planned(crew: Crew) -> list[str]:
     """The parts that a first agent finds, one on each line of its answer."""
-    plan = await crew.run(PLAN.format(count=crew.agents, task=crew.task), role="planner", name="planner", joins=False)
+    prompt = PLAN.format(count=crew.agents, task=crew.task)
+    plan = await crew.run(crew.task, prompt=prompt, role="planner", name="planner", joins=False)
     lines = (re.sub(r"^\s*(?:[-*•]|\(?\d+[.):])\s*", "", line).strip() for line in _text(plan).splitlines())
     parts = [line for line in lines if line]
     if not parts:
@@ -137,9 +142,10 @@ async def pipeline(crew: Crew) -> str:
         await crew.expect(crew.agents)
         spec = _spec(crew, number)
         previous = "" if before is None else "; the result of the one before is above"
-        task = STAGE.format(count=crew.agents, number=number, previous=previous, task=spec.task or crew.task)
+        task = spec.task or crew.task
         before = await crew.run(
             task,
+            prompt=STAGE.format(count=crew.agents, number=number, previous=previous, task=task),
             role="stage",
             name=spec.name or f"stage-{number}",
             reads=[] if before is None else [before],
@@ -163,7 +169,8 @@ async def tree(crew: Crew) -> str:
         spec = _spec(crew, 1) if parent is None else AgentSpec()
         splits = depth < DEPTH
         return await crew.run(
-            TREE.format(task=task) if splits else task,
+            task,
+            prompt=TREE.format(task=task) if splits else None,
             role="agent",
             name=id,
             parent=parent,

@@ -103,7 +103,6 @@ class Swarm:
             name=name,
             task=task,
             strategy=strategy if isinstance(strategy, str) else getattr(strategy, "__name__", type(strategy).__name__),
-            branch=name,
             agents=count,
             max_agents=max_agents,
             specs=specs,
@@ -176,7 +175,7 @@ class Swarm:
         What belongs to the program is given again: models, tools, hooks, and a strategy of one's own.
         """
         accounts = Accounts(session).read().swarms
-        named = [key for key, account in accounts.items() if account.created.branch == id]
+        named = [key for key, account in accounts.items() if account.created.name == id]
         if id not in accounts and not named:
             raise NotFound("swarm", id, f"there are {', '.join(accounts)}" if accounts else "there are none")
         created = accounts[id if id in accounts else named[0]].created
@@ -198,8 +197,8 @@ class Swarm:
 
     @property
     def name(self) -> str:
-        """Its name, and that of its own branch."""
-        return self._account.created.branch if self._record.known else self._draft.name
+        """Its name: with a number, if another swarm of the session had it first."""
+        return self._draft.name
 
     @property
     def _account(self) -> Account:
@@ -252,8 +251,8 @@ class Swarm:
         session = self.session
         start = session.place(self._at)
         branch = await in_thread(_own_branch, session, self._draft.name, start)
-        self._draft = replace(self._draft, branch=branch)
-        await self._record.tell(self._draft, branch)
+        self._draft = replace(self._draft, name=branch)
+        await self._record.tell(self._draft)
         self._emit(BranchEvent(name=branch, entry=session.branch(branch).leaf), None, branch)
         self._emit(SwarmEvent(status="created"))
 
@@ -370,7 +369,7 @@ class Swarm:
                 return
 
     async def _say(self, fact: Any, event: Event) -> None:
-        await self._record.tell(fact, self._account.created.branch)
+        await self._record.tell(fact)
         self._emit(event)
         self._bell.ring()
 
@@ -401,7 +400,7 @@ class Swarm:
         _check_count(agents, account.created.max_agents)
         if account.over:
             raise InvalidOperation(f"swarm {self.name} is {account.status}: it cannot be scaled")
-        await self._record.tell(Scaled(swarm=self.id, agents=agents), account.created.branch)
+        await self._record.tell(Scaled(swarm=self.id, agents=agents))
         if self._crew is not None:
             self._crew.scaled()
 
@@ -428,8 +427,8 @@ class Swarm:
 
     def _hide_branches(self) -> None:
         session, account = self.session, self._account
-        own = account.created.branch
-        agents = {agent.spawn.branch for agent in account.agents.values()}
+        own = account.own
+        agents = {agent.branch for agent in account.agents.values()}
         there = set(session.heads.heads) - {session.heads.current} - session.heads.archived
         hidden = sorted((agents | set(account.branches)) & there)
         if hidden and own in session.heads.heads:
@@ -464,12 +463,12 @@ class Swarm:
         self._check_branching()
         await self._create()
         session, account = self.session, self._account
-        own = account.branch == account.created.branch
+        own = account.branch == account.own
         place = at if at is not None else session.tree[account.start] if own else account.branch
         branch = await in_thread(lambda: session.create_branch(name, at=place, description=description, current=False))
         entry = branch.leaf
         assert entry is not None
-        await self._record.did(self.id, Split(swarm=self.id, name=name), account.created.branch)
+        await self._record.did(self.id, Split(swarm=self.id, name=name))
         self._emit(BranchEvent(name=name, entry=entry), None, name)
         return entry
 
@@ -478,13 +477,13 @@ class Swarm:
         self._check_branching()
         await self._create()
         self.session.branch(name)
-        await self._record.tell(Switched(swarm=self.id, branch=name), self._account.created.branch)
+        await self._record.tell(Switched(swarm=self.id, branch=name))
 
     def compare_branches(self, names: Sequence[str], metric: str = "cost") -> Comparison:
         """What branches, or agents, cost and did after they parted, and which is ahead, if the figures tell."""
         self._check_branching()
         agents = self._account.agents
-        return compare(self.session, [agents[name].spawn.branch if name in agents else name for name in names], metric)
+        return compare(self.session, [agents[name].branch if name in agents else name for name in names], metric)
 
     async def fork_session(self, at: Place = "HEAD", name: str | None = None) -> Session:
         """A new session with the path to a place. This one is not touched, but for a note of it."""
@@ -496,7 +495,7 @@ class Swarm:
         if outcome.session is None:
             raise InvalidOperation("a handler did not let the session be forked")
         deed = Fork(swarm=self.id, session=outcome.session.id, at=outcome.session.forked_from)
-        await self._record.did(self.id, deed, self._account.created.branch)
+        await self._record.did(self.id, deed)
         return outcome.session
 
 

@@ -118,7 +118,7 @@ class Worker:
         account = (await self._record.look()).agents[work.agent]
         if account.ended is not None:
             return
-        branch = self._record.session.branch(account.spawn.branch)
+        branch = self._record.session.branch(account.branch)
         if account.begun and answered(branch):
             await self._complete(work.agent, branch.name)
             return
@@ -158,7 +158,7 @@ class Worker:
         try:
             for words in self._unsaid.pop(work.agent, ()):
                 await agent.steer(words)
-            return await (agent.continue_() if begun else agent.prompt(work.task))
+            return await (agent.continue_() if begun else agent.prompt(work.prompt))
         finally:
             del self._at_work[work.agent]
             if left := agent.queued.steering:
@@ -167,7 +167,7 @@ class Worker:
             off()
 
     async def _complete(self, agent: str, branch: str) -> None:
-        await self._record.did(agent, Complete(swarm=self._record.id), branch)
+        await self._record.did(agent, Complete(swarm=self._record.id))
         account = self._record.account.agents[agent]
         cost, tokens, seconds = account.spending(None)
         self._emit(AgentComplete(text=account.text, cost=cost, tokens=tokens, seconds=seconds), agent, branch)
@@ -180,7 +180,7 @@ class Worker:
         retry = delay(agent, attempt, error) if attempt <= account.created.retries and may_pass(error) else None
         sentence = str(error) if isinstance(error, SessionTreeError) else f"{type(error).__name__}: {error}"
         deed = Fail(swarm=self._record.id, error=sentence, attempt=failed.failures + 1, retry=retry)
-        await self._record.did(agent, deed, branch)
+        await self._record.did(agent, deed)
         if retry is None:
             self._emit(AgentFail(error=sentence, attempts=deed.attempt), agent, branch)
         else:
@@ -202,7 +202,7 @@ class Worker:
             if account.agents[agent].parts:
                 raise ToolError("the task is split already")
             deed = Split(swarm=record.id, parts=tuple(wanted))
-            await record.did(agent, deed, account.agents[agent].spawn.branch)
+            await record.did(agent, deed)
             return f"The task is split into {len(wanted)} parts. Their results follow."
 
         return tool(split_task, description=SPLIT)

@@ -1,0 +1,101 @@
+"""What tests of swarms share: a session, models that answer, and ways to look at what was written."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import sessiontree as st
+from sessiontree.core.entries import AgentAction, Custom, Message
+from sessiontree.core.messages import role, text
+from sessiontree.model.base import ModelInfo, Request
+from sessiontree.model.scripted import Answer, ScriptedModel, Used
+from sessiontree.session import Session
+from sessiontree.swarm.facts import SWARM
+
+PRICED = Used({"input": 10, "output": 5, "cost": 0.1})
+"""What every answer of `replying` costs: 15 tokens and ten cents."""
+
+
+@pytest.fixture
+def session() -> Session:
+    """A conversation that has begun."""
+    session = st.memory()
+    session.append(st.user("Hello"))
+    session.append(st.assistant("What is to be done?"))
+    return session
+
+
+def asked(request: Request) -> str:
+    """The last thing that was said to the model."""
+    return text(request.messages[-1].get("content"))
+
+
+def heard(request: Request) -> str:
+    """All that the model was sent."""
+    return "\n".join(text(message.get("content")) for message in request.messages)
+
+
+def replying(answer: Callable[[Request], Any] | None = None, *, name: str = "scripted") -> ScriptedModel:
+    """A model that answers everything: with what the function says, or that it is done."""
+
+    async def reply(request: Request) -> Answer:
+        given = "Done." if answer is None else answer(request)
+        if asyncio.iscoroutine(given):
+            given = await given
+        parts = [given] if isinstance(given, str) or not isinstance(given, list) else given
+        return [*parts, PRICED]
+
+    return ScriptedModel([reply] * 200, info=ModelInfo(provider="scripted", model=name))
+
+
+def said(session: Session, branch: str) -> list[str]:
+    """The messages on a branch, each as `role: text`."""
+    bodies = [entry.body for entry in session.branch(branch).path()]
+    return [f"{role(b.message)}: {text(b.message['content'])}" for b in bodies if isinstance(b, Message)]
+
+
+def deeds(session: Session) -> list[tuple[str, str]]:
+    """What agents did, in the order of the file: agent and action."""
+    bodies = [entry.body for entry in session.tree.entries]
+    return [(body.agent, body.action) for body in bodies if isinstance(body, AgentAction)]
+
+
+def facts(session: Session) -> list[str]:
+    """What was written about swarms as a whole."""
+    bodies = [entry.body for entry in session.tree.entries]
+    return [body.data["event"] for body in bodies if isinstance(body, Custom) and body.custom_type == SWARM]
+
+
+class Doors:
+    """Lets calls of a model through one by one, so that a test says when each comes to its end."""
+
+    def __init__(self) -> None:
+        self.waiting = 0
+        self.calls = 0
+        self._open = asyncio.Semaphore(0)
+        self._came = asyncio.Event()
+
+    async def __call__(self, request: Request) -> str:
+        self.calls += 1
+        self.waiting += 1
+        self._came.set()
+        try:
+            await self._open.acquire()
+        finally:
+            self.waiting -= 1
+        return f"Done with {asked(request)!r}."
+
+    def open(self, count: int = 1) -> None:
+        for _ in range(count):
+            self._open.release()
+
+    async def until(self, calls: int) -> None:
+        """Wait until so many calls have been made."""
+        async with asyncio.timeout(10):
+            while self.calls < calls:
+                self._came.clear()
+                await self._came.wait()

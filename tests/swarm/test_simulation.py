@@ -1,0 +1,284 @@
+"""Swarms in a world of faults: models that fail, budgets that run out, pauses, and processes that die at any write.
+
+Each seed is one world. After every life of a process, and at the end, the tree is sound, everything stands where it was
+asked for, nothing that was finished was done again, and what the session tells is what the live swarm told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from random import Random
+
+import pytest
+
+import sessiontree as st
+from sessiontree.core.context import build_context
+from sessiontree.core.entries import AgentAction, BranchSummary, Entry, Message
+from sessiontree.core.merge import merged_from
+from sessiontree.core.messages import role, stopped_abnormally, text
+from sessiontree.errors import InvalidOperation, SessionTreeError
+from sessiontree.session import Session
+from sessiontree.swarm.budget import Budget
+from sessiontree.swarm.crew import Crew
+from sessiontree.swarm.record import swarms_in
+from sessiontree.swarm.status import ENDED, OVER, SwarmStatus
+from sessiontree.swarm.swarm import Swarm
+from tests.swarm.world import COST, START, ChanceModel, Disk, Loop, digest, ids, opened
+
+SEEDS = 20_000 if os.environ.get("SESSIONTREE_TORTURE") else 200
+GROUPS = 20
+"""Seeds are run in so many tests, for those who run tests side by side."""
+LIVES = 4
+LONG = 5_000.0
+"""Seconds of its own time in which a life has to come to its end."""
+
+
+async def two_rounds(crew: Crew) -> str:
+    """A strategy of one's own: some agents, then one that reads them."""
+    first = await crew.all(crew.run(f"{crew.task} {number}", role="scout") for number in range(1, crew.agents + 1))
+    last = await crew.run(crew.task, role="chief", reads=[result for result in first if result.ok])
+    return last.text
+
+
+STRATEGIES = ["parallel", "map-reduce", "pipeline", "tree", two_rounds]
+
+
+@st.tool
+async def note(words: str) -> str:
+    """Take a note."""
+    await asyncio.sleep(0.1)
+    return "noted"
+
+
+class World:
+    def __init__(self, seed: int) -> None:
+        self.random = Random(seed)
+        self.strategy = self.random.choice(STRATEGIES)
+        self.budget = self._some_budget(6)
+        self.agent_budget = self._some_budget(2)
+        self.data: bytes | None = None
+        self.now = 0.0
+        self.id = ""
+        self.done: dict[str, SwarmStatus] = {}
+
+    def _some_budget(self, size: float) -> Budget | None:
+        random = self.random
+        if random.random() < 0.4:
+            return None
+        kind = random.choice(["cost", "tokens", "seconds"])
+        scale = {"cost": 1.0, "tokens": 15, "seconds": 3.0}[kind]
+        return Budget(**{kind: type(scale)(scale * random.randint(1, int(size * 2)))})
+
+    def play(self) -> None:
+        for life in range(LIVES):
+            last = life == LIVES - 1
+            loop = Loop(self.now)
+            try:
+                over = loop.run_until_complete(asyncio.wait_for(self._live(loop, last), LONG))
+            finally:
+                self.now = loop.time() + 10
+                for task in asyncio.all_tasks(loop):
+                    task.cancel()
+                loop.run_until_complete(asyncio.sleep(0))
+                loop.close()
+            if over:
+                return
+        raise AssertionError("it never came to its end")
+
+    async def _live(self, loop: Loop, last: bool) -> bool:
+        """One process: it works on the swarm until the end, or until it dies. Says whether it was the end."""
+        random = self.random
+        disk = Disk(self.data)
+        if self.data is None:
+            Session.create(disk, id="s", now=lambda: START, new_id=ids(random)).append(st.user("Hello"))
+        session = opened(disk, loop, random)
+        model = ChanceModel(random, faults=0.0 if last else random.choice([0, 0.1, 0.4]))
+        swarm = await self._swarm(session, model, loop)
+        if not last:
+            disk.fatal = disk.writes + random.randint(1, 60)
+        living = asyncio.create_task(self._work(swarm, session, model, last))
+        dying = asyncio.create_task(disk.died.wait())
+        await asyncio.wait([living, dying], return_when=asyncio.FIRST_COMPLETED)
+        dead = disk.died.is_set()
+        if not dead:
+            living.result()
+            self._check(session, disk, swarm)
+        for task in (living, dying):
+            task.cancel()
+        await asyncio.wait([living, dying])
+        await swarm.leave()
+        self.data = disk.image if dead else disk.data
+        assert self.data is not None
+        self._check_tree(opened(Disk(self.data), loop, Random(0)))
+        return not dead and swarm.status().status in OVER
+
+    async def _swarm(self, session: Session, model: ChanceModel, loop: Loop) -> Swarm:
+        outfit = {
+            "model": model,
+            "tools": [note],
+            "system": "Be brief.",
+            "now": lambda: START + int(loop.time() * 1000),
+        }
+        if self.id and any(status.id == self.id for status in swarms_in(session)):
+            own = None if isinstance(self.strategy, str) else self.strategy
+            return Swarm.open(session, self.id, strategy=own, **outfit)
+        swarm = await Swarm.create(
+            session,
+            "crowd",
+            "Do it",
+            strategy=self.strategy,
+            agents=self.random.randint(1, 3),
+            max_agents=4,
+            budget=self.budget,
+            agent_budget=self.agent_budget,
+            parts=["a", "b", "c"] if self.random.random() < 0.5 else None,
+            enable_event_streaming=False,
+            **outfit,
+        )
+        self.id = swarm.id
+        return swarm
+
+    async def _work(self, swarm: Swarm, session: Session, model: ChanceModel, last: bool) -> None:
+        if swarm.status().status in OVER:
+            return
+        await swarm.start()
+        meddling = asyncio.create_task(self._meddle(swarm, session, last))
+        try:
+            while (status := await swarm.wait()).status not in OVER:
+                assert status.status == "paused"
+                assert model.under_way == 0
+                self._check_live(session, swarm)
+                self._check_budget(swarm)
+                larger = {"budget": _more(status.budget), "agent_budget": _more(swarm._account.agent_budget)}
+                try:
+                    await swarm.resume(**larger if last or self.random.random() < 0.7 else {})
+                except InvalidOperation:  # the meddler was faster
+                    continue
+        finally:
+            meddling.cancel()
+            await asyncio.wait([meddling])
+            if not meddling.cancelled():
+                meddling.result()
+
+    async def _meddle(self, swarm: Swarm, session: Session, last: bool) -> None:
+        """People who pause, resume, scale, steer and walk about while it runs."""
+        random = self.random
+        for _ in range(random.randint(0, 6)):
+            await asyncio.sleep(random.choice([0, 0.1, 1, 5]))
+            agents = [agent.id for agent in swarm.status().agents]
+            try:
+                match random.randrange(9):
+                    case 0:
+                        await swarm.pause("somebody wanted it")
+                    case 1:
+                        await swarm.resume()
+                    case 2:
+                        await swarm.scale(random.randint(1, 4))
+                    case 3 if agents:
+                        await swarm.steer(random.choice(agents), "and quickly")
+                    case 4:
+                        session.append(st.user("By the way"), branch="main")
+                    case 5:
+                        session.switch(random.choice(list(session.heads.heads)))
+                    case 6 if random.random() < 0.3 and not last:
+                        await swarm.cancel("enough")
+                    case 7:
+                        await swarm.create_branch(f"way-{random.getrandbits(32):x}", "another way")
+                    case 8 if agents and random.random() < 0.3:
+                        branch = swarm._account.agents[random.choice(agents)].spawn.branch
+                        session.move(session.tree[swarm._account.start], branch=branch)
+                    case _:
+                        pass
+            except SessionTreeError:
+                continue
+
+    # What has to hold
+
+    def _check_budget(self, swarm: Swarm) -> None:
+        """Nobody began to ask a model once a limit was known to be used up: calls under way alone go beyond it."""
+        account = swarm._account
+        spending = account.spending(None)
+        at_once = 4
+        if account.budget is not None and account.budget.cost is not None:
+            assert spending.cost <= account.budget.cost + at_once * COST
+        if account.budget is not None and account.budget.tokens is not None:
+            assert spending.tokens <= account.budget.tokens + at_once * 15
+
+    def _check_live(self, session: Session, swarm: Swarm) -> None:
+        """What the session alone tells is what the swarm tells."""
+        copy = Session(Disk(_bytes(session)))
+        assert swarms_in(copy) == [swarm._account.status_at(None, session.id)]
+        assert copy.heads.heads == session.heads.heads
+        assert copy.heads.current == session.heads.current
+
+    def _check(self, session: Session, disk: Disk, swarm: Swarm) -> None:
+        self._check_live(session, swarm)
+        status = swarm.status()
+        assert all(agent.status in ENDED for agent in status.agents)
+        if status.status == "completed":
+            assert status.progress == 1
+            merged = {
+                id for entry in session.tree.path(session.branch(status.branch).leaf) for id in merged_from(entry)
+            }
+            for agent in swarm._account.unread:
+                done = next(e for e in reversed(session.tree.entries) if _did(e, agent.id, "complete"))
+                assert done.id in merged, f"the result of {agent.id} is not on the swarm's branch"
+
+    def _check_tree(self, session: Session) -> None:
+        assert not [problem for problem in session.problems if problem.severity == "fault"]
+        tree = session.tree
+        for entry in tree.entries:
+            if isinstance(entry.body, Message):
+                self._check_place(session, entry)
+        for status in swarms_in(session):
+            for agent in status.agents:
+                self._check_agent(session, agent.id, agent.branch, agent.text)
+                known = self.done.get(agent.id)
+                if known is not None and agent.id in {a.id for a in known.agents if a.status == "completed"}:
+                    before = next(a for a in known.agents if a.id == agent.id)
+                    assert (before.text, before.cost, before.tokens) == (agent.text, agent.cost, agent.tokens)
+            self.done = {agent.id: status for agent in status.agents}
+
+    def _check_place(self, session: Session, entry: Entry) -> None:
+        """An answer stands below what it is an answer to."""
+        message = entry.body.message
+        if role(message) == "assistant" and not stopped_abnormally(message):
+            asked = build_context(session.tree, session.tree.parent(entry.id)).to_llm()
+            assert f"asked {digest(asked)}" in text(message["content"]), f"{entry.id} stands at a wrong place"
+
+    def _check_agent(self, session: Session, id: str, branch: str, result: str | None) -> None:
+        """Nothing was said on an agent's branch once it had completed, and its result is the last it said."""
+        lines = [e for e in session.tree.entries if e.branch == branch]
+        ended = [index for index, e in enumerate(lines) if _did(e, id, "complete")]
+        assert len(ended) <= 1, f"{id} has completed twice"
+        if ended:
+            after = lines[ended[0] + 1 :]
+            assert not [e for e in after if isinstance(e.body, Message | BranchSummary)], f"{id} was asked again"
+            answers = [e.body.message for e in lines[: ended[0]] if isinstance(e.body, Message)]
+            whole = [m for m in answers if role(m) == "assistant" and not stopped_abnormally(m)]
+            assert result == text(whole[-1]["content"])
+
+
+def _did(entry: Entry, agent: str, action: str) -> bool:
+    return isinstance(entry.body, AgentAction) and (entry.body.agent, entry.body.action) == (agent, action)
+
+
+def _bytes(session: Session) -> bytes:
+    return b"".join(line + b"\n" for line in session.lines())
+
+
+def _more(budget: Budget | None) -> Budget | None:
+    if budget is None:
+        return None
+    limits = {kind: getattr(budget, kind) for kind in ("cost", "tokens", "seconds")}
+    return Budget(**{kind: None if limit is None else limit * 3 for kind, limit in limits.items()})
+
+
+@pytest.mark.parametrize("group", range(GROUPS))
+def test_a_swarm_outlives_whatever_happens(group: int) -> None:
+    for seed in range(group, SEEDS, GROUPS):
+        try:
+            World(seed).play()
+        except BaseException as error:
+            raise AssertionError(f"seed {seed} of the simulation") from error

@@ -1,0 +1,396 @@
+"""How agents share a task: each strategy, carried out by real agents on real branches."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from sessiontree.core.entries import BranchSummary
+from sessiontree.core.merge import merged_from
+from sessiontree.core.messages import ToolCall
+from sessiontree.errors import InvalidOperation
+from sessiontree.model.base import ModelError, Request
+from sessiontree.session import Session
+from sessiontree.swarm.crew import AgentResult, Crew, SwarmFailed
+from sessiontree.swarm.status import AgentSpec
+from sessiontree.swarm.strategies import STRATEGIES
+from sessiontree.swarm.swarm import Swarm
+from tests.swarm.conftest import asked, deeds, heard, replying, said
+
+AUTH = ModelError("scripted:scripted", "auth", "no key")
+
+
+# parallel
+
+
+async def test_parallel_agents_do_the_task_at_the_same_time_each_on_a_branch_of_its_own(session: Session) -> None:
+    both = asyncio.Barrier(2)
+
+    async def meet(request: Request) -> str:
+        async with asyncio.timeout(10):
+            await both.wait()
+        return "Met."
+
+    status = await Swarm(session, "pair", "Meet", model=replying(meet)).run()
+
+    assert status.status == "completed"
+    assert [(agent.id, agent.branch) for agent in status.agents] == [
+        ("worker-1", "pair/worker-1"),
+        ("worker-2", "pair/worker-2"),
+    ]
+    assert said(session, "pair/worker-1") == [
+        "user: Hello",
+        "assistant: What is to be done?",
+        "user: Meet",
+        "assistant: Met.",
+    ]
+    assert session.heads.current == "main"
+    assert len(session.head.path()) == 2
+    assert not session.problems
+
+
+async def test_results_join_on_the_swarms_branch_with_their_sources(session: Session) -> None:
+    swarm = Swarm(session, "pair", "Count", model=replying(lambda request: "One. Two."))
+
+    status = await swarm.run()
+
+    path = session.branch("pair").path()
+    merges = [entry for entry in path if isinstance(entry.body, BranchSummary)]
+    assert [merged_from(entry) for entry in merges] == [[session.branch(agent.branch).leaf] for agent in status.agents]
+    assert "Result of worker-1:\n\nOne. Two." in merges[0].body.summary
+    assert status.result == "worker-1:\nOne. Two.\n\nworker-2:\nOne. Two."
+
+
+async def test_agents_may_differ_in_name_task_and_model(session: Session) -> None:
+    large = replying(lambda request: f"large: {asked(request)}", name="large")
+    small = replying(lambda request: f"small: {asked(request)}", name="small")
+    models = {"scripted:large": large, "scripted:small": small}
+
+    status = await Swarm(
+        session,
+        "two",
+        "Think",
+        agents=[AgentSpec(name="ann", model="scripted:small"), AgentSpec(task="Think hard")],
+        model=large,
+        model_of=models.__getitem__,
+    ).run()
+
+    assert [(agent.id, agent.text, agent.model) for agent in status.agents] == [
+        ("ann", "small: Think", "scripted:small"),
+        ("worker-2", "large: Think hard", "scripted:large"),
+    ]
+
+
+async def test_agents_take_the_branches_that_were_made_for_them(session: Session) -> None:
+    swarm = await Swarm.create(session, "opt", "Make it fast", agents=3, model=replying(asked))
+    await swarm.create_branch("indexing", "Use indexes")
+    await swarm.create_branch("caching", "Use a cache")
+
+    status = await swarm.run()
+
+    assert [agent.branch for agent in status.agents] == ["indexing", "caching", "opt/worker-3"]
+    assert said(session, "caching")[-1] == "assistant: Make it fast\n\nThe approach to take: Use a cache"
+    assert swarm.compare_branches(["indexing", "worker-3"]).branches[0].cost == 0.1
+
+
+async def test_a_branch_is_held_by_one_agent_alone(session: Session) -> None:
+    specs = [AgentSpec(branch="way"), AgentSpec(branch="way")]
+    swarm = await Swarm.create(session, "opt", "Go", agents=specs, model=replying())
+    await swarm.create_branch("way")
+
+    status = await swarm.run()
+
+    assert status.status == "failed"
+    assert status.reason == "agent 'worker-1' holds the branch 'way' already"
+
+
+async def test_what_fails_is_recorded_and_the_rest_goes_on(session: Session) -> None:
+    def one_fails(request: Request) -> object:
+        return AUTH if asked(request) == "bad" else "Good."
+
+    status = await Swarm(
+        session, "pair", "Try", agents=[AgentSpec(task="bad"), AgentSpec(task="good")], model=replying(one_fails)
+    ).run()
+
+    assert status.status == "completed"
+    assert status.reason == "worker-1 failed"
+    assert [(agent.status, agent.error) for agent in status.agents] == [
+        ("failed", "scripted:scripted: no key"),
+        ("completed", None),
+    ]
+    assert ("worker-1", "fail") in deeds(session)
+    assert status.result == "worker-2:\nGood."
+
+
+async def test_a_swarm_whose_agents_all_fail_has_failed(session: Session) -> None:
+    status = await Swarm(session, "pair", "Try", model=replying(lambda request: AUTH)).run()
+
+    assert (status.status, status.reason) == ("failed", "no agent has come to a result")
+
+
+# map-reduce
+
+
+def map_and_reduce(request: Request) -> str:
+    last = asked(request)
+    if last.startswith("Split"):
+        return "1. count the cats\n- count the dogs\n\n(3) count the birds"
+    if last.startswith("A task was done in parts"):
+        return f"sum of {heard(request).count('Result of mapper')} results"
+    return f"mapped {last.rsplit(': ', 1)[-1]}"
+
+
+async def test_map_reduce_plans_parts_maps_each_and_reduces_what_came_of_them(session: Session) -> None:
+    model = replying(map_and_reduce)
+
+    status = await Swarm(session, "zoo", "Count the animals", agents=3, strategy="map-reduce", model=model).run()
+
+    assert [(agent.id, agent.role) for agent in status.agents] == [
+        ("planner", "planner"),
+        ("mapper-1", "mapper"),
+        ("mapper-2", "mapper"),
+        ("mapper-3", "mapper"),
+        ("reducer", "reducer"),
+    ]
+    assert [agent.text for agent in status.agents[1:4]] == [
+        "mapped count the cats",
+        "mapped count the dogs",
+        "mapped count the birds",
+    ]
+    assert status.result == "sum of 3 results"
+    assert "dogs" not in "\n".join(said(session, "zoo/mapper-1"))
+    own = [entry for entry in session.branch("zoo").path() if merged_from(entry)]
+    assert [merged_from(entry) for entry in own] == [[session.branch("zoo/reducer").leaf]]
+
+
+async def test_parts_may_be_given_and_no_more_mappers_work_at_once_than_there_are_agents(session: Session) -> None:
+    at_once, most = 0, 0
+
+    async def mapped(request: Request) -> str:
+        nonlocal at_once, most
+        at_once += 1
+        most = max(most, at_once)
+        await asyncio.sleep(0.01)
+        at_once -= 1
+        return map_and_reduce(request)
+
+    status = await Swarm(
+        session, "zoo", "Count", agents=2, strategy="map-reduce", parts=list("abcdef"), model=replying(mapped)
+    ).run()
+
+    assert [agent.text for agent in status.agents if agent.role == "mapper"] == [f"mapped {name}" for name in "abcdef"]
+    assert status.result == "sum of 6 results"
+    assert most == 2
+
+
+async def test_the_reducer_is_told_of_parts_that_failed(session: Session) -> None:
+    def answer(request: Request) -> object:
+        return AUTH if asked(request).endswith(": b") else map_and_reduce(request)
+
+    model = replying(answer)
+    status = await Swarm(session, "zoo", "Count", strategy="map-reduce", parts=["a", "b"], model=model).run()
+
+    assert status.status == "completed"
+    assert "Result of mapper-2:\n\nIt came to nothing: scripted:scripted: no key" in heard(model.requests[-1])
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (lambda request: "  \n", "the planner named no part of the task"),
+        (lambda request: AUTH, "planner has failed: scripted:scripted: no key"),
+        (lambda request: "x\n" * 65, "the planner named 65 parts, and 64 are the most"),
+    ],
+)
+async def test_without_parts_there_is_no_map_reduce(session: Session, answer: object, reason: str) -> None:
+    status = await Swarm(session, "zoo", "Count", strategy="map-reduce", model=replying(answer)).run()
+
+    assert (status.status, status.reason) == ("failed", reason)
+
+
+async def test_a_map_reduce_without_any_part_done_has_failed(session: Session) -> None:
+    model = replying(lambda request: AUTH)
+
+    status = await Swarm(session, "zoo", "Count", strategy="map-reduce", parts=["a"], model=model).run()
+
+    assert (status.status, status.reason) == ("failed", "no part of the task was done")
+
+
+# pipeline
+
+
+async def test_in_a_pipeline_each_stage_reads_the_one_before(session: Session) -> None:
+    def stage(request: Request) -> str:
+        results = [line for line in heard(request).splitlines() if line.startswith("step")]
+        return f"step {len(results) + 1}"
+
+    status = await Swarm(session, "line", "Build", agents=3, strategy="pipeline", model=replying(stage)).run()
+
+    assert [(agent.id, agent.text) for agent in status.agents] == [
+        ("stage-1", "step 1"),
+        ("stage-2", "step 2"),
+        ("stage-3", "step 2"),
+    ]
+    assert status.result == "step 2"
+
+
+async def test_stages_may_have_tasks_of_their_own(session: Session) -> None:
+    specs = [AgentSpec(name="draft", task="Draft it"), AgentSpec(name="polish", task="Polish it")]
+    model = replying(lambda request: asked(request).rsplit(": ", 1)[-1])
+
+    status = await Swarm(session, "text", "Write", agents=specs, strategy="pipeline", model=model).run()
+
+    assert [(agent.id, agent.text) for agent in status.agents] == [("draft", "Draft it"), ("polish", "Polish it")]
+
+
+async def test_a_pipeline_ends_where_a_stage_fails(session: Session) -> None:
+    def answer(request: Request) -> object:
+        return AUTH if "stage 2" in asked(request) else "Done."
+
+    status = await Swarm(session, "line", "Build", agents=3, strategy="pipeline", model=replying(answer)).run()
+
+    assert (status.status, status.reason) == ("failed", "stage-2 has failed: scripted:scripted: no key")
+    assert [agent.status for agent in status.agents] == ["completed", "failed"]
+    assert status.progress == pytest.approx(2 / 3)
+
+
+# tree
+
+
+def splitting(request: Request) -> object:
+    """Splits what has a comma in it, and otherwise does it."""
+    results = heard(request).count("Result of")
+    if results:
+        return f"put together {results}"
+    task = asked(request).splitlines()[0]
+    if "," in task and any(tool.name == "split_task" for tool in request.tools):
+        return [ToolCall("c1", "split_task", {"parts": [f"do {part}" for part in task.split(",")]})]
+    return f"did {task}"
+
+
+async def test_a_tree_agent_splits_its_task_and_goes_on_with_what_came_of_the_parts(session: Session) -> None:
+    model = replying(splitting)
+
+    status = await Swarm(session, "grove", "trees,bushes", agents=2, strategy="tree", model=model).run()
+
+    assert [(agent.id, agent.text) for agent in status.agents] == [
+        ("agent-1", "put together 2"),
+        ("agent-1.1", "did do trees"),
+        ("agent-1.2", "did do bushes"),
+    ]
+    assert [agent.task for agent in status.agents] == ["trees,bushes", "do trees", "do bushes"]
+    assert status.result == "put together 2"
+    assert ("agent-1", "branch") in deeds(session)
+    parent = session.branch("grove/agent-1").path()
+    assert [merged_from(entry) for entry in parent if merged_from(entry)] == [
+        [session.branch(f"grove/agent-1.{number}").leaf] for number in (1, 2)
+    ]
+    assert not session.problems
+
+
+async def test_a_tree_agent_that_does_it_alone_splits_nothing(session: Session) -> None:
+    status = await Swarm(session, "grove", "do it", strategy="tree", model=replying(splitting)).run()
+
+    assert [agent.id for agent in status.agents] == ["agent-1"]
+
+
+async def test_one_agent_at_a_time_is_enough_for_a_tree(session: Session) -> None:
+    """An agent that waits for its parts takes nobody's place."""
+    async with asyncio.timeout(20):
+        status = await Swarm(session, "grove", "a,b,c", agents=1, strategy="tree", model=replying(splitting)).run()
+
+    assert status.status == "completed"
+    assert len(status.agents) == 4
+
+
+async def test_a_split_that_makes_no_sense_is_told_to_the_model(session: Session) -> None:
+    answers = iter([[ToolCall("c1", "split_task", {"parts": ["all of it"]})], "Then alone."])
+    model = replying(lambda request: next(answers))
+
+    status = await Swarm(session, "grove", "do it", strategy="tree", model=model).run()
+
+    assert status.result == "Then alone."
+    assert "two parts or more" in asked(model.requests[1])
+
+
+async def test_tasks_are_not_split_without_end(session: Session) -> None:
+    def always(request: Request) -> object:
+        can = any(tool.name == "split_task" for tool in request.tools)
+        if can and "Result of" not in heard(request):
+            return [ToolCall("c1", "split_task", {"parts": ["x, y", "z, w"]})]
+        return "Done."
+
+    status = await Swarm(session, "grove", "a, b", agents=4, strategy="tree", model=replying(always)).run()
+
+    assert status.status == "completed"
+    assert max(agent.id.count(".") for agent in status.agents) == 2
+    assert len(status.agents) == 1 + 2 + 4
+
+
+# One's own
+
+
+async def test_a_strategy_of_ones_own_is_one_function(session: Session) -> None:
+    async def debate(crew: Crew) -> str:
+        first = await crew.run("Argue for it", role="speaker")
+        second = await crew.run("Argue against it", role="speaker", reads=[first])
+        judge = await crew.run("Who is right?", role="judge", reads=[first, second])
+        return judge.text
+
+    model = replying(lambda request: f"{heard(request).count('Result of')} read")
+    status = await Swarm(session, "talk", "Cats or dogs?", strategy=debate, model=model).run()
+
+    assert status.strategy == "debate"
+    assert [(agent.id, agent.text) for agent in status.agents] == [
+        ("speaker-1", "0 read"),
+        ("speaker-2", "1 read"),
+        ("judge-1", "2 read"),
+    ]
+    assert status.result == "2 read"
+
+
+async def test_a_strategy_that_fails_says_why(session: Session) -> None:
+    async def hopeless(crew: Crew) -> str:
+        raise SwarmFailed("there is no hope")
+
+    async def faulty(crew: Crew) -> str:
+        return str(1 / 0)
+
+    told = await Swarm(session, "a", "Try", strategy=hopeless, model=replying()).run()
+    fault = await Swarm(session, "b", "Try", strategy=faulty, model=replying()).run()
+
+    assert (told.status, told.reason) == ("failed", "there is no hope")
+    assert (fault.status, fault.reason) == ("failed", "ZeroDivisionError: division by zero")
+
+
+async def test_when_one_of_several_runs_raises_the_others_are_given_up(session: Session) -> None:
+    gone = asyncio.Event()
+
+    async def endless(request: Request) -> str:
+        try:
+            await asyncio.sleep(3600)
+        finally:
+            gone.set()
+        return ""
+
+    async def broken(crew: Crew) -> str:
+        async def bad() -> AgentResult:
+            await asyncio.sleep(0.05)
+            raise SwarmFailed("no more")
+
+        await crew.all([crew.run("Wait"), bad()])
+        return ""
+
+    async with asyncio.timeout(20):
+        status = await Swarm(session, "a", "Try", strategy=broken, model=replying(endless)).run()
+
+    assert status.reason == "no more"
+    assert gone.is_set()
+    assert [agent.status for agent in status.agents] == ["cancelled"]
+
+
+def test_an_unknown_strategy_is_refused_with_those_there_are(session: Session) -> None:
+    with pytest.raises(InvalidOperation, match="parallel, map-reduce, pipeline, tree"):
+        Swarm(session, "a", "Try", strategy="sideways", model=replying())
+    assert list(STRATEGIES) == ["parallel", "map-reduce", "pipeline", "tree"]

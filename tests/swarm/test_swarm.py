@@ -1,0 +1,639 @@
+"""What can be asked of a swarm: making it, running it, pausing, scaling, giving it up, and its branches."""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+import sessiontree as st
+from sessiontree.agent.tool import ToolContext
+from sessiontree.core.messages import ToolCall
+from sessiontree.errors import InvalidOperation, NotFound
+from sessiontree.hooks.bus import Hooks
+from sessiontree.model.base import ModelError, Request
+from sessiontree.session import Session
+from sessiontree.swarm.budget import Budget
+from sessiontree.swarm.crew import Crew
+from sessiontree.swarm.executor import CarryOut, Work
+from sessiontree.swarm.record import swarms_in
+from sessiontree.swarm.status import SwarmStatus
+from sessiontree.swarm.swarm import Swarm
+from tests.swarm.conftest import Doors, asked, deeds, facts, heard, replying, said
+
+
+def states(status: SwarmStatus) -> dict[str, str]:
+    return {agent.id: agent.status for agent in status.agents}
+
+
+# Making
+
+
+async def test_a_swarm_that_was_created_is_in_the_session_and_has_begun_nothing(session: Session) -> None:
+    leaf = session.head.leaf
+
+    swarm = await Swarm.create(session, "crowd", "Do it", agents=3, max_agents=5, model=replying())
+
+    (status,) = swarms_in(session)
+    assert (status.id, status.name, status.task, status.strategy) == (swarm.id, "crowd", "Do it", "parallel")
+    assert (status.status, status.agents, status.progress) == ("created", (), 0)
+    assert (status.branch, status.current_branch, status.branch_count) == ("crowd", "crowd", 1)
+    assert status.session_id == session.id
+    assert (session.heads.current, session.head.leaf) == ("main", leaf)
+
+
+async def test_two_swarms_of_one_name_have_branches_of_their_own(session: Session) -> None:
+    first = await Swarm.create(session, "crowd", "Do it", model=replying())
+    second = await Swarm.create(session, "crowd", "Do it", model=replying())
+
+    one, two = await asyncio.gather(first.run(), second.run())
+
+    assert (first.name, second.name) == ("crowd", "crowd-2")
+    assert [agent.branch for agent in one.agents] == ["crowd/worker-1", "crowd/worker-2"]
+    assert [agent.branch for agent in two.agents] == ["crowd-2/worker-1", "crowd-2/worker-2"]
+    assert swarms_in(session) == [one, two]
+
+
+async def test_agents_begin_at_the_place_where_the_swarm_was_put(session: Session) -> None:
+    model = replying()
+
+    await Swarm(session, "crowd", "Do it", agents=1, at="root", model=model).run()
+
+    assert [asked(request) for request in model.requests] == ["Do it"]
+    assert len(model.requests[0].messages) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"agents": 0}, "one agent or more"),
+        ({"agents": []}, "one agent or more"),
+        ({"agents": 3, "max_agents": 2}, "2 agents at most"),
+        ({"budget": Budget(cost=-1)}, "more than 0"),
+        ({"agent_budget": Budget(tokens=0)}, "more than 0"),
+        ({"name": "a~b"}, "cannot be the name of a branch"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_before_anything_is_written(
+    session: Session, options: dict[str, object], why: str
+) -> None:
+    before = len(session.tree)
+
+    with pytest.raises(InvalidOperation, match=why):
+        Swarm(session, **{"name": "crowd", "task": "Do it", "model": replying(), **options})
+
+    assert len(session.tree) == before
+
+
+async def test_a_swarm_is_opened_by_its_id_or_its_branch(session: Session) -> None:
+    swarm = await Swarm.create(session, "crowd", "Do it", model=replying())
+
+    assert Swarm.open(session, swarm.id).status() == swarm.status()
+    assert Swarm.open(session, "crowd").id == swarm.id
+    with pytest.raises(NotFound, match="no swarm 'other'"):
+        Swarm.open(session, "other")
+
+
+async def test_a_swarm_that_is_not_in_the_session_has_no_status(session: Session) -> None:
+    with pytest.raises(InvalidOperation, match="not in the session yet"):
+        Swarm(session, "crowd", "Do it", model=replying()).status()
+
+
+# Running
+
+
+async def test_a_swarm_runs_once(session: Session) -> None:
+    doors = Doors()
+    swarm = Swarm(session, "crowd", "Do it", agents=1, model=replying(doors))
+    await swarm.start()
+
+    with pytest.raises(InvalidOperation, match="running already"):
+        await swarm.start()
+    doors.open()
+    await swarm.wait()
+    with pytest.raises(InvalidOperation, match="completed: it cannot be started"):
+        await swarm.start()
+
+
+async def test_agents_have_the_tools_hooks_and_system_prompt_that_the_swarm_was_given(session: Session) -> None:
+    @st.tool
+    def look(context: ToolContext) -> str:
+        """Look."""
+        return context.agent.branch.name
+
+    hooks, seen = Hooks(), []
+
+    async def before(event: object, context: object) -> None:
+        seen.append(context.branch.name)
+
+    hooks.on("tool_call", before)
+
+    def answer(request: Request) -> object:
+        return "Seen." if heard(request).endswith("worker-1") else [ToolCall("c1", "look", {})]
+
+    model = replying(answer)
+    status = await Swarm(
+        session, "crowd", "Look", agents=1, model=model, tools=[look], hooks=hooks, system="Be brief."
+    ).run()
+
+    assert status.agents[0].text == "Seen."
+    assert seen == ["crowd/worker-1"]
+    assert model.requests[0].system == "Be brief."
+    assert hooks.context.agent is None
+
+
+async def test_what_the_swarm_watches_is_taken_off_when_it_ends(session: Session) -> None:
+    hooks = Hooks()
+
+    await Swarm(session, "crowd", "Do it", model=replying(), hooks=hooks).run()
+
+    assert not any(hooks._handlers.values())
+
+
+async def test_an_executor_of_ones_own_gets_plain_values(session: Session) -> None:
+    works: list[Work] = []
+
+    class Listing:
+        async def run(self, work: Work, carry_out: CarryOut) -> None:
+            works.append(work)
+            await carry_out(work)
+
+    swarm = Swarm(session, "crowd", "Do it", agents=1, model=replying(), executor=Listing())
+    await swarm.run()
+
+    assert works == [
+        Work(
+            session=session.id,
+            swarm=swarm.id,
+            agent="worker-1",
+            prompt="Do it",
+            model="scripted:scripted",
+            may_split=False,
+        )
+    ]
+
+
+async def test_work_may_be_carried_out_by_another_handle_on_the_same_file(tmp_path: Path) -> None:
+    """As another process does it: all that it gets is the value and the session."""
+    file = tmp_path / "s.jsonl"
+    session = st.create(file=file)
+
+    class Elsewhere:
+        async def run(self, work: Work, carry_out: CarryOut) -> None:
+            with st.open(file) as other:
+                await Swarm.open(other, work.swarm, model=replying(lambda request: "Elsewhere.")).carry_out(work)
+
+    status = await Swarm(session, "crowd", "Do it", model=replying(), executor=Elsewhere()).run()
+
+    assert [agent.text for agent in status.agents] == ["Elsewhere.", "Elsewhere."]
+    assert status.status == "completed"
+
+
+# Pausing
+
+
+async def test_a_pause_lets_calls_under_way_end_and_begins_no_more(session: Session) -> None:
+    doors = Doors()
+    swarm = Swarm(session, "line", "Build", agents=2, strategy="pipeline", model=replying(doors))
+    await swarm.start()
+    await doors.until(1)
+
+    await swarm.pause("lunch")
+    doors.open()
+    status = await swarm.wait()
+
+    assert (status.status, status.reason) == ("paused", "lunch")
+    assert states(status) == {"stage-1": "completed", "stage-2": "pending"}
+    assert doors.calls == 1
+    doors.open()
+    await swarm.resume()
+    assert (await swarm.wait()).status == "completed"
+    assert doors.calls == 2
+    assert facts(session) == ["created", "started", "expected", "paused", "resumed", "completed"]
+
+
+async def test_an_agent_in_the_middle_of_its_work_is_paused_and_goes_on(session: Session) -> None:
+    doors = Doors()
+
+    @st.tool
+    def look() -> str:
+        """Look."""
+        return "seen"
+
+    async def answer(request: Request) -> object:
+        await doors(request)
+        return "Done." if "seen" in heard(request) else [ToolCall("c1", "look", {})]
+
+    swarm = Swarm(session, "crowd", "Look", agents=1, model=replying(answer), tools=[look])
+    await swarm.start()
+    await doors.until(1)
+    await swarm.pause()
+    doors.open(2)
+    paused = await swarm.wait()
+    await swarm.resume()
+    done = await swarm.wait()
+
+    assert states(paused) == {"worker-1": "paused"}
+    assert states(done) == {"worker-1": "completed"}
+    assert doors.calls == 2
+    assert said(session, "crowd/worker-1")[2:] == ["user: Look", "assistant: ", "toolResult: seen", "assistant: Done."]
+
+
+async def test_only_what_runs_can_be_paused_and_only_what_is_paused_resumed(session: Session) -> None:
+    swarm = await Swarm.create(session, "crowd", "Do it", model=replying())
+
+    with pytest.raises(InvalidOperation, match="crowd is created, not running"):
+        await swarm.pause()
+    with pytest.raises(InvalidOperation, match="crowd is created, not paused"):
+        await swarm.resume()
+
+
+async def test_a_pause_from_another_process_counts(tmp_path: Path) -> None:
+    doors = Doors()
+    session = st.create(file=tmp_path / "s.jsonl")
+    swarm = Swarm(session, "line", "Build", agents=2, strategy="pipeline", model=replying(doors))
+    await swarm.start()
+    await doors.until(1)
+
+    with st.open(tmp_path / "s.jsonl") as other:
+        await Swarm.open(other, swarm.id).pause("from afar")
+        doors.open()
+        status = await swarm.wait()
+        assert (status.status, status.reason) == ("paused", "from afar")
+        assert doors.calls == 1
+
+        control = Swarm.open(other, swarm.id)
+        await control.resume()
+        assert not control.running
+    doors.open()
+    while (status := await swarm.wait()).status != "completed":
+        await asyncio.sleep(0.01)
+    assert doors.calls == 2
+
+
+async def test_one_process_at_a_time_works_on_a_swarm(tmp_path: Path) -> None:
+    doors = Doors()
+    session = st.create(file=tmp_path / "s.jsonl")
+    swarm = Swarm(session, "crowd", "Do it", agents=1, model=replying(doors))
+    await swarm.start()
+
+    with st.open(tmp_path / "s.jsonl") as other:
+        second = Swarm.open(other, swarm.id, model=replying())
+        assert second.held
+        with pytest.raises(InvalidOperation, match="another process works on swarm crowd"):
+            await second.start()
+    doors.open()
+    await swarm.wait()
+    assert not swarm.held
+
+
+# Steering
+
+
+async def test_what_is_said_to_an_agent_is_heard_by_that_agent(session: Session) -> None:
+    doors = Doors()
+    swarm = Swarm(session, "crowd", "Do it", model=replying(doors))
+    await swarm.start()
+    await doors.until(2)
+
+    await swarm.steer("worker-2", "Use blue")
+    doors.open(3)
+    await swarm.wait()
+
+    assert said(session, "crowd/worker-2")[-2:] == ["user: Use blue", "assistant: Done with 'Use blue'."]
+    assert "Use blue" not in "".join(said(session, "crowd/worker-1"))
+    with pytest.raises(InvalidOperation, match="not at work here"):
+        await swarm.steer("worker-2", "Or red")
+    with pytest.raises(NotFound, match="worker-1, worker-2"):
+        await swarm.steer("worker-3", "Hello?")
+
+
+async def test_what_is_said_to_an_agent_that_waits_is_heard_when_it_goes_on(session: Session) -> None:
+    doors = Doors()
+    swarm = Swarm(session, "crowd", "Do it", agents=1, model=replying(doors))
+    await swarm.start()
+    await doors.until(1)
+    await swarm.steer("worker-1", "Use blue")
+    await swarm.pause()
+    doors.open()
+    assert states(await swarm.wait()) == {"worker-1": "paused"}
+    await swarm.steer("worker-1", "And green")
+    doors.open(2)
+    await swarm.resume()
+    await swarm.wait()
+
+    words = "\n".join(said(session, "crowd/worker-1"))
+    assert "Use blue" in words
+    assert "And green" in words
+
+
+# Scaling
+
+
+async def test_scaling_up_makes_more_agents_and_scaling_down_cancels_the_last(session: Session) -> None:
+    doors = Doors()
+    swarm = Swarm(session, "crowd", "Do it", agents=2, max_agents=4, model=replying(doors))
+    await swarm.start()
+    await doors.until(2)
+
+    await swarm.scale(4)
+    await doors.until(4)
+    assert states(swarm.status()) == {f"worker-{number}": "running" for number in range(1, 5)}
+    await swarm.scale(1)
+    while "running" in [states(swarm.status())[f"worker-{number}"] for number in (2, 3, 4)]:
+        await asyncio.sleep(0)
+    doors.open()
+    status = await swarm.wait()
+
+    assert status.status == "completed"
+    assert states(status) == {
+        "worker-1": "completed",
+        "worker-2": "cancelled",
+        "worker-3": "cancelled",
+        "worker-4": "cancelled",
+    }
+    assert ("worker-4", "cancel") in deeds(session)
+
+
+async def test_an_agent_that_was_scaled_away_goes_on_when_it_is_wanted_again(session: Session) -> None:
+    doors = Doors()
+    swarm = Swarm(session, "crowd", "Do it", agents=2, model=replying(doors))
+    await swarm.start()
+    await doors.until(2)
+    await swarm.scale(1)
+    while states(swarm.status())["worker-2"] != "cancelled":
+        await asyncio.sleep(0)
+    await swarm.scale(2)
+    await doors.until(3)
+    doors.open(3)
+    status = await swarm.wait()
+
+    assert states(status) == {"worker-1": "completed", "worker-2": "completed"}
+    assert [words for words in said(session, "crowd/worker-2") if words.startswith("user")] == [
+        "user: Hello",
+        "user: Do it",
+    ]
+
+
+async def test_scaling_a_map_reduce_changes_how_many_work_at_once(session: Session) -> None:
+    doors = Doors()
+    swarm = Swarm(
+        session, "zoo", "Count", agents=1, strategy="map-reduce", parts=["a", "b", "c"], model=replying(doors)
+    )
+    await swarm.start()
+    await doors.until(1)
+    assert doors.waiting == 1
+
+    await swarm.scale(3)
+    await doors.until(3)
+    doors.open(4)
+
+    assert (await swarm.wait()).status == "completed"
+
+
+async def test_there_are_never_more_agents_than_were_allowed(session: Session) -> None:
+    swarm = await Swarm.create(session, "crowd", "Do it", agents=2, max_agents=3, model=replying())
+
+    with pytest.raises(InvalidOperation, match="3 agents at most, not 4"):
+        await swarm.scale(4)
+    with pytest.raises(InvalidOperation, match="one agent or more"):
+        await swarm.scale(0)
+    await swarm.run()
+    with pytest.raises(InvalidOperation, match="completed: it cannot be scaled"):
+        await swarm.scale(1)
+
+
+# Giving up
+
+
+async def test_cancelling_aborts_the_agents_and_keeps_what_they_have(session: Session) -> None:
+    doors = Doors()
+    swarm = Swarm(session, "crowd", "Do it", model=replying(doors))
+    await swarm.start()
+    await doors.until(2)
+
+    await swarm.cancel("enough")
+
+    status = swarm.status()
+    assert (status.status, status.reason) == ("cancelled", "enough")
+    assert states(status) == {"worker-1": "cancelled", "worker-2": "cancelled"}
+    assert doors.waiting == 0
+    assert said(session, "crowd/worker-1")[2] == "user: Do it"
+    assert (await swarm.wait()).status == "cancelled"
+    with pytest.raises(InvalidOperation, match="cancelled already"):
+        await swarm.cancel()
+
+
+async def test_cancelling_from_another_process_ends_the_agents_here(tmp_path: Path) -> None:
+    doors = Doors()
+    session = st.create(file=tmp_path / "s.jsonl")
+    swarm = Swarm(session, "crowd", "Do it", agents=1, model=replying(doors))
+    await swarm.start()
+    await doors.until(1)
+
+    with st.open(tmp_path / "s.jsonl") as other:
+        await Swarm.open(other, swarm.id).cancel()
+    async with asyncio.timeout(20):
+        status = await swarm.wait()
+
+    assert status.status == "cancelled"
+    assert doors.waiting == 0
+
+
+async def test_destroying_hides_the_branches_and_deletes_the_events_but_nothing_of_the_session(
+    session: Session,
+) -> None:
+    swarm = Swarm(session, "crowd", "Do it", model=replying())
+    await swarm.run()
+    spool, entries = swarm.events.path, len(session.tree)
+
+    await swarm.destroy()
+    await swarm.destroy()
+
+    assert swarm.status().status == "destroyed"
+    assert [branch.name for branch in session.branches if not branch.archived] == ["main"]
+    assert not Path(spool).exists()
+    assert len(session.tree) > entries
+    assert session.heads.current == "main"
+
+
+async def test_destroying_one_that_runs_cancels_it_and_leaves_the_branch_where_somebody_is(session: Session) -> None:
+    doors = Doors()
+    swarm = Swarm(session, "crowd", "Do it", model=replying(doors))
+    await swarm.start()
+    await doors.until(2)
+    session.switch("crowd/worker-1")
+
+    await swarm.destroy()
+
+    assert facts(session)[-2:] == ["cancelled", "destroyed"]
+    assert session.heads.current == "crowd/worker-1"
+    assert [branch.name for branch in session.branches if not branch.archived] == ["main", "crowd/worker-1"]
+
+
+async def test_cancelling_the_task_that_runs_it_stops_the_agents_and_it_can_go_on(session: Session) -> None:
+    doors = Doors()
+    swarm = Swarm(session, "crowd", "Do it", agents=1, model=replying(doors))
+    running = asyncio.create_task(swarm.run())
+    await doors.until(1)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+
+    assert doors.waiting == 0
+    assert swarm.status().status == "running"
+    doors.open()
+    assert (await swarm.run()).status == "completed"
+
+
+# Failures
+
+
+async def test_failures_that_may_pass_are_tried_again(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sessiontree.swarm.worker.FIRST_DELAY", 0.001)
+    answers = iter([ModelError("m", "server", "down"), ZeroDivisionError("a fault"), "Up again."])
+
+    def answer(request: Request) -> object:
+        given = next(answers)
+        if isinstance(given, ZeroDivisionError):
+            raise given
+        return given
+
+    status = await Swarm(session, "crowd", "Do it", agents=1, model=replying(answer)).run()
+
+    (agent,) = status.agents
+    assert (agent.status, agent.text, agent.attempts, agent.error) == ("completed", "Up again.", 3, None)
+    assert [action for _, action in deeds(session)] == ["spawn", "fail", "fail", "complete"]
+
+
+async def test_each_retry_waits_longer_and_after_the_last_the_failure_is_recorded(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[float] = []
+    real = asyncio.sleep
+
+    async def sleep(seconds: float) -> None:
+        if seconds > 1:
+            waits.append(seconds)
+        await real(0)
+
+    monkeypatch.setattr("sessiontree.swarm.crew.asyncio.sleep", sleep)
+    down = replying(lambda request: ModelError("m", "server", "down"))
+
+    status = await Swarm(session, "crowd", "Do it", agents=1, retries=3, model=down).run()
+
+    (agent,) = status.agents
+    assert (agent.status, agent.attempts, agent.error) == ("failed", 4, "m: down")
+    assert len(waits) == 3
+    assert all(1.5 * before < after for before, after in pairwise(waits))
+
+
+async def test_a_handler_that_lets_nothing_through_is_a_failure_not_a_pause(session: Session) -> None:
+    hooks = Hooks()
+
+    async def never(event: object, context: object) -> dict[str, bool]:
+        return {"cancel": True}
+
+    hooks.on("before_request", never)
+
+    async with asyncio.timeout(20):
+        status = await Swarm(session, "crowd", "Do it", agents=1, model=replying(), hooks=hooks).run()
+
+    assert status.agents[0].error == "a handler did not let it go on"
+
+
+async def test_an_agent_whose_branch_was_taken_elsewhere_has_failed(session: Session) -> None:
+    doors = Doors()
+    swarm = Swarm(session, "crowd", "Do it", agents=1, model=replying(doors))
+    await swarm.start()
+    await doors.until(1)
+    session.move(None, branch="crowd/worker-1")
+    doors.open()
+
+    status = await swarm.wait()
+
+    assert status.agents[0].status == "failed"
+    assert "was moved by another writer" in (status.agents[0].error or "")
+    assert not [problem for problem in session.problems if problem.severity == "fault"]
+
+
+async def test_a_swarm_whose_branch_was_renamed_goes_on(session: Session) -> None:
+    doors = Doors()
+    swarm = Swarm(session, "crowd", "Do it", agents=1, model=replying(doors))
+    await swarm.start()
+    await doors.until(1)
+    session.rename_branch("crowd", "gathering")
+    doors.open()
+
+    status = await swarm.wait()
+
+    assert status.status == "completed"
+    assert status.branch == "gathering"
+    assert len([entry for entry in session.branch("gathering").path() if entry.type == "branch_summary"]) == 1
+
+
+# Branches
+
+
+async def test_branches_are_made_where_agents_begin_and_nobody_is_moved(session: Session) -> None:
+    swarm = await Swarm.create(session, "crowd", "Do it", agents=1, model=replying())
+    leaf = session.head.leaf
+
+    entry = await swarm.create_branch("other", "Another way")
+
+    assert session.tree[entry].body.name == "other"
+    assert session.branch("other").info.description == "Another way"
+    assert (session.heads.current, session.head.leaf) == ("main", leaf)
+    assert (swarm.id, "branch") in deeds(session)
+    assert swarm.status().branch_count == 2
+    assert swarm.status().current_branch == "crowd"
+
+
+async def test_agents_begin_where_the_swarm_was_switched_to(session: Session) -> None:
+    session.create_branch("aside", current=False)
+    session.append(st.user("By the way"), branch="aside")
+    swarm = await Swarm.create(session, "line", "Do it", agents=1, strategy="pipeline", model=replying())
+
+    await swarm.switch_branch("aside")
+    status = await swarm.run()
+
+    assert status.current_branch == "aside"
+    assert "user: By the way" in said(session, "line/stage-1")
+    with pytest.raises(NotFound):
+        await swarm.switch_branch("nowhere")
+
+
+async def test_a_session_is_forked_off_and_the_fork_is_noted(session: Session) -> None:
+    swarm = Swarm(session, "crowd", "Do it", agents=1, model=replying(lambda request: "Done."))
+    await swarm.run()
+
+    fork = await swarm.fork_session("crowd/worker-1", "the best")
+
+    assert fork.name == "the best"
+    assert said(fork, "main")[-1] == "assistant: Done."
+    assert (swarm.id, "fork") in deeds(session)
+
+
+async def test_without_branching_there_are_no_branches_but_those_of_agents(session: Session) -> None:
+    swarm = Swarm(session, "crowd", "Do it", agents=2, model=replying(), enable_branching=False)
+    status = await swarm.run()
+
+    assert [agent.branch for agent in status.agents] == ["crowd/worker-1", "crowd/worker-2"]
+    for refused in (swarm.create_branch("a"), swarm.switch_branch("main"), swarm.fork_session()):
+        with pytest.raises(InvalidOperation, match="swarm crowd does not have branching enabled"):
+            await refused
+    with pytest.raises(InvalidOperation, match="does not have branching enabled"):
+        swarm.compare_branches(["crowd/worker-1", "crowd/worker-2"])
+
+
+async def test_a_strategy_of_ones_own_has_to_be_given_again(session: Session) -> None:
+    async def mine(crew: Crew) -> str:
+        return (await crew.run("Do it")).text
+
+    swarm = await Swarm.create(session, "crowd", "Do it", strategy=mine, model=replying())
+
+    with pytest.raises(InvalidOperation, match="the strategy 'mine' of swarm crowd has to be given"):
+        await Swarm.open(session, swarm.id, model=replying()).start()
+    assert (await Swarm.open(session, swarm.id, strategy=mine, model=replying()).run()).result == "Done."
