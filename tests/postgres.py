@@ -6,11 +6,13 @@ Where it is missing it is installed through apt. `initdb` does not run as root, 
 from __future__ import annotations
 
 import os
+import select
 import shutil
 import signal
 import socket
 import subprocess
 import tempfile
+import threading
 import time
 from contextlib import suppress
 from glob import glob
@@ -148,6 +150,69 @@ class Server:
         with psycopg.connect(self.url("postgres"), autocommit=True) as connection:
             connection.execute(f"CREATE DATABASE {name}".encode())
         return self.url(name)
+
+
+class Proxy:
+    """Passes bytes between clients and a server on loopback, until it is told to cut.
+
+    What holds `mark` is cut before it reaches the server, or after the server has answered and before the client hears
+    of it.
+    """
+
+    def __init__(self, port: int) -> None:
+        self._target = port
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        self.cuts: list[str] = []
+        """`before` or `after` for each of the next requests that hold the mark."""
+        self.mark = b"cut me here"
+        self.is_down = False
+        """New connections are refused."""
+        self._open: list[socket.socket] = []
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            if self.is_down:
+                client.close()
+                continue
+            threading.Thread(target=self._pass, args=(client,), daemon=True).start()
+
+    def _pass(self, client: socket.socket) -> None:
+        marks = (self.mark, self.mark.hex().encode())
+        try:
+            with client, socket.create_connection(("127.0.0.1", self._target)) as server:
+                self._open += [client, server]
+                while True:
+                    ready, _, _ = select.select([client, server], [], [])
+                    for side in ready:
+                        data = side.recv(1 << 16)
+                        if not data:
+                            return
+                        cut = side is client and self.cuts and any(mark in data for mark in marks)
+                        if cut and self.cuts.pop(0) == "before":
+                            return
+                        (server if side is client else client).sendall(data)
+                        if cut:
+                            server.recv(1 << 16)
+                            return
+        except OSError:
+            return
+
+    def cut_all(self) -> None:
+        """Reset every connection that is open."""
+        for side in self._open:
+            with suppress(OSError):
+                side.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+                side.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        self._listener.close()
+        self.cut_all()
 
 
 def _children(process: int) -> list[int]:

@@ -8,11 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from sessiontree.core.context import Context, build_context
+from sessiontree.core.entries import entries_of
 from sessiontree.core.heads import Heads
 from sessiontree.core.tree import Tree
 from sessiontree.errors import FormatError
 from sessiontree.format.jsonl import Reader
-from sessiontree.format.tail import tail_context
+from sessiontree.format.tail import Above, tail_context, tail_heads
 from tests.builders import TIME, entry, file_of, header
 from tests.strategies import damaged_sessions, sessions
 
@@ -42,14 +43,63 @@ def blocks(data: bytes, size: int) -> list[tuple[bytes, bool]]:
     return found
 
 
+def indexed(data: bytes) -> Above:
+    """What an index of the file's lines by their ids tells."""
+    found = {entry.id: entry for entry in entries_of(Reader().feed(data))}
+
+    def above(id: str, count: int) -> list[tuple[int, bytes]]:
+        path: list[tuple[int, bytes]] = []
+        at: str | None = id
+        while at in found and len(path) < count:
+            path.append((found[at].line, found[at].raw))
+            at = found[at].parent
+        return path
+
+    return above
+
+
 def check(data: bytes, size: int) -> bool:
-    """The tail agrees with the whole, or leaves the answer to it; says which."""
+    """The tail agrees with the whole, or leaves the answer to it, also by an index; says which."""
     for branch in heads_of(data)[1].heads:
-        other = tail_context(blocks(data, size), branch)
-        assert other is None or other == whole(data, branch)
+        for above in (None, indexed(data)):
+            other = tail_context(blocks(data, size), branch, above)
+            assert other is None or other == whole(data, branch)
     told = tail_context(blocks(data, size))
     assert told is None or told == whole(data)
+    by_index = tail_context(blocks(data, size), None, indexed(data))
+    assert by_index is None or by_index == whole(data)
     return told is not None
+
+
+def test_a_path_by_an_index_is_asked_for_a_few_times_and_no_further_than_it_takes() -> None:
+    lines = [entry(f"e{number}", f"e{number - 1}" if number else None, branch="main").raw for number in range(1000)]
+    data = file_of(header(), *lines)
+    asked: list[int] = []
+
+    def above(id: str, count: int) -> list[tuple[int, bytes]]:
+        asked.append(count)
+        return indexed(data)(id, count)
+
+    assert tail_context(blocks(data, 4000), None, above) == whole(data)
+    assert asked == [64, 128, 256, 512, 1024]
+
+
+def test_where_an_index_cannot_tell_the_whole_file_must() -> None:
+    data = file_of(header(), entry("a", branch="main").raw, entry("b", "a", branch="main").raw)
+
+    assert tail_context(blocks(data, 4000), None, lambda id, count: None) is None
+    assert tail_context(blocks(data, 4000), None, lambda id, count: []) is None
+
+
+def test_all_heads_are_told_by_the_end_of_a_file() -> None:
+    data = file_of(header(), entry("a", branch="main").raw, entry("b", "a", branch="try").raw)
+    peers = file_of(header(), entry("a").raw)
+
+    heads = tail_heads(blocks(data, 4000))
+
+    assert heads is not None
+    assert (heads.heads, heads.current) == ({"main": "a", "try": "b"}, "try")
+    assert tail_heads(blocks(peers, 4000)) is None
 
 
 @given(some.one_of(sessions(), damaged_sessions()), some.integers(1, 4000))

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from msgspec import UNSET
 
 from sessiontree.comparison import usages
-from sessiontree.core.entries import UNREADABLE, Custom, Entry, Header, Message, SessionInfo
+from sessiontree.core.entries import UNREADABLE, Custom, Entry, Header, Message, SessionInfo, entries_of
 from sessiontree.core.fulltext import fold, full_text, speaker
 from sessiontree.core.heads import Heads
 from sessiontree.core.messages import role, spent, text
@@ -20,8 +20,9 @@ from sessiontree.core.outline import one_line
 from sessiontree.core.times import milliseconds
 from sessiontree.core.tree import BLANKS, Tree
 from sessiontree.errors import FormatError
-from sessiontree.format.codec import VERSION, NotJson, read_entry
+from sessiontree.format.codec import VERSION
 from sessiontree.format.jsonl import Reader
+from sessiontree.format.tail import Block
 
 NAME_LIMIT = 500
 """The longest id that is in an index, in characters."""
@@ -75,15 +76,10 @@ def clean(text: str) -> str:
 
 def rows_of(lines: Sequence[bytes]) -> tuple[list[Row], Gain]:
     """A row for each of these lines, which are entries, and what they add."""
-    rows: list[Row] = []
-    entries: list[Entry] = []
-    for number, raw in enumerate(lines, 1):
-        try:
-            entry = read_entry(raw, number)
-            rows.append(_row(entry))
-            entries.append(entry)
-        except NotJson:
-            rows.append(Row())
+    rows = [Row()] * len(lines)
+    entries = list(entries_of(Block(b"\n".join([*lines, b""])).items))
+    for entry in entries:
+        rows[entry.line - 1] = _row(entry)
     gain = _gain(entries)
     return rows, gain if len(entries) == len(lines) else gain._replace(told=False)
 

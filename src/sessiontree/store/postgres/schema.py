@@ -139,6 +139,7 @@ DECLARE
 BEGIN
     IF NOT EXISTS (SELECT FROM sessiontree.entry WHERE session = lender AND position = begin) OR NOT (
         EXISTS (SELECT FROM sessiontree.entry WHERE session = lender AND position = begin + bytes)
+        OR EXISTS (SELECT FROM sessiontree.shared WHERE session = lender AND position = begin + bytes)
         OR begin + bytes = (SELECT size FROM sessiontree.session WHERE key = lender)) THEN
         RAISE EXCEPTION 'only whole lines can be shared';
     END IF;
@@ -218,8 +219,9 @@ def ensure(connection: Connection, where: str) -> None:
 
 def _number(connection: Connection) -> int:
     """How many steps were made."""
-    row = connection.execute("SELECT to_regclass('sessiontree.step') IS NOT NULL").fetchone()
-    if row is None or not row[0]:
+    # Asked of the catalog itself: a name that was looked up before is remembered as missing.
+    there = connection.execute("SELECT FROM pg_tables WHERE schemaname = 'sessiontree' AND tablename = 'step'")
+    if there.fetchone() is None:
         return 0
     row = connection.execute("SELECT coalesce(max(number), 0) FROM sessiontree.step").fetchone()
     return 0 if row is None else row[0]

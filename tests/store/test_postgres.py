@@ -1,0 +1,566 @@
+"""What a store in PostgreSQL does beyond the protocol."""
+
+from __future__ import annotations
+
+import os
+import threading
+import uuid
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+import sessiontree as st
+from sessiontree import catalog, shelf
+from sessiontree.session import Session
+from sessiontree.store.postgres import schema
+from sessiontree.store.postgres.address import Address, is_address, parse
+from sessiontree.store.postgres.blocks import Blocks
+from sessiontree.store.postgres.connection import Database
+from sessiontree.store.postgres.store import PostgresStore
+from tests.postgres import Proxy, Server
+
+
+def new(database: str, id: str | None = None) -> PostgresStore:
+    return PostgresStore(f"{database}#{id or uuid.uuid4()}")
+
+
+def rows(database: str, statement: str, *values: Any) -> list[tuple[Any, ...]]:
+    with psycopg.connect(database, autocommit=True) as connection:
+        cursor = connection.execute(statement.encode(), values)
+        return cursor.fetchall() if cursor.description else []
+
+
+@pytest.fixture
+def statements(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What is sent to the server, as it is sent."""
+    sent: list[str] = []
+    execute = psycopg.Connection.execute
+
+    def counted(self: Any, query: Any, *values: Any, **options: Any) -> Any:
+        sent.append(query.decode() if isinstance(query, bytes) else str(query))
+        return execute(self, query, *values, **options)
+
+    monkeypatch.setattr(psycopg.Connection, "execute", counted)
+    return sent
+
+
+# Addresses
+
+
+def test_nothing_secret_is_shown_of_an_address() -> None:
+    address = parse("postgres://ann:s3cret@[::1]:5433,other/talks?sslmode=require&password=hidden&host=db#my%20session")
+
+    assert address.shown == "postgresql://ann@[::1]:5433,other/talks?host=db"
+    assert address.session == "my session"
+    assert address.of("x") == f"{address.shown}#x"
+    assert "s3cret" in address.url
+    assert parse(address.of("x")).url == address.url, "the process that knows the whole opens what is shown"
+
+
+def test_the_variable_must_be_an_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SESSIONTREE_STORE", "/some/folder")
+
+    with pytest.raises(st.InvalidOperation, match="SESSIONTREE_STORE"):
+        st.sessions()
+    assert not is_address("/some/folder")
+    assert not is_address(None)
+
+
+def test_a_store_needs_a_session(shared_database: str) -> None:
+    with pytest.raises(st.InvalidOperation, match="names no session"):
+        PostgresStore(shared_database)
+    with pytest.raises(st.InvalidOperation):
+        PostgresStore(f"{shared_database}#a%00b")
+
+
+def test_a_password_is_in_no_message(server: Server) -> None:
+    address = parse(server.url("nowhere", password="s3cret") + "#x")
+
+    with pytest.raises(st.StoreError) as refused:
+        PostgresStore(address).end()
+
+    assert "s3cret" not in str(refused.value)
+    assert "does not exist" in str(refused.value)
+
+
+def test_a_server_that_is_not_there_is_told_after_some_patience() -> None:
+    store = PostgresStore("postgresql://nobody@127.0.0.1:1/none#x")
+    store.database.patience = 0.2
+
+    with pytest.raises(st.StoreError, match="cannot be reached") as refused:
+        store.end()
+    assert not isinstance(refused.value, st.OutcomeUnknown)
+
+
+# The schema
+
+
+def test_many_processes_may_make_the_schema_at_once(server: Server) -> None:
+    url = server.new_database()
+    address = parse(url)
+    start = threading.Barrier(8)
+
+    def come() -> None:
+        database = Database(address)
+        connection = database.connect()
+        start.wait(30)
+        schema.ensure(connection, "here")
+        connection.close()
+
+    with ThreadPoolExecutor(8) as pool:
+        for done in [pool.submit(come) for _ in range(8)]:
+            done.result(60)
+
+    assert rows(url, "SELECT number FROM sessiontree.step ORDER BY 1") == [
+        (number,) for number in range(1, len(schema.STEPS) + 1)
+    ]
+
+
+def test_tables_of_a_newer_version_are_refused(server: Server) -> None:
+    url = server.new_database()
+    new(url).create([b"header"])
+    rows(url, "INSERT INTO sessiontree.step (number) VALUES (99)")
+
+    with pytest.raises(st.StoreError, match="newer version"):
+        Database(parse(url)).run(lambda connection: None)
+
+
+def test_a_database_that_is_not_utf8_is_refused(server: Server) -> None:
+    rows(server.url("postgres"), "CREATE DATABASE latin ENCODING 'SQL_ASCII' LOCALE 'C' TEMPLATE template0")
+
+    with pytest.raises(st.StoreError, match="UTF8"):
+        new(server.url("latin")).create([b"header"])
+
+
+# Roles, as docs/deploy.md grants them
+
+
+def grant(database: str) -> None:
+    """Run the statements of the page; roles are the server's, and other tests may have made them."""
+    page = Path(__file__).parents[2] / "docs" / "deploy.md"
+    for statement in page.read_text().partition("```sql\n")[2].partition("```")[0].split(";"):
+        with suppress(psycopg.errors.DuplicateObject):
+            rows(database, statement)
+
+
+def test_a_writer_can_append_and_read_but_not_change_what_was_said(server: Server) -> None:
+    url = server.new_database()
+    owner = new(url, "theirs")
+    owner.create([b'{"type":"session","version":3,"id":"theirs","timestamp":"","cwd":"/p"}', b"one", b"two"])
+    grant(url)
+    rows(url, "CREATE ROLE ann LOGIN IN ROLE sessiontree_writer")
+    mine = parse(url.replace("postgres@", "ann@"))
+
+    with Session.create(PostgresStore(mine._replace(session="own")), id="own", cwd="/p") as session:
+        session.append(st.user("hello"))
+        session.create_branch("try").append(st.user("branch"))
+        forked = catalog.fork(session)
+        forked.append(st.user("more"))
+    theirs = PostgresStore(mine._replace(session="theirs"))
+    theirs.append([b"three"], after=theirs.end().cursor)
+    assert owner.read().data.endswith(b"one\ntwo\nthree\n")
+    assert {summary.id for summary in catalog.sessions(all=True, dir=mine.url)} == {"theirs", "own", forked.id}
+
+    for statement in (
+        "UPDATE sessiontree.entry SET line = 'x'",
+        "DELETE FROM sessiontree.entry",
+        "INSERT INTO sessiontree.entry (session, position, line) VALUES (1, 3, 'x')",
+        "INSERT INTO sessiontree.shared VALUES (1, 3, 1, 0, 5)",
+        "UPDATE sessiontree.session SET size = 0",
+        "UPDATE sessiontree.session SET current = false",
+        "UPDATE sessiontree.session SET tail = 'x'",
+        "DELETE FROM sessiontree.session",
+        "TRUNCATE sessiontree.entry",
+        "DROP TABLE sessiontree.entry",
+    ):
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            rows(mine.url, statement)
+    with pytest.raises(st.StoreError, match="may not"):
+        shelf.purge(theirs.where)
+    assert owner.read().data.endswith(b"one\ntwo\nthree\n")
+
+
+def test_a_reader_can_read_list_and_search_and_nothing_else(server: Server) -> None:
+    url = server.new_database()
+    new(url, "theirs").create(
+        [
+            b'{"type":"session","version":3,"id":"theirs","timestamp":"","cwd":"/p"}',
+            b'{"type":"message","id":"a","parentId":null,"timestamp":"","message":{"role":"user","content":"word"}}',
+        ]
+    )
+    grant(url)
+    rows(url, "CREATE ROLE bob LOGIN IN ROLE sessiontree_reader")
+    reader = url.replace("postgres@", "bob@")
+
+    assert [summary.entry_count for summary in catalog.sessions(all=True, dir=reader)] == [1]
+    assert [hit.entry for hit in catalog.search("word", all=True, dir=reader)] == ["a"]
+    with st.open(f"{reader}#theirs") as session, pytest.raises(st.StoreError, match="may not"):
+        session.append(st.user("mine"))
+
+
+def test_even_the_owner_only_adds(server: Server, shared_database: str) -> None:
+    store = new(shared_database)
+    store.create([b"header"])
+
+    for statement in ("UPDATE sessiontree.entry SET line = 'x'", "UPDATE sessiontree.session SET size = size - 1"):
+        with pytest.raises(psycopg.errors.InsufficientPrivilege, match="only added to"):
+            rows(shared_database, statement)
+
+
+# Answers that are lost
+
+
+@pytest.fixture
+def proxy(server: Server) -> Iterator[Proxy]:
+    proxy = Proxy(server.port)
+    yield proxy
+    proxy.close()
+
+
+def through(proxy: Proxy, database: str) -> PostgresStore:
+    """A store behind the proxy."""
+    name = database.rpartition("/")[2]
+    return new(f"postgresql://postgres@127.0.0.1:{proxy.port}/{name}")
+
+
+@pytest.mark.parametrize(
+    "cuts", [["before"], ["after"], ["after", "after"], ["before", "after", "before"]], ids="-".join
+)
+def test_an_append_whose_answer_is_lost_is_there_once(proxy: Proxy, shared_database: str, cuts: list[str]) -> None:
+    store = through(proxy, shared_database)
+    cursor = store.create([b"header"])
+
+    for number in range(8):  # more than the driver needs to prepare a statement
+        proxy.cuts = list(cuts)
+        cursor = store.append([b"cut me here %d" % number, b"and more"], after=cursor)
+        assert proxy.cuts == []
+
+    lines = store.read().data.splitlines()[1:]
+    assert lines == [line for number in range(8) for line in (b"cut me here %d" % number, b"and more")]
+    assert store.end().cursor == cursor
+
+
+@pytest.mark.parametrize("cut", ["before", "after"])
+def test_a_session_is_made_and_rewritten_once_too(proxy: Proxy, shared_database: str, cut: str) -> None:
+    store = through(proxy, shared_database)
+    proxy.cuts = [cut]
+    cursor = store.create([b"cut me here"])
+    proxy.cuts = [cut]
+    cursor = store.replace([b"cut me here", b"again"], after=cursor)
+
+    assert proxy.cuts == []
+    assert store.read().data == b"cut me here\nagain\n"
+    assert store.end().cursor == cursor
+
+
+@pytest.mark.parametrize("cut", ["before", "after"])
+def test_when_nobody_can_be_asked_the_outcome_is_unknown_and_the_same_append_settles_it(
+    proxy: Proxy, shared_database: str, cut: str
+) -> None:
+    store = through(proxy, shared_database)
+    cursor = store.create([b"header"])
+    store.database.patience = 0.1
+    proxy.cuts, proxy.is_down = [cut], True
+
+    with pytest.raises(st.OutcomeUnknown):
+        store.append([b"cut me here"], after=cursor)
+
+    proxy.is_down = False
+    after = store.append([b"cut me here"], after=cursor)
+    assert store.read().data == b"header\ncut me here\n"
+    assert store.append([b"next"], after=after) == store.end().cursor
+
+
+def test_a_session_settles_an_unknown_outcome_by_reading_on(proxy: Proxy, shared_database: str) -> None:
+    store = through(proxy, shared_database)
+    session = Session.create(store, id=store.id)
+    session.append(st.user("first"))
+    store.database.patience = 0.1
+    proxy.cuts, proxy.is_down = ["after"], True
+    with pytest.raises(st.OutcomeUnknown):
+        session.append(st.user("cut me here"))
+    proxy.is_down = False
+
+    with pytest.raises(st.BranchMoved):
+        session.append(st.user("cut me here"))
+
+    assert [entry.body.message["content"] for entry in session.head.path()] == ["first", "cut me here"]
+
+
+def test_reading_goes_on_when_every_connection_is_reset(proxy: Proxy, shared_database: str) -> None:
+    store = through(proxy, shared_database)
+    store.create([b"header", b"one"])
+
+    for _ in range(3):
+        proxy.cut_all()
+        assert store.read().data == b"header\none\n"
+
+
+# Reading by index
+
+
+def deep(database: str, entries: int) -> Session:
+    """A session in which another branch was written to for long."""
+    session = Session.create(new(database), id=str(uuid.uuid4()))
+    session.append(st.user("question"))
+    session.append(st.assistant("answer", provider="p", model="m"))
+    session.create_branch("aside")
+    session.extend([st.user(f"step {number} " + "x" * 200) for number in range(entries)])
+    session.switch("main")
+    return session
+
+
+def test_the_context_of_every_branch_takes_few_statements_and_is_that_of_the_whole(
+    shared_database: str, statements: list[str]
+) -> None:
+    session = deep(shared_database, 3000)
+    where = session.where
+    whole = {name: session.branch(name).context() for name in ("main", "aside")}
+    session.close()
+
+    for name, most in (("main", 6), ("aside", 11)):
+        again = st.open(where)
+        statements.clear()
+        context = again.context(name)
+        assert context == whole[name]
+        assert len(statements) <= most, statements
+    assert len(whole["aside"].messages) == 3002
+
+
+def test_a_compacted_path_is_read_no_further_than_its_compaction(shared_database: str, statements: list[str]) -> None:
+    session = deep(shared_database, 1000)
+    session.switch("aside")
+    kept = session.head.path()[-2].id
+    session.append(st.Compaction(summary="so far", first_kept=kept, tokens_before=9))
+    whole = session.head.context()
+    again = st.open(session.where)
+    statements.clear()
+
+    context = again.context("aside")
+
+    assert context == whole
+    assert len(context.messages) == 3
+    assert len(statements) <= 3
+
+
+def test_ids_that_no_index_can_hold_are_found_by_reading(shared_database: str) -> None:
+    store = new(shared_database)
+    line = (
+        '{"type":"message","id":"%s","parentId":%s,"timestamp":"","branch":"main",'
+        '"message":{"role":"user","content":"%s"}}'
+    )
+    odd = ["a\\u0000b", "x" * 3000, "\\ud800"]
+    lines = [line % (odd[0], "null", "1")]
+    lines += [line % (id, f'"{above}"', "more") for above, id in pairwise(odd)]
+    lines += [line % ("last", f'"{odd[-1]}"', "end")]
+    store.create([b'{"type":"session","version":3,"id":"s","timestamp":"","cwd":""}', *map(str.encode, lines)])
+
+    session = Session(store)
+
+    assert [message["content"] for message in session.context().messages] == ["1", "more", "more", "end"]
+
+
+def test_a_session_that_was_read_is_not_asked_for_again(shared_database: str, statements: list[str]) -> None:
+    session = st.open(deep(shared_database, 500).where)
+    assert len(session.tree) > 500
+    statements.clear()
+
+    assert sum(len(entry.raw) for entry in session.tree) > 100_000
+
+    assert statements == []
+
+
+def test_blocks_that_were_used_longest_ago_are_let_go() -> None:
+    blocks = Blocks(limit=30)
+    for start in (0, 1000, 2000):
+        blocks.put(start, bytes(10))
+    assert blocks.get(5, 5) == bytes(5)
+
+    blocks.put(3000, bytes(10))
+
+    assert blocks.get(1000, 1) is None
+    assert blocks.get(0, 10) == bytes(10)
+    assert blocks.get(5, 6) is None
+    blocks.put(10, b"next to it")
+    assert blocks.get(5, 10) == bytes(5) + b"next "
+
+
+def test_long_sessions_are_read_in_parts_and_again_from_any_place(shared_database: str) -> None:
+    store = new(shared_database)
+    lines = [b"%d " % number + b"x" * (number * 7919 % 30_000) for number in range(300)]
+    end = store.create(lines)
+    data = b"\n".join([*lines, b""])
+
+    assert b"".join(block for block, _ in reversed(list(store.backward(end)))) == data
+    assert [first for _, first in store.backward(end)][-1]
+    again = PostgresStore(store.where)
+    parts, cursor = [], None
+    while cursor != end:
+        chunk = again.read(cursor, before=end, limit=1 << 16)
+        parts.append(chunk.data)
+        cursor = chunk.cursor
+    assert b"".join(parts) == data
+    assert len(parts) > 20
+    fresh = PostgresStore(store.where)
+    for start in (0, 5, 100_000, len(data) - 3):
+        assert fresh.fetch(start, 3) == data[start : start + 3]
+    with pytest.raises(st.Conflict):
+        fresh.fetch(len(data) - 1, 5)
+
+
+# Files as they are
+
+
+@pytest.mark.parametrize("tail", [b'{"whole":1}', b'{"cut'])
+def test_what_a_file_has_behind_its_last_newline_is_kept_and_out_of_the_way_of_what_follows(
+    shared_database: str, tail: bytes
+) -> None:
+    store = new(shared_database)
+    store.leave(tail, after=store.create([b"{}"]))
+    whole = tail == b'{"whole":1}'
+    chunk = PostgresStore(store.where).read()
+    assert chunk.data + chunk.unfinished == b"{}\n" + tail
+    assert (chunk.unfinished == b"") is whole
+    assert store.read(chunk.cursor).data == b""
+    assert store.fetch(0, 3) == b"{}\n"
+
+    other = PostgresStore(store.where)
+    seen = other.end().cursor
+    end = store.append([b'{"a":1}'], after=chunk.cursor)
+
+    assert store.read().data == (b'{}\n{"whole":1}\n{"a":1}\n' if whole else b'{}\n{"a":1}\n')
+    assert store.end().cursor == end
+    assert other.read(seen).data == b'{"a":1}\n'
+    with pytest.raises(st.Conflict):
+        other.append([b"late"], after=seen)
+    torn = rows(shared_database, "SELECT bytes FROM sessiontree.torn t JOIN sessiontree.session s ON s.key = t.session"
+                " WHERE s.id = %s", store.id)  # fmt: skip
+    assert torn == ([] if whole else [(tail,)])
+
+
+def test_a_rewrite_keeps_the_old_lines_as_a_backup(shared_database: str) -> None:
+    store = new(shared_database)
+    store.replace([b"new"], after=store.create([b"old", b"lines"]))
+
+    kept = rows(
+        shared_database,
+        "SELECT s.current, string_agg(e.line, '/' ORDER BY e.position) FROM sessiontree.session s"
+        " JOIN sessiontree.entry e ON e.session = s.key WHERE s.id = %s GROUP BY s.key ORDER BY s.key",
+        store.id,
+    )
+
+    assert kept == [(False, b"old/lines"), (True, b"new")]
+
+
+# Forks that share
+
+
+def test_a_fork_of_a_long_path_writes_few_rows_and_is_read_whole(shared_database: str) -> None:
+    session = deep(shared_database, 2000)
+    session.switch("aside")
+    session.label("HEAD", "here")
+
+    forked = catalog.fork(session, name="fork")
+
+    (own,) = rows(
+        shared_database,
+        "SELECT count(*) FROM sessiontree.entry e JOIN sessiontree.session s ON s.key = e.session WHERE s.id = %s",
+        forked.id,
+    )
+    assert own[0] < 10
+    as_file = catalog.fork(session, name="fork", dir=os.environ["HOME"])
+    assert len(forked.tree) == len(as_file.tree) == 2005
+    assert forked.head.context() == as_file.head.context()
+    assert [entry.raw for entry in forked.head.path()] == [entry.raw for entry in as_file.head.path()]
+    assert not [problem for problem in forked.problems if problem.severity == "fault"]
+    assert forked.lines()[1:-3] == as_file.lines()[1:-3]
+
+
+def test_a_fork_goes_on_by_itself_and_may_be_forked_and_its_source_purged(database: str, statements: list[str]) -> None:
+    session = deep(database, 300)
+    forked = catalog.fork(session, at="aside")
+    forked.append(st.user("only in the fork"))
+    again = catalog.fork(forked, whole=True)
+    session.append(st.user("only in the source"))
+    paths = [[entry.raw for entry in each.head.path()] for each in (forked, again)]
+
+    assert len(paths[0]) == 303
+    assert paths[0] == paths[1]
+    assert len(catalog.search('"step 7"', all=True, dir=database)) == 3 * 11
+    assert [hit.session for hit in catalog.search("fork", all=True, dir=database)] == [again.id, forked.id]
+    fresh = st.open(again.where)
+    statements.clear()
+    assert fresh.context("main") == again.head.context()
+    assert len(statements) <= 7
+    shelf.purge(session.where)
+    for each, path in zip((forked, again), paths, strict=True):
+        alone = st.open(each.where)
+        assert [entry.raw for entry in alone.head.path()] == path
+        alone.append(st.user("still alive"))
+    assert catalog.sessions(all=True, dir=database)[0].entry_count > 300
+
+
+def test_lines_whose_parent_changes_are_the_forks_own(shared_database: str) -> None:
+    store = new(shared_database)
+    message = b'{"type":"message","id":"%s","parentId":%s,"timestamp":"","message":{"role":"user","content":"%s"}}'
+    label = b'{"type":"label","id":"l","parentId":"a","timestamp":"","targetId":"a","label":"x"}'
+    store.create(
+        [
+            b'{"type":"session","version":3,"id":"s","timestamp":"","cwd":"/p"}',
+            message % (b"a", b"null", b"1"), label, message % (b"b", b'"l"', b"2"), message % (b"c", b'"b"', b"3"),
+        ]
+    )  # fmt: skip
+
+    forked = catalog.fork(Session(store))
+
+    assert [(entry.id, entry.parent) for entry in forked.head.path()] == [("a", None), ("b", "a"), ("c", "b")]
+    assert st.open(forked.where).context().messages == Session(store).context().messages
+
+
+# Waiting for others
+
+
+def test_whoever_waits_is_woken_by_what_others_write(shared_database: str) -> None:
+    store, other = new(shared_database), None
+    end = store.create([b"header"])
+    other = PostgresStore(store.where)
+
+    assert not store.wait(end, 0)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(store.wait, end, 60)
+        other.append([b"one"], after=end)
+        assert waiting.result(60)
+    assert store.wait(end, 0)
+
+
+def test_waiting_goes_on_when_the_listener_is_killed(shared_database: str) -> None:
+    store = new(shared_database)
+    end = store.create([b"header"])
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(store.wait, end, 60)
+        killed = 0
+        while not killed:
+            (killed,) = rows(
+                shared_database,
+                "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE query LIKE 'LISTEN%%'",
+            )[0]
+        PostgresStore(store.where).append([b"one"], after=end)
+        assert waiting.result(60)
+
+
+def test_an_address_is_plain_data() -> None:
+    assert parse("postgresql://h/d") == Address("postgresql://h/d", "postgresql://h/d", None)
+
+
+def test_the_driver_is_imported_only_when_it_is_needed() -> None:
+    import subprocess
+    import sys
+
+    code = "import sys, sessiontree as st; st.memory(); st.sessions(); print('psycopg' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False\n"
