@@ -39,7 +39,9 @@ def heard(request: Request) -> str:
     return "\n".join(text(message.get("content")) for message in request.messages)
 
 
-def replying(answer: Callable[[Request], Any] | None = None, *, name: str = "scripted") -> ScriptedModel:
+def replying(
+    answer: Callable[[Request], Any] | None = None, *, name: str = "scripted", window: int = 128_000
+) -> ScriptedModel:
     """A model that answers everything: with what the function says, or that it is done."""
 
     async def reply(request: Request) -> Answer:
@@ -49,7 +51,7 @@ def replying(answer: Callable[[Request], Any] | None = None, *, name: str = "scr
         parts = [given] if isinstance(given, str) or not isinstance(given, list) else given
         return [*parts, PRICED]
 
-    return ScriptedModel([reply] * 200, info=ModelInfo(provider="scripted", model=name))
+    return ScriptedModel([reply] * 200, info=ModelInfo(provider="scripted", model=name, context_window=window))
 
 
 def said(session: Session, branch: str) -> list[str]:

@@ -31,6 +31,9 @@ class Spending(NamedTuple):
     seconds: float = 0.0
     """Time at work: while a swarm is paused or nobody runs it, none passes."""
 
+    def plus(self, more: Spending) -> Spending:
+        return Spending(self.cost + more.cost, self.tokens + more.tokens, self.seconds + more.seconds)
+
 
 class Use(NamedTuple):
     """How much of one limit is used."""

@@ -7,12 +7,16 @@ spent beyond a budget is therefore no more than the calls that were under way.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
 
+from sessiontree.core.messages import spent
+from sessiontree.model.base import Finished, Model, ModelEvent, ModelInfo, Request
 from sessiontree.swarm.account import Account, AgentAccount
 from sessiontree.swarm.budget import Budget, Spending, Use
 from sessiontree.swarm.events import BudgetEvent, Event, SwarmEvent
 from sessiontree.swarm.facts import Paused, Reached
+from sessiontree.swarm.meter import BudgetExhausted
 from sessiontree.swarm.record import Record
 
 
@@ -33,6 +37,38 @@ class Bell:
                 await self._event.wait()
         except TimeoutError:
             pass
+
+
+class CountedModel:
+    """An agent's model. It counts what is not in the session yet, and does not go beyond a budget with that.
+
+    An answer is one call, and the gate was asked before it. A summary that makes room may take several: it is given up
+    where the budget ends.
+    """
+
+    def __init__(self, model: Model, used_up: Callable[[Spending], Use | None]) -> None:
+        self._model = model
+        self._used_up = used_up
+        self.admitted = False
+        """Whether the gate has let the next call through."""
+        self.loose = Spending()
+        """What calls have cost whose answers are not in the session."""
+
+    @property
+    def info(self) -> ModelInfo:
+        return self._model.info
+
+    async def stream(self, request: Request) -> AsyncGenerator[ModelEvent]:
+        use = None if self.admitted else self._used_up(self.loose)
+        if use is not None:
+            raise BudgetExhausted(self.info.name, use)
+        self.admitted = False
+        async with aclosing(self._model.stream(request)) as events:
+            async for event in events:
+                used = spent(event.message.get("usage")) if isinstance(event, Finished) else None
+                if used is not None:
+                    self.loose = self.loose.plus(Spending(used.cost, used.tokens))
+                yield event
 
 
 class Gate:
@@ -72,6 +108,17 @@ class Gate:
         if account.budget is None or account.status != "running":
             return None
         return account.budget.exhausted(account.spending(self._now()))
+
+    def used_up(self, agent: str, loose: Spending) -> Use | None:
+        """A limit that is used up with what the agent has spent beside what the session tells."""
+        account, now = self._record.account, self._now()
+        own = account.agents[agent]
+        limits = (
+            (account.budget, account.spending(now)),
+            (account.budget_of(own), own.spending(now)),
+        )
+        uses = (budget.exhausted(spending.plus(loose)) for budget, spending in limits if budget is not None)
+        return next((use for use in uses if use is not None), None)
 
     async def pause(self, reason: str | None) -> None:
         await self._record.tell(Paused(swarm=self._record.id, reason=reason))

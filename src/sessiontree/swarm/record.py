@@ -80,6 +80,10 @@ class Record:
         branch = deed.branch if isinstance(deed, Spawn) else account.own if known is None else known.branch
         return await in_thread(self._append, deed_body(agent, deed), branch, None)
 
+    async def annotate(self, agent: str, body: Body) -> Entry:
+        """Write something of an agent's on its branch that is no deed."""
+        return await in_thread(self._append, body, self.account.agents[agent].branch, None)
+
     def _append(self, body: Body, branch: str, otherwise: Entry | None) -> Entry:
         while True:
             try:

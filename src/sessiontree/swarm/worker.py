@@ -9,6 +9,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from sessiontree.agent.agent import Agent
@@ -16,16 +17,27 @@ from sessiontree.agent.loop import Outcome
 from sessiontree.agent.system import SystemPart
 from sessiontree.agent.tool import Tool, ToolError, tool
 from sessiontree.config import Config
-from sessiontree.core.entries import BranchSummary, CustomMessage, Message
+from sessiontree.core.entries import BranchSummary, CustomMessage, Entry, Message, Usage
 from sessiontree.core.messages import role, spent, stopped_abnormally, text, tool_calls
 from sessiontree.errors import InvalidOperation, SessionTreeError
 from sessiontree.hooks.bus import Hooks
-from sessiontree.hooks.events import BeforeCompact, BeforeRequest, MessageDelta, Notice, ToolEnd, ToolStart, ToolUpdate
+from sessiontree.hooks.events import (
+    BeforeCompact,
+    BeforeRequest,
+    Compacted,
+    MessageDelta,
+    MessageEnd,
+    Notice,
+    ToolEnd,
+    ToolStart,
+    ToolUpdate,
+)
 from sessiontree.hooks.events import Event as Hooked
 from sessiontree.hooks.events import TurnEnd as HookedTurnEnd
 from sessiontree.hooks.events import TurnStart as HookedTurnStart
 from sessiontree.model.base import Model, ModelError
 from sessiontree.session import Branch
+from sessiontree.swarm.budget import Spending
 from sessiontree.swarm.events import (
     AgentComplete,
     AgentFail,
@@ -40,7 +52,7 @@ from sessiontree.swarm.events import (
 )
 from sessiontree.swarm.executor import Work
 from sessiontree.swarm.facts import Complete, Fail, Split
-from sessiontree.swarm.gate import Gate
+from sessiontree.swarm.gate import CountedModel, Gate
 from sessiontree.swarm.record import Record
 
 FIRST_DELAY = 2.0
@@ -79,6 +91,8 @@ class Worker:
         self._outfit = outfit
         self._emit = emit
         self._at_work: dict[str, Agent] = {}
+        self._models: dict[str, CountedModel] = {}
+        """The models of those at work."""
         self._held: set[str] = set()
         """Agents that were told to wait."""
         self._unsaid: dict[str, tuple[str, ...]] = {}
@@ -100,10 +114,25 @@ class Worker:
 
     async def _ask_gate(self, event: Hooked, context: Any) -> dict[str, bool] | None:
         agent = next((id for id, agent in self._at_work.items() if agent is context.agent), None)
-        if agent is None or await self._gate.admits(agent):
+        if agent is None:
+            return None
+        await self._write_loose(agent)
+        if await self._gate.admits(agent):
+            self._models[agent].admitted = True
             return None
         self._held.add(agent)
         return {"cancel": True}
+
+    async def _write_loose(self, agent: str) -> None:
+        """Write down what calls have cost whose answers came to nothing."""
+        model = self._models[agent]
+        if model.loose == Spending():
+            return
+        info, loose = model.info, model.loose
+        model.loose = Spending()
+        usage = {"totalTokens": loose.tokens, "cost": round(loose.cost, 10)}
+        body = Usage(kind="compaction", provider=info.provider, model=info.model, usage=usage)
+        await self._record.annotate(agent, body)
 
     async def steer(self, agent: str, words: str) -> None:
         """Say something to an agent, now or as soon as it is at work here again."""
@@ -143,24 +172,27 @@ class Worker:
     async def _run(self, work: Work, branch: Branch, *, begun: bool) -> Outcome:
         outfit = self._outfit
         hooks = outfit.hooks.beside(replace(outfit.hooks.context, session=branch.session, branch=branch, agent=None))
-        off = hooks.listen(self._listener(work.agent, branch.name))
+        model = CountedModel(outfit.model_of(work.model), partial(self._gate.used_up, work.agent))
+        off = hooks.listen(self._listener(work.agent, branch.name, model))
         tools = [*outfit.tools, self._split_tool(work.agent)] if work.may_split else outfit.tools
         agent = Agent(
             branch,
-            outfit.model_of(work.model),
+            model,
             tools,
             hooks,
             system=outfit.system,
             settings=outfit.settings,
             thinking=outfit.thinking,
         )
-        self._at_work[work.agent] = agent
+        self._at_work[work.agent], self._models[work.agent] = agent, model
         try:
             for words in self._unsaid.pop(work.agent, ()):
                 await agent.steer(words)
-            return await (agent.continue_() if begun else agent.prompt(work.prompt))
+            outcome = await (agent.continue_() if begun else agent.prompt(work.prompt))
+            await self._write_loose(work.agent)
+            return outcome
         finally:
-            del self._at_work[work.agent]
+            del self._at_work[work.agent], self._models[work.agent]
             if left := agent.queued.steering:
                 self._unsaid[work.agent] = left
             agent.close()
@@ -209,7 +241,7 @@ class Worker:
 
     # What happens, as events
 
-    def _listener(self, agent: str, branch: str) -> Callable[[Hooked], None]:
+    def _listener(self, agent: str, branch: str, model: CountedModel) -> Callable[[Hooked], None]:
         turns = self._record.account.agents[agent].turns
 
         def emit(event: Event) -> None:
@@ -227,6 +259,10 @@ class Worker:
                 return
             deltas.flush()
             match event:
+                case MessageEnd(entry=entry) if _is_answer(entry):
+                    model.loose = Spending()
+                case Compacted():
+                    model.loose = Spending()
                 case HookedTurnStart():
                     emit(TurnStart(number=turns + 1))
                 case HookedTurnEnd(message=entry):
@@ -247,6 +283,10 @@ class Worker:
                     pass
 
         return heard
+
+
+def _is_answer(entry: Entry) -> bool:
+    return isinstance(entry.body, Message) and role(entry.body.message) == "assistant"
 
 
 def answered(branch: Branch) -> bool:

@@ -1,0 +1,272 @@
+"""Budgets: their levels, and swarms and agents that stop when one is used up."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+
+import pytest
+
+import sessiontree as st
+from sessiontree.core.messages import ToolCall
+from sessiontree.errors import InvalidOperation
+from sessiontree.model.base import Request
+from sessiontree.model.scripted import ScriptedModel
+from sessiontree.session import Session
+from sessiontree.swarm.budget import Budget, Spending, Use
+from sessiontree.swarm.events import BudgetEvent
+from sessiontree.swarm.status import AgentSpec
+from sessiontree.swarm.swarm import Swarm
+from tests.swarm.conftest import Doors, facts, replying
+from tests.swarm.world import START, Disk, Loop, ids, opened
+
+import random  # isort: skip
+
+
+@st.tool
+async def again() -> str:
+    """Once more."""
+    return "again"
+
+
+def turns(count: int):
+    """A model that calls a tool until it has been asked so often, then answers."""
+
+    def answer(request: Request) -> object:
+        made = sum(message["role"] == "toolResult" for message in request.messages)
+        return "Done." if made + 1 >= count else [ToolCall(f"c{made}", "again", {})]
+
+    return replying(answer)
+
+
+@pytest.mark.parametrize(
+    ("used", "level"),
+    [(0, None), (74, None), (75, "warning"), (89, "warning"), (90, "critical"), (100, "exhausted"), (250, "exhausted")],
+)
+def test_levels_are_at_75_90_and_100_percent(used: float, level: str | None) -> None:
+    (use,) = Budget(tokens=100).uses(Spending(tokens=used))
+
+    assert use.level == level
+
+
+def test_of_several_limits_the_most_used_one_counts() -> None:
+    budget = Budget(cost=10, tokens=100, seconds=1000)
+    spending = Spending(cost=5, tokens=80, seconds=1)
+
+    assert budget.fraction(spending) == 0.8
+    assert budget.exhausted(spending) is None
+    assert budget.exhausted(Spending(cost=10)) == Use("cost", 10, 10)
+    assert Budget().fraction(spending) is None
+
+
+def test_the_next_level_of_time_is_known_beforehand() -> None:
+    budget = Budget(seconds=100)
+
+    assert [budget.time_left(Spending(seconds=s)) for s in (0, 75, 89, 95, 100)] == [75, 15, 1, 5, None]
+    assert Budget(cost=1).time_left(Spending()) is None
+
+
+@pytest.mark.parametrize("limit", [0, -1, math.inf, math.nan])
+def test_a_limit_is_an_amount(limit: float) -> None:
+    with pytest.raises(InvalidOperation, match="no amount"):
+        Budget(cost=limit).check()
+
+
+def test_a_limit_of_nothing_in_a_file_is_used_up_and_harms_nobody() -> None:
+    assert Budget(cost=0).exhausted(Spending()) is not None
+
+
+async def test_a_swarm_tells_of_each_level_once_and_pauses_at_the_last(session: Session) -> None:
+    swarm = Swarm(session, "crowd", "Do it", agents=1, budget=Budget(cost=1), model=turns(50), tools=[again])
+
+    status = await swarm.run()
+
+    assert (status.status, status.reason) == ("paused", "the budget is used up: cost 1 of 1")
+    assert (status.cost, status.budget_used) == (1.0, 1.0)
+    levels = [event for event in swarm.events.read(types=["budget"]) if isinstance(event, BudgetEvent)]
+    assert [(event.level, event.used, event.scope) for event in levels] == [
+        ("warning", 0.8, "swarm"),
+        ("critical", 0.9, "swarm"),
+        ("exhausted", 1.0, "swarm"),
+    ]
+    assert facts(session).count("budget") == 3
+
+
+async def test_with_a_larger_budget_it_goes_on_where_it_was(session: Session) -> None:
+    model = turns(15)
+    swarm = Swarm(session, "crowd", "Do it", agents=1, budget=Budget(cost=1), model=model, tools=[again])
+    await swarm.run()
+
+    await swarm.resume(budget=Budget(cost=5))
+    status = await swarm.wait()
+
+    assert status.status == "completed"
+    assert (status.cost, status.budget) == (1.5, Budget(cost=5))
+    assert len(model.requests) == 15
+
+
+async def test_resumed_without_a_larger_budget_it_asks_nothing_more(session: Session) -> None:
+    model = turns(15)
+    swarm = Swarm(session, "crowd", "Do it", agents=1, budget=Budget(cost=1), model=model, tools=[again])
+    await swarm.run()
+
+    await swarm.resume()
+    status = await swarm.wait()
+
+    assert status.status == "paused"
+    assert len(model.requests) == 10
+
+
+async def test_opened_anew_and_started_it_asks_nothing_more_either(session: Session) -> None:
+    model = turns(15)
+    swarm = Swarm(session, "crowd", "Do it", agents=1, budget=Budget(cost=1), model=model, tools=[again])
+    await swarm.run()
+    await swarm.leave()
+
+    status = await Swarm.open(session, swarm.id, model=model, tools=[again]).run()
+
+    assert status.status == "paused"
+    assert len(model.requests) == 10
+
+
+async def test_no_more_is_overspent_than_the_calls_that_were_under_way(session: Session) -> None:
+    doors = Doors()
+
+    async def answer(request: Request) -> object:
+        await doors(request)
+        return [ToolCall(f"c{doors.calls}", "again", {})]
+
+    swarm = Swarm(session, "crowd", "Do it", agents=4, budget=Budget(tokens=15), model=replying(answer), tools=[again])
+    await swarm.start()
+    await doors.until(4)
+    doors.open(8)
+    status = await swarm.wait()
+
+    assert status.status == "paused"
+    assert status.tokens == 60
+    assert doors.calls == 4
+
+
+async def test_one_whose_own_budget_is_used_up_waits_and_the_others_go_on(session: Session) -> None:
+    specs = [AgentSpec(name="poor", budget=Budget(cost=0.2)), AgentSpec(name="rich")]
+    swarm = Swarm(session, "crowd", "Do it", agents=specs, model=turns(6), tools=[again])
+
+    status = await swarm.run()
+
+    assert (status.status, status.reason) == ("paused", "the budget of poor is used up")
+    assert [(agent.id, agent.status, agent.cost) for agent in status.agents] == [
+        ("poor", "paused", 0.2),
+        ("rich", "completed", 0.6),
+    ]
+    await swarm.resume(agent_budget=Budget(cost=1))
+    done = await swarm.wait()
+    assert [(agent.status, agent.cost) for agent in done.agents] == [("completed", 0.6), ("completed", 0.6)]
+
+
+async def test_one_that_waits_for_its_budget_takes_nobodys_place(session: Session) -> None:
+    """With one agent at a time, the parts behind the one that is stuck are done all the same."""
+    specs = [AgentSpec(name="poor", task="a", budget=Budget(cost=0.1)), AgentSpec(task="b"), AgentSpec(task="c")]
+    swarm = Swarm(
+        session, "zoo", "Count", agents=specs, max_agents=3, strategy="map-reduce", model=turns(3), tools=[again]
+    )
+    await swarm.start()
+    await swarm.scale(1)
+    async with asyncio.timeout(20):
+        status = await swarm.wait()
+
+    assert status.status == "paused"
+    assert [agent.status for agent in status.agents] == ["paused", "completed", "completed"]
+
+
+def crowded(session: Session) -> ScriptedModel:
+    """A conversation that is too long for its model: it takes several calls to make room."""
+    for _ in range(20):
+        session.append(st.user("word " * 800))
+        session.append(st.assistant("word " * 800))
+    return replying(lambda request: "A summary, or an answer.", window=18_000)
+
+
+async def test_a_summary_that_makes_room_is_given_up_where_the_budget_ends(session: Session) -> None:
+    model = crowded(session)
+    swarm = Swarm(session, "crowd", "Do it", agents=2, budget=Budget(cost=0.05), model=model)
+
+    status = await swarm.run()
+
+    assert status.status == "paused"
+    assert len(model.requests) == 2, "one call of each was under way"
+    assert status.cost == 0.2, "and what it cost is in the record, though no summary came of it"
+    assert not [entry for entry in session.tree if entry.type == "compaction"]
+
+
+async def test_summaries_that_make_room_count(session: Session) -> None:
+    model = crowded(session)
+
+    status = await Swarm(session, "crowd", "Do it", agents=1, model=model).run()
+
+    assert status.status == "completed"
+    assert [entry.type for entry in session.branch("crowd/worker-1").path()].count("compaction") == 1
+    assert status.cost == pytest.approx(0.1 * len(model.requests))
+
+
+def test_time_at_work_is_limited_without_waiting_for_anybody() -> None:
+    """In a world whose time passes at once: at 75, 90 and 100 seconds of 100."""
+    loop = Loop()
+    times: list[tuple[str, int]] = []
+
+    async def play() -> None:
+        session = opened(_made(), loop, random.Random(1))
+        hour = replying(lambda request: asyncio.sleep(3600, "Done."))
+        swarm = Swarm(
+            session,
+            "crowd",
+            "Do it",
+            agents=1,
+            budget=Budget(seconds=100),
+            model=hour,
+            system="Be brief.",
+            now=lambda: START + int(loop.time() * 1000),
+        )
+        await swarm.start()
+        for level in ("warning", "critical", "exhausted"):
+            while ("swarm", "seconds", level) not in swarm._account.reached:
+                await asyncio.sleep(0.25)
+            times.append((level, round(loop.time())))
+        assert swarm.status().status == "paused"
+        status = await swarm.wait()
+        assert (status.status, status.seconds) == ("paused", pytest.approx(100, abs=1))
+        assert status.agents[0].status == "completed" or status.agents[0].status == "paused"
+        await swarm.leave()
+
+    loop.run_until_complete(play())
+    loop.close()
+
+    assert [(level, pytest.approx(second, abs=2)) for level, second in times] == [
+        ("warning", 75),
+        ("critical", 90),
+        ("exhausted", 100),
+    ]
+
+
+def _made() -> Disk:
+    disk = Disk()
+    Session.create(disk, id="s", now=lambda: START, new_id=ids(random.Random(0)))
+    return disk
+
+
+async def test_time_while_it_is_paused_does_not_count(session: Session) -> None:
+    moment = START
+    session._now = lambda: moment
+    doors = Doors()
+    swarm = Swarm(session, "crowd", "Do it", agents=1, model=replying(doors), now=lambda: moment)
+    await swarm.start()
+    await doors.until(1)
+    moment += 5_000
+    await swarm.pause()
+    moment += 3_600_000
+    await swarm.resume()
+    moment += 2_000
+    doors.open()
+    status = await swarm.wait()
+
+    assert status.seconds == 7
+    assert status.agents[0].seconds == 7
