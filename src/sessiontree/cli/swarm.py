@@ -1,0 +1,499 @@
+"""Swarms from the shell: running one from a file, looking at those there are, and telling them what to do.
+
+What is told goes into the session, where the process that works on the swarm notices it: any process can tell it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
+
+from sessiontree import catalog
+from sessiontree.cli.app import F, app, json_option, opened, tell_set_aside
+from sessiontree.cli.desk import PrintedUi, Working, extension_option
+from sessiontree.cli.live import Progress
+from sessiontree.cli.output import dim, echo, echo_json, safe, strong, table
+from sessiontree.cli.swarm_view import event_line, rows_of, state_of, status_to_wire, tell_status
+from sessiontree.core.places import PREFIX
+from sessiontree.errors import Ambiguous, InvalidOperation, NotFound, SessionTreeError
+
+if TYPE_CHECKING:
+    from sessiontree.cli.swarm_file import SwarmFile
+    from sessiontree.commands.desk import Desk
+    from sessiontree.model.base import Model
+    from sessiontree.session import Branch, Session
+    from sessiontree.swarm.budget import Budget
+    from sessiontree.swarm.events import Event
+    from sessiontree.swarm.status import SwarmStatus
+    from sessiontree.swarm.swarm import Swarm
+
+MODEL_FAILED = 3
+
+MARK = b"sessiontree.swarm"
+"""In every file of a session that has a swarm."""
+
+POLL = 0.1
+"""Seconds between two looks for events."""
+
+TOLD = ("agent_start", "agent_complete", "agent_fail", "budget", "swarm", "error")
+"""Events that are told while one waits; the others are many."""
+
+
+# Finding them
+
+
+def _sessions(session: str | None, *, everywhere: bool = False) -> Iterator[Session]:
+    """Sessions that have swarms, the newest first."""
+    if session is not None:
+        yield opened(session, read_only=True)
+        return
+    for summary in catalog.sessions(all=everywhere):
+        if not summary.damaged and _mentions_swarms(summary.file):
+            yield opened(summary.id, read_only=True)
+
+
+def _mentions_swarms(file: str) -> bool:
+    """Whether it is worth opening: reading bytes is much faster."""
+    import mmap
+
+    try:
+        with open(file, "rb") as opened_file, mmap.mmap(opened_file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            return data.find(MARK) >= 0
+    except FileNotFoundError:
+        return True  # it is in no file, but in a database
+    except (OSError, ValueError):
+        return False
+
+
+def _swarms(session: Session) -> list[SwarmStatus]:
+    from sessiontree.swarm.record import swarms_in
+
+    return swarms_in(session)
+
+
+def _located(name: str, session: str | None) -> tuple[str, str]:
+    """The session and the id of the swarm that has this name or id, or whose id begins so."""
+    for found in _sessions(session):
+        statuses = _swarms(found)
+        exact = [status.id for status in statuses if name in (status.id, status.branch)]
+        ids = exact or [status.id for status in statuses if len(name) >= PREFIX and status.id.startswith(name)]
+        if len(ids) > 1:
+            raise Ambiguous("swarm", name, ids)
+        if ids:
+            return session or found.id, ids[0]
+    where = "in that session" if session is not None else "in the sessions of this folder"
+    raise NotFound("swarm", name, f"none of that name {where}; `sessiontree swarm ls --all` lists all")
+
+
+def _complete_swarm(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    try:
+        names = [status.branch for found in _sessions(ctx.params.get("session")) for status in _swarms(found)]
+    except (SessionTreeError, OSError):
+        return []
+    return [name for name in names if name.startswith(incomplete)]
+
+
+# The group, and what its commands share
+
+
+@app.group(
+    epilog="\b\nExamples:\n  sessiontree swarm run review.toml\n  sessiontree swarm ls\n"
+    "  sessiontree swarm events review --follow\n  sessiontree swarm stop review"
+)
+def swarm() -> None:
+    """Several agents at work on one task, each on a branch of one session."""
+
+
+def swarm_argument(function: F) -> F:
+    return click.argument("name", metavar="SWARM", shell_complete=_complete_swarm)(function)
+
+
+def session_option(function: F) -> F:
+    help = "The session it is in; by default the newest of this folder that has one of that name."
+    return click.option("--session", metavar="SESSION", help=help)(function)
+
+
+def limit_options(function: F) -> F:
+    more = click.FloatRange(min=0, min_open=True)
+    for option in (
+        click.option("--max-time", type=more, metavar="SECONDS", help="The budget of time at work."),
+        click.option("--max-tokens", type=click.IntRange(1), metavar="COUNT", help="The budget of tokens."),
+        click.option("--max-cost", type=more, metavar="DOLLARS", help="The budget of money."),
+    ):
+        function = option(function)
+    return function
+
+
+# Working
+
+
+@swarm.command(
+    epilog="\b\nExamples:\n  sessiontree swarm run review.toml\n"
+    "  sessiontree swarm run review.toml --session @ --at HEAD~1 --max-cost 0.50"
+)
+@click.argument("file", type=click.Path(dir_okay=False))
+@click.option("--session", metavar="SESSION", help="The session to work in; that of the file, or a new one.")
+@click.option("--at", metavar="PLACE", help="Where agents begin; the place in the file, or HEAD.")
+@click.option("--model", metavar="NAME", help="The model; that of the file, or the usual one.")
+@limit_options
+@extension_option
+@json_option
+def run(
+    file: str,
+    session: str | None,
+    at: str | None,
+    model: str | None,
+    max_cost: float | None,
+    max_tokens: int | None,
+    max_time: float | None,
+    extensions: tuple[str, ...],
+    as_json: bool,
+) -> int:
+    """Run the swarm that a file describes, and print its result.
+
+    Ctrl-C stops the agents; `resume` goes on. Exit codes: 0, 1 for an error, 3 when it has not come to its end or an
+    agent failed, 130 when stopped.
+    """
+    from sessiontree.cli.swarm_file import load
+    from sessiontree.swarm.swarm import Swarm
+
+    said = load(file)
+    outfit = _Outfit(said, extensions)
+    own, where = said.budget, session or said.session
+    before = None if where is None else opened(where)
+    usual = outfit.model_of(model or said.model, None if before is None else before.head)
+    for agent in said.agent:
+        if agent.model is not None:
+            outfit.model_of(agent.model)
+
+    def made(target: Session, **given: Any) -> Swarm:
+        return Swarm(
+            target,
+            said.name,
+            said.task,
+            agents=said.team,
+            max_agents=said.max_agents,
+            strategy=said.strategy,
+            parts=said.parts,
+            model=usual,
+            budget=_budget(max_cost or own.cost, max_tokens or own.tokens, max_time or own.seconds),
+            agent_budget=_budget(said.agent_budget.cost, said.agent_budget.tokens, said.agent_budget.seconds),
+            at=at or said.at,
+            retries=said.retries,
+            enable_branching=said.branching,
+            enable_event_streaming=said.events,
+            **given,
+        )
+
+    async def begin(desk: Desk) -> Swarm:
+        swarm = made(desk.session, **outfit.given(desk))
+        await swarm.start()
+        return swarm
+
+    made(catalog.memory())  # so that nothing is left of one that cannot begin
+    with before or catalog.create(said.name) as target:
+        return outfit.through(target, begin, as_json=as_json)
+
+
+@swarm.command(
+    epilog="\b\nExamples:\n  sessiontree swarm resume review\n"
+    "  sessiontree swarm resume review --file review.toml --max-cost 2"
+)
+@swarm_argument
+@session_option
+@click.option(
+    "--file", type=click.Path(dir_okay=False), help="The file it was run from: for its tools, extensions and prompts."
+)
+@limit_options
+@extension_option
+@json_option
+def resume(
+    name: str,
+    session: str | None,
+    file: str | None,
+    max_cost: float | None,
+    max_tokens: int | None,
+    max_time: float | None,
+    extensions: tuple[str, ...],
+    as_json: bool,
+) -> int:
+    """Go on with a swarm that was paused or whose process ended. What is done is not repeated.
+
+    A paused one that another process holds goes on there. A larger budget takes the place of the one it had.
+    """
+    from sessiontree.cli.swarm_file import load
+    from sessiontree.swarm.swarm import Swarm
+
+    found, id = _located(name, session)
+    outfit = _Outfit(None if file is None else load(file), extensions)
+    budget = _budget(max_cost, max_tokens, max_time)
+
+    async def begin(desk: Desk) -> Swarm:
+        again = Swarm.open(desk.session, id, **outfit.given(desk))
+        if again.status().status == "paused":
+            await again.resume(budget=budget)
+        elif budget is not None:
+            raise InvalidOperation(
+                f"swarm {again.name} is {again.status().status}: a budget changes while it is paused"
+            )
+        else:
+            await again.start()
+        return again
+
+    with opened(found) as target:
+        return outfit.through(target, begin, as_json=as_json)
+
+
+class _Outfit:
+    """What agents work with: models, tools, extensions and prompts. It is not in the session."""
+
+    def __init__(self, said: SwarmFile | None, extensions: tuple[str, ...]) -> None:
+        from sessiontree import config
+        from sessiontree.cli.prompt import chosen_tools
+        from sessiontree.hooks.bus import Hooks
+
+        named = None if said is None else said.tools
+        self._said = said
+        self._settings = config.load()
+        self._hooks = Hooks()
+        self._tools = chosen_tools(None if named is None else ",".join(named) or None, named == [])
+        self._extensions = (*(() if said is None else said.extensions), *extensions)
+
+    def model_of(self, name: str | None, branch: Branch | None = None) -> Model:
+        from sessiontree.cli.prompt import chosen_model
+
+        return chosen_model(name, branch, self._settings, self._hooks)
+
+    def given(self, desk: Desk) -> dict[str, Any]:
+        """For a swarm at this desk."""
+        return {
+            "model_of": self.model_of,
+            "tools": desk.tools,
+            "hooks": desk.hooks,
+            "settings": desk.settings,
+            "system": None if self._said is None else self._said.system,
+            "thinking": None if self._said is None else self._said.thinking,
+        }
+
+    def through(self, session: Session, begin: Callable[[Desk], Awaitable[Swarm]], *, as_json: bool) -> int:
+        """Begin, show how far it is until that is over, and tell what came of it."""
+        import asyncio
+
+        from sessiontree.commands.desk import Desk
+
+        async def carried_out() -> SwarmStatus:
+            async with Working(desk, self._extensions):
+                return await _shown(await begin(desk), quiet=as_json)
+
+        desk = Desk(session, tools=self._tools, hooks=self._hooks, settings=self._settings, ui=PrintedUi())
+        status = asyncio.run(carried_out())
+        tell_set_aside(session)
+        tell_status(status, as_json=as_json)
+        failed = any(agent.status == "failed" for agent in status.agents)
+        return MODEL_FAILED if failed or status.status != "completed" else 0
+
+
+async def _shown(swarm: Swarm, *, quiet: bool) -> SwarmStatus:
+    """Wait for a swarm, and show how far it is. Where another process works on it, there is nothing to wait for."""
+    import asyncio
+
+    if not swarm.running:
+        return swarm.status()
+    if not quiet:
+        told = f"swarm {swarm.name} {swarm.id} in session {swarm.session.id}"
+        click.echo(dim(safe(told)), err=True)
+    progress = Progress(lambda: rows_of(swarm.status()), quiet=quiet)
+    telling = asyncio.create_task(_tell_events(swarm, progress))
+    try:
+        async with progress:
+            await swarm.wait()
+    except asyncio.CancelledError:
+        click.echo(f"sessiontree: `sessiontree swarm resume {safe(swarm.name)}` goes on with it", err=True)
+        raise
+    finally:
+        await swarm.leave()
+        telling.cancel()
+        await asyncio.wait([telling])
+    return swarm.status()
+
+
+async def _tell_events(swarm: Swarm, progress: Progress) -> None:
+    """Print a line of what happens, as it happens, and at the end what is left of it."""
+    import asyncio
+
+    seen = 0
+
+    def tell() -> None:
+        nonlocal seen
+        for event in swarm.events.read(after=seen, types=TOLD):
+            seen = event.seq
+            progress.tell(event_line(event))
+
+    try:
+        while True:
+            tell()
+            await asyncio.sleep(POLL)
+    except InvalidOperation:
+        return  # it has no events
+    except asyncio.CancelledError:
+        tell()
+        raise
+
+
+def _budget(cost: float | None, tokens: int | None, seconds: float | None) -> Budget | None:
+    from sessiontree.swarm.budget import Budget
+
+    return None if cost is tokens is seconds is None else Budget(cost=cost, tokens=tokens, seconds=seconds)
+
+
+# Telling it what to do
+
+
+@swarm.command(epilog='\b\nExample:\n  sessiontree swarm stop review --reason "The first answer is good enough."')
+@swarm_argument
+@session_option
+@click.option("--reason", metavar="TEXT", help="Why.")
+@json_option
+def stop(name: str, session: str | None, reason: str | None, as_json: bool) -> None:
+    """Give a swarm up: its agents are aborted, wherever they work. What they have done stays."""
+    _told_to(name, session, lambda swarm: swarm.cancel(reason), as_json=as_json)
+
+
+@swarm.command(epilog="\b\nExample:\n  sessiontree swarm pause review")
+@swarm_argument
+@session_option
+@click.option("--reason", metavar="TEXT", help="Why.")
+@json_option
+def pause(name: str, session: str | None, reason: str | None, as_json: bool) -> None:
+    """Have a swarm ask its models nothing more. The calls under way come to their end; `resume` goes on."""
+    _told_to(name, session, lambda swarm: swarm.pause(reason), as_json=as_json)
+
+
+def _told_to(
+    name: str, session: str | None, say: Callable[[Swarm], Coroutine[Any, Any, None]], *, as_json: bool
+) -> None:
+    import asyncio
+
+    from sessiontree.swarm.swarm import Swarm
+
+    found, id = _located(name, session)
+    with opened(found) as target:
+        swarm = Swarm.open(target, id)
+        asyncio.run(say(swarm))
+        status = swarm.status()
+        tell_set_aside(target)
+    if as_json:
+        echo_json(status_to_wire(status))
+    else:
+        echo(strong(safe(status.branch)), status.status, dim(safe(status.reason or "")))
+
+
+# Looking
+
+
+@swarm.command(epilog="\b\nExamples:\n  sessiontree swarm ls\n  sessiontree swarm ls --session speed --json")
+@click.option("--session", metavar="SESSION", help="The swarms of this session; by default those of this folder's.")
+@click.option("--all", "everywhere", is_flag=True, help="Swarms of the sessions of all folders.")
+@json_option
+def ls(session: str | None, everywhere: bool, as_json: bool) -> None:
+    """List swarms, those of the newest session first."""
+    rows = [["swarm", "state", "strategy", "agents", "tokens", "cost", "made", "session"]]
+    for found in _sessions(session, everywhere=everywhere):
+        for status in _swarms(found):
+            if as_json:
+                echo_json(status_to_wire(status))
+                continue
+            done = sum(agent.status in ("completed", "failed", "cancelled") for agent in status.agents)
+            made = status.created_at[:16].replace("T", " ")
+            figures = [f"{done} of {len(status.agents)}", f"{status.tokens:,.0f}", f"${status.cost:.4f}"]
+            known = [status.branch, state_of(status), status.strategy, *figures, made, found.name or found.id]
+            rows.append([safe(cell) for cell in known])
+    if not as_json:
+        table(rows) if len(rows) > 1 else echo(dim("no swarms"))
+
+
+@swarm.command(epilog="\b\nExample:\n  sessiontree swarm show review")
+@swarm_argument
+@session_option
+@json_option
+def show(name: str, session: str | None, as_json: bool) -> None:
+    """Show a swarm: its agents, what they have spent, and its result."""
+    found, id = _located(name, session)
+    (status,) = [status for status in _swarms(opened(found, read_only=True)) if status.id == id]
+    tell_status(status, as_json=as_json)
+
+
+@swarm.command(
+    epilog="\b\nExamples:\n  sessiontree swarm events review --follow\n"
+    "  sessiontree swarm events review --type agent_fail --type error --json"
+)
+@swarm_argument
+@session_option
+@click.option("--after", type=click.IntRange(0), default=0, metavar="NUMBER", help="Those behind this number.")
+@click.option("--type", "types", metavar="TYPE", multiple=True, help="Those of a type; may be given again.")
+@click.option("--agent", metavar="NAME", help="Those of an agent.")
+@click.option("--follow", is_flag=True, help="Wait for those that come, until the swarm has come to its end.")
+@json_option
+def events(
+    name: str,
+    session: str | None,
+    after: int,
+    types: tuple[str, ...],
+    agent: str | None,
+    follow: bool,
+    as_json: bool,
+) -> None:
+    """Print what has happened in a swarm, an event a line, oldest first."""
+    import asyncio
+
+    from sessiontree.swarm.events import EVENT_TYPES
+    from sessiontree.swarm.swarm import Swarm
+
+    for kind in types:
+        if kind not in EVENT_TYPES:
+            raise click.UsageError(f"there is no event {kind!r}: choose among {', '.join(EVENT_TYPES)}")
+    found, id = _located(name, session)
+    with opened(found, read_only=True) as read:
+        swarm = Swarm.open(read, id)
+        wanted = _Wanted(set(types) or None, agent, as_json=as_json)
+        asyncio.run(_printed(swarm, after, wanted, follow=follow))
+
+
+class _Wanted(NamedTuple):
+    """Which events are printed, and how."""
+
+    types: set[str] | None
+    agent: str | None
+    as_json: bool
+
+    def tell(self, event: Event) -> None:
+        import msgspec
+
+        if self.types is not None and event.type not in self.types:
+            return
+        if self.agent is not None and event.agent != self.agent:
+            return
+        if self.as_json:
+            echo_json(msgspec.to_builtins(event))
+        else:
+            click.echo(event_line(event))
+
+
+async def _printed(swarm: Swarm, after: int, wanted: _Wanted, *, follow: bool) -> None:
+    from sessiontree.swarm.status import OVER
+
+    last = swarm.events.last
+    if swarm.status().status in OVER or not follow:
+        while after < last and (some := swarm.events.read(after=after)):
+            for event in some:
+                wanted.tell(event)
+            after = some[-1].seq
+        return
+    async with aclosing(swarm.events.follow(after=after)) as coming:
+        async for event in coming:
+            wanted.tell(event)
+            if event.type == "swarm" and getattr(event, "status", "") in OVER:
+                return

@@ -1,0 +1,108 @@
+"""Swarm files: a swarm described in TOML, read into frozen values. One that is wrong is a `ConfigError`.
+
+Nothing here starts anything; `swarm` does.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from sessiontree.config import ConfigError, ThinkingLevel
+from sessiontree.swarm.budget import Budget
+from sessiontree.swarm.status import AgentSpec
+
+
+class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    cost: float | None = None
+    tokens: int | None = None
+    seconds: float | None = None
+
+    @property
+    def budget(self) -> Budget:
+        return Budget(cost=self.cost, tokens=self.tokens, seconds=self.seconds)
+
+
+class AgentTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is said of one agent."""
+
+    name: str | None = None
+    task: str | None = None
+    model: str | None = None
+    budget: Limits | None = None
+
+    @property
+    def spec(self) -> AgentSpec:
+        budget = None if self.budget is None else self.budget.budget
+        return AgentSpec(name=self.name, task=self.task, model=self.model, budget=budget)
+
+
+class SwarmFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    name: str
+    task: str
+    strategy: str = "parallel"
+    agents: int | None = None
+    """How many; without `agent`."""
+    agent: list[AgentTable] = []
+    max_agents: int | None = None
+    parts: list[str] | None = None
+    """What the mappers of `map-reduce` get."""
+    model: str | None = None
+    thinking: ThinkingLevel | None = None
+    system: str | None = None
+    tools: list[str] | None = None
+    """Built-in ones, by name; all by default."""
+    extensions: list[str] = []
+    """Paths, from the folder of the file."""
+    budget: Limits = Limits()
+    agent_budget: Limits = Limits()
+    session: str | None = None
+    """A new one by default."""
+    at: str = "HEAD"
+    retries: int = 3
+    branching: bool = True
+    events: bool = True
+
+    @property
+    def team(self) -> int | list[AgentSpec]:
+        """How many agents there are, or what each of them is."""
+        return [table.spec for table in self.agent] or (2 if self.agents is None else self.agents)
+
+
+def load(path: str) -> SwarmFile:
+    """What a file says. Raises `ConfigError`, or `OSError` where it cannot be read."""
+    import tomllib
+
+    with open(path, "rb") as file:
+        raw = file.read()
+    try:
+        table: dict[str, Any] = tomllib.loads(raw.decode())
+    except UnicodeDecodeError as error:
+        raise ConfigError(path, None, "it is no UTF-8") from error
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise ConfigError(path, None, f"it is no TOML: {error or 'too deeply nested'}") from error
+    try:
+        found = msgspec.convert(table, SwarmFile)
+    except msgspec.ValidationError as error:
+        raise _told(path, str(error)) from error
+    if found.agents is not None and found.agent:
+        raise ConfigError(path, "agents", "give a number of agents or [[agent]] tables, not both")
+    folder = os.path.dirname(os.path.abspath(path))
+    there = [os.path.join(folder, os.path.expanduser(extension)) for extension in found.extensions]
+    return msgspec.structs.replace(found, extensions=there)
+
+
+def _told(path: str, said: str) -> ConfigError:
+    what, _, where = said.partition(" - at ")
+    key = where.strip("`").removeprefix("$").removeprefix(".")
+    unknown = re.fullmatch(r"Object contains unknown field `(.*)`", what)
+    lacking = re.fullmatch(r"Object missing required field `(.*)`", what)
+    named = unknown or lacking
+    if named is not None:
+        key = ".".join(part for part in (key, named[1]) if part)
+        return ConfigError(path, key, "there is no such setting" if unknown else "it is not given")
+    return ConfigError(path, key or None, what[:1].lower() + what[1:].replace("`", ""))

@@ -1,0 +1,117 @@
+"""How a swarm and its events are told: tables, lines and JSON. All of it is made safe here."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import TYPE_CHECKING
+
+import click
+
+from sessiontree.cli.app import short
+from sessiontree.cli.output import dim, echo, echo_json, safe, safe_lines, strong, table
+
+if TYPE_CHECKING:
+    from sessiontree.core.entries import JsonObject
+    from sessiontree.swarm.events import Event
+    from sessiontree.swarm.status import SwarmStatus
+
+LEFT = "left"
+"""The state of a swarm that is to run, and that no process works on."""
+
+
+def event_line(event: Event) -> str:
+    """An event in a line."""
+    from sessiontree.swarm.events import (
+        AgentComplete,
+        AgentFail,
+        AgentStart,
+        BranchEvent,
+        BudgetEvent,
+        ErrorEvent,
+        SwarmEvent,
+        TextDelta,
+        Thinking,
+        ToolCallEnd,
+        ToolCallStart,
+        TurnEnd,
+        TurnStart,
+    )
+
+    match event:
+        case AgentStart(role=role, model=model):
+            what = f"started as {role}{f', {model}' if model else ''}"
+        case AgentComplete(tokens=tokens, cost=cost, seconds=seconds):
+            what = f"completed, {tokens:,.0f} tokens, ${cost:.4f}, {seconds:.1f}s"
+        case AgentFail(error=error, attempts=attempts):
+            what = f"failed after {attempts} {'attempt' if attempts == 1 else 'attempts'}: {error}"
+        case TurnStart(number=number):
+            what = f"turn {number} started"
+        case TurnEnd(number=number, tokens=tokens):
+            what = f"turn {number} ended, {tokens:,.0f} tokens"
+        case TextDelta(delta=text):
+            what = f"says {text}"
+        case Thinking(delta=text):
+            what = f"thinks {text}"
+        case ToolCallStart(tool=tool, arguments=arguments):
+            what = f"calls {tool} {arguments}"
+        case ToolCallEnd(tool=tool, ok=ok, text=text):
+            what = f"{tool} {'gave' if ok else 'failed'}: {text}"
+        case BudgetEvent(level=level, used=used, limit=limit, kind=kind, scope=scope):
+            what = f"budget of {scope} {level}: {kind} {used:g} of {limit:g}"
+        case BranchEvent(name=name):
+            what = f"branch {name}"
+        case SwarmEvent(status=status, reason=reason):
+            what = f"{status}{f': {reason}' if reason else ''}"
+        case ErrorEvent(message=message):
+            what = f"error: {message}"
+        case _:
+            what = event.type
+    who = "swarm" if event.agent is None else event.agent
+    return f"{event.seq} {safe(who)} {safe(what)}"
+
+
+def tell_status(status: SwarmStatus, *, as_json: bool) -> None:
+    if as_json:
+        echo_json(status_to_wire(status))
+        return
+    made = f"{short(status.id)} in session {status.session_id}, {status.strategy}"
+    echo(strong(safe(status.branch)), state_of(status), dim(safe(made)))
+    echo(safe_lines(status.task))
+    table(rows_of(status))
+    if status.budget is not None and status.budget_used is not None:
+        echo(dim(f"{status.budget_used:.0%} of the budget is used"))
+    if status.reason:
+        echo(strong(f"{status.status}:"), safe(status.reason))
+    if state_of(status) in ("paused", LEFT):
+        echo(dim(f"`sessiontree swarm resume {safe(status.branch)}` goes on with it"))
+    if status.result:
+        click.echo(f"\n{safe_lines(status.result)}")
+
+
+def rows_of(status: SwarmStatus) -> list[list[str]]:
+    rows = [["agent", "state", "model", "tokens", "cost", "time", "last"]]
+    for agent in status.agents:
+        last = agent.error if agent.error is not None else agent.text or ""
+        figures = [f"{agent.tokens:,.0f}", f"${agent.cost:.4f}", f"{agent.seconds:.1f}s"]
+        first = next(iter(last.split("\n")), "")
+        rows.append([safe(cell) for cell in (agent.id, agent.status, agent.model or "-", *figures, first[:60])])
+    total = [f"{status.tokens:,.0f}", f"${status.cost:.4f}", f"{status.seconds:.1f}s"]
+    return [*rows, ["all", f"{status.progress:.0%}", "", *total, ""]]
+
+
+def state_of(status: SwarmStatus) -> str:
+    from sessiontree.swarm.hold import Hold, hold_path
+
+    if status.status != "running":
+        return status.status
+    path = hold_path(status.id)
+    return "running" if os.path.exists(path) and Hold(path).taken else LEFT
+
+
+def status_to_wire(status: SwarmStatus) -> JsonObject:
+    """As the REST interface gives it."""
+    import msgspec
+
+    found: JsonObject = msgspec.to_builtins(status)
+    return {re.sub(r"_(.)", lambda letter: letter[1].upper(), name): value for name, value in found.items()}

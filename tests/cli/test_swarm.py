@@ -1,0 +1,338 @@
+"""`sessiontree swarm`, against a model server on loopback."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+import sessiontree as st
+from sessiontree.cli.app import run
+from sessiontree.cli.swarm import swarm
+from sessiontree.cli.swarm_file import AgentTable, Limits, SwarmFile, load
+from sessiontree.config import ConfigError
+from sessiontree.swarm.record import swarms_in
+from sessiontree.swarm.status import SwarmStatus
+from tests.cli.conftest import Run
+from tests.cli.test_ops import server as server
+from tests.model.server import Server, fail, slow
+
+PAGE = Path(__file__).parents[2] / "docs" / "swarm-file.md"
+
+REVIEW = """\
+name = "review"
+task = "Review app.py."
+agents = 2
+tools = []
+"""
+
+
+@pytest.fixture
+def file(here: Path) -> Path:
+    path = here / "review.toml"
+    path.write_text(REVIEW)
+    return path
+
+
+def lines(shown: str) -> list[Any]:
+    return [json.loads(line) for line in shown.splitlines()]
+
+
+def status(name: str = "review") -> SwarmStatus:
+    session = st.open("review", read_only=True)
+    return next(found for found in swarms_in(session) if found.branch == name)
+
+
+# Running
+
+
+def test_a_swarm_runs_from_its_file_in_a_new_session(cli: Run, server: Server, file: Path) -> None:
+    server.add("Fine.", "Fine.")
+
+    shown = cli("swarm", "run", "review.toml")
+
+    head, task, columns, first, second, total, _, *result = shown.splitlines()
+    assert head.startswith("review completed ")
+    assert task == "Review app.py."
+    assert columns.split() == ["agent", "state", "model", "tokens", "cost", "time", "last"]
+    assert first.split()[1] == second.split()[1] == "completed"
+    assert first.endswith("Fine.")
+    assert total.split()[:2] == ["all", "100%"]
+    assert "Fine." in "\n".join(result)
+    with st.open("review") as session:
+        assert len(session.branches) == 4
+        assert not session.problems
+
+
+def test_each_step_is_told_as_it_happens(server: Server, file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    server.add("Fine.", "Fine.")
+
+    assert run(["swarm", "run", "review.toml"]) == 0
+
+    told = capsys.readouterr().err
+    assert told.count("started as worker") == 2
+    assert told.count("completed, 17 tokens") == 2
+    assert "swarm completed" in told
+
+
+def test_the_status_is_given_as_json(cli: Run, server: Server, file: Path) -> None:
+    server.add("Fine.", "Fine.")
+
+    (found,) = lines(cli("swarm", "run", "review.toml", "--json"))
+
+    assert (found["status"], found["strategy"], found["progress"]) == ("completed", "parallel", 1.0)
+    assert [agent["text"] for agent in found["agents"]] == ["Fine.", "Fine."]
+    assert {"sessionId", "currentBranch", "branchCount", "createdAt", "budgetUsed"} <= set(found)
+
+
+def test_agents_strategy_and_prompts_come_from_the_file(cli: Run, server: Server, here: Path) -> None:
+    server.add("A.", "B.")
+    Path("stages.toml").write_text(
+        'name = "stages"\ntask = "Write it."\nstrategy = "pipeline"\nsystem = "Be terse."\ntools = ["read"]\n'
+        '[[agent]]\nname = "draft"\nmodel = "openai:small"\n[[agent]]\nname = "polish"\nmodel = "openai:large"\n'
+    )
+
+    (found,) = lines(cli("swarm", "run", "stages.toml", "--json"))
+
+    assert [agent["id"] for agent in found["agents"]] == ["draft", "polish"]
+    assert [request["model"] for request in server.requests] == ["small", "large"]
+    assert all(request["messages"][0]["content"] == "Be terse." for request in server.requests)
+    assert [tool["function"]["name"] for tool in server.requests[0]["tools"]] == ["read"]
+    assert found["result"] == "B."
+
+
+def test_it_works_in_a_session_there_is_from_a_place_in_it(cli: Run, server: Server, file: Path) -> None:
+    with st.create("review") as session:
+        first = session.append(st.user("What is there?")).id
+        session.append(st.assistant("A file."))
+    server.add("Fine.", "Fine.")
+
+    cli("swarm", "run", "review.toml", "--session", "review", "--at", first)
+
+    assert "What is there?" in str(server.requests[0]["messages"])
+    assert "A file." not in str(server.requests[0]["messages"])
+
+
+def test_an_agent_that_fails_is_told_and_the_exit_code_says_so(cli: Run, server: Server, file: Path) -> None:
+    server.add(fail(401, "no key"), "Fine.")
+
+    shown = cli("swarm", "run", "review.toml", code=3)
+
+    assert "failed" in shown
+    assert "no key" in shown
+
+
+def test_a_budget_pauses_it_and_a_larger_one_goes_on(cli: Run, server: Server, file: Path) -> None:
+    file.write_text(REVIEW.replace("agents = 2", 'strategy = "pipeline"\nagents = 2'))
+    server.add("One.", "Two.")
+
+    paused = cli("swarm", "run", "review.toml", "--max-tokens", "10", code=3)
+    asked = len(server.requests)
+    shown = cli("swarm", "resume", "review", "--file", "review.toml", "--max-tokens", "1000")
+
+    assert "paused: the budget is used up: tokens 17 of 10" in paused
+    assert "`sessiontree swarm resume review` goes on with it" in paused
+    assert asked == 1
+    assert "review completed" in shown
+    assert len(server.requests) == 2
+
+
+# From another process
+
+
+def started(*arguments: str, err: int = subprocess.PIPE, **options: Any) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", "from sessiontree.cli import main; main()", *arguments]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=err, text=True, **options)
+
+
+def test_another_process_stops_it(cli: Run, server: Server, file: Path) -> None:
+    server.add(slow("word " * 2000), slow("word " * 2000))
+    with started("swarm", "run", "review.toml") as working:
+        assert server.wait_for(lambda server: len(server.requests) == 2, 20)
+        listed = cli("swarm", "ls")
+
+        said = cli("swarm", "stop", "review", "--reason", "enough")
+        out, err = working.communicate(timeout=20)
+
+    assert listed.splitlines()[1].split()[:3] == ["review", "running", "parallel"]
+    assert said == "review cancelled enough\n"
+    assert working.returncode == 3
+    assert "review cancelled" in out
+    assert "swarm cancelled: enough" in err
+    assert [agent.status for agent in status().agents] == ["cancelled", "cancelled"]
+
+
+def test_a_swarm_whose_process_was_killed_is_left_and_goes_on(cli: Run, server: Server, file: Path) -> None:
+    file.write_text(REVIEW.replace("agents = 2", 'strategy = "pipeline"\nagents = 2'))
+    server.add("One.", slow("word " * 2000))
+    with started("swarm", "run", "review.toml") as working:
+        assert server.wait_for(lambda server: len(server.requests) == 2, 20)
+        working.kill()
+        working.communicate(timeout=20)
+    left = cli("swarm", "ls")
+    server.add("Two.")
+
+    shown = cli("swarm", "resume", "review", "--file", "review.toml")
+
+    assert left.splitlines()[1].split()[:2] == ["review", "left"]
+    assert "review completed" in shown
+    assert len(server.requests) == 3
+
+
+def test_a_pause_from_elsewhere_lets_the_calls_under_way_end(cli: Run, server: Server, file: Path) -> None:
+    file.write_text(REVIEW.replace("agents = 2", 'strategy = "pipeline"\nagents = 2'))
+    server.add(slow("word " * 10, pause=0.05), "Two.")
+    with started("swarm", "run", "review.toml") as working:
+        assert server.wait_for(lambda server: len(server.requests) == 1, 20)
+        cli("swarm", "pause", "review")
+        out, _ = working.communicate(timeout=20)
+
+    assert working.returncode == 3
+    assert "review paused" in out
+    assert len(server.requests) == 1
+    assert "review completed" in cli("swarm", "resume", "review", "--file", "review.toml")
+
+
+def test_on_a_terminal_a_table_shows_how_far_it_is_and_others_can_follow(cli: Run, server: Server, file: Path) -> None:
+    server.add(slow("word " * 8, pause=0.05), slow("word " * 8, pause=0.05))
+    master, terminal = pty.openpty()
+    environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "120"}
+    with started("swarm", "run", "review.toml", err=terminal, env=environment) as working:
+        os.close(terminal)
+        assert server.wait_for(lambda server: len(server.requests) == 2, 20)
+        wanted = ("--type", "text_delta", "--type", "swarm")
+        followed = lines(cli("swarm", "events", "review", "--follow", *wanted, "--json"))
+        out, _ = working.communicate(timeout=20)
+    drawn = os.read(master, 1 << 20)
+    os.close(master)
+
+    assert b"running" in drawn
+    assert b"agent" in drawn
+    assert b"started as" not in drawn
+    assert "review completed" in out
+    assert "".join(event.get("delta", "") for event in followed).count("word") == 16
+    assert followed[-1]["status"] == "completed"
+
+
+# Looking
+
+
+def test_swarms_are_listed_and_shown(cli: Run, server: Server, file: Path) -> None:
+    assert cli("swarm", "ls") == "no swarms\n"
+    server.add(*["Fine."] * 4)
+    cli("swarm", "run", "review.toml")
+    cli("swarm", "run", "review.toml", "--session", "review")
+
+    listed = cli("swarm", "ls").splitlines()
+    (first, second) = lines(cli("swarm", "ls", "--session", "review", "--json"))
+
+    assert [line.split()[0] for line in listed[1:]] == ["review", "review-2"]
+    assert listed[1].split()[3:6] == ["2", "of", "2"]
+    assert (first["branch"], second["branch"]) == ("review", "review-2")
+    assert "review-2 completed" in cli("swarm", "show", "review-2")
+    assert lines(cli("swarm", "show", second["id"][:8], "--json")) == [second]
+
+
+def test_events_are_printed_and_chosen(cli: Run, server: Server, file: Path) -> None:
+    server.add("Fine.", "Fine.")
+    cli("swarm", "run", "review.toml")
+
+    everything = cli("swarm", "events", "review").splitlines()
+    done = lines(cli("swarm", "events", "review", "--type", "agent_complete", "--json"))
+    one = lines(cli("swarm", "events", "review", "--agent", done[0]["agent"], "--json"))
+    rest = lines(cli("swarm", "events", "review", "--after", str(len(everything) - 2), "--json", "--follow"))
+
+    assert [int(line.split()[0]) for line in everything] == list(range(1, len(everything) + 1))
+    assert [event["type"] for event in done] == ["agent_complete", "agent_complete"]
+    assert {event["agent"] for event in one} == {done[0]["agent"]}
+    assert [event["seq"] for event in rest] == [len(everything) - 1, len(everything)]
+    assert rest[-1]["status"] == "completed"
+
+
+def test_what_is_told_of_a_swarm_cannot_control_the_terminal(cli: Run, server: Server, file: Path) -> None:
+    file.write_text(REVIEW.replace("Review app.py.", "Review \\u001B[2J app.py."))
+    server.add("Fine \x1b[2J \u202e.", "Fine \x9b31m.")
+    cli("swarm", "run", "review.toml")
+
+    shown = [cli("swarm", *words) for words in (("ls",), ("show", "review"), ("events", "review"))]
+    shown.append(cli("swarm", "show", "review", "--json") + cli("swarm", "events", "review", "--json"))
+
+    assert not any(set(text) & {"\x1b", "\x9b", "\u202e"} for text in shown)
+
+
+# What is wrong
+
+
+def test_what_is_not_there_is_one_sentence(fails: Run, cli: Run, server: Server, file: Path) -> None:
+    assert "no swarm 'review'" in fails("swarm", "show", "review")
+    assert "nowhere.toml" in fails("swarm", "run", "nowhere.toml")
+    server.add("Fine.", "Fine.")
+    cli("swarm", "run", "review.toml")
+    assert "swarm review is completed already" in fails("swarm", "stop", "review")
+    assert "swarm review is completed" in fails("swarm", "resume", "review")
+    assert "no event 'gossip'" in fails("swarm", "events", "review", "--type", "gossip", code=2)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("name = ", "it is no TOML"),
+        ("", "name: it is not given"),
+        ('name = "x"\n', "task: it is not given"),
+        (REVIEW + "agent = 3\n", "agent: expected array, got int"),
+        (REVIEW + "[budget]\ncost = 'much'\n", "budget.cost: expected float"),
+        (REVIEW + "[budget]\nmoney = 1\n", "budget.money: there is no such setting"),
+        (REVIEW + "thinking = 'hard'\n", "thinking: invalid enum value 'hard'"),
+        (REVIEW + "[[agent]]\nname = 'a'\n", "agents: give a number of agents or [[agent]] tables, not both"),
+    ],
+)
+def test_a_file_that_is_wrong_says_where(here: Path, text: str, reason: str) -> None:
+    Path("swarm.toml").write_text(text)
+
+    with pytest.raises(ConfigError) as raised:
+        load("swarm.toml")
+
+    assert str(raised.value).startswith(f"swarm.toml: {reason}")
+
+
+@pytest.mark.parametrize("line", ['strategy = "chaos"', 'model = "nobody:nothing"', "agents = 0"])
+def test_nothing_is_left_of_a_swarm_that_cannot_begin(fails: Run, server: Server, file: Path, line: str) -> None:
+    file.write_text(REVIEW.replace("agents = 2", line))
+
+    fails("swarm", "run", "review.toml")
+
+    assert st.sessions() == []
+
+
+def test_every_subcommand_has_help_with_an_example_and_is_documented(cli: Run) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
+
+    for name, command in swarm.commands.items():
+        assert "Example" in cli("swarm", name, "--help")
+        assert f"`swarm {name}" in page
+        for parameter in command.params:
+            if isinstance(parameter, click.Option):
+                assert all(f"`{option}`" in page for option in parameter.opts), parameter.opts
+
+
+@pytest.mark.parametrize("block", re.findall(r"```toml\n(.*?)```", PAGE.read_text(), re.DOTALL))
+def test_the_examples_of_the_page_are_understood(here: Path, block: str) -> None:
+    Path("swarm.toml").write_text(block)
+
+    assert load("swarm.toml").team
+
+
+def test_every_setting_is_on_the_page() -> None:
+    text = PAGE.read_text()
+
+    for struct in (SwarmFile, AgentTable, Limits):
+        for name in struct.__struct_fields__:
+            assert re.search(rf"`\[*{name}\]*`", text), name
