@@ -1,0 +1,150 @@
+"""What a session tells of its swarms: the same whether it is followed or read back, and whatever the file says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+
+import sessiontree as st
+from sessiontree.core.entries import AgentAction, Custom
+from sessiontree.session import Session
+from sessiontree.store.memory import MemoryStore
+from sessiontree.swarm.account import Accounts
+from sessiontree.swarm.facts import (
+    SWARM,
+    Created,
+    Fact,
+    Fail,
+    Paused,
+    Spawn,
+    deed_body,
+    fact_body,
+    read_deed,
+    read_fact,
+)
+from sessiontree.swarm.record import Record, swarms_in
+from sessiontree.swarm.swarm import Swarm
+from tests.swarm.conftest import Doors, replying
+
+
+def reopened(session: Session) -> Session:
+    store = MemoryStore()
+    store.create(session.lines())
+    return Session(store)
+
+
+@pytest.mark.parametrize("strategy", ["parallel", "map-reduce", "pipeline", "tree"])
+async def test_read_back_a_swarm_is_what_it_was(session: Session, strategy: str) -> None:
+    swarm = Swarm(session, "crowd", "Do it", strategy=strategy, model=replying())
+
+    status = await swarm.run()
+
+    assert swarms_in(reopened(session)) == [status]
+
+
+async def test_a_swarm_that_runs_is_told_while_it_runs(session: Session) -> None:
+    doors = Doors()
+    swarm = Swarm(session, "crowd", "Do it", model=replying(doors))
+    await swarm.start()
+    await doors.until(2)
+
+    (status,) = swarms_in(reopened(session))
+
+    assert (status.status, status.progress) == ("running", 0)
+    assert [(agent.status, agent.attempts) for agent in status.agents] == [("running", 1), ("running", 1)]
+    await swarm.cancel()
+
+
+async def test_what_a_person_says_on_an_agents_branch_afterwards_is_not_the_agents(session: Session) -> None:
+    swarm = Swarm(session, "crowd", "Do it", agents=1, model=replying())
+    status = await swarm.run()
+
+    session.append(st.user("And now?"), branch="crowd/worker-1")
+    session.append(st.assistant("Now.", usage={"input": 1, "output": 1, "cost": 9}), branch="crowd/worker-1")
+
+    assert swarm.status() == status
+
+
+@pytest.mark.parametrize("fact", [Created(swarm="a", name="b", task="c", strategy="d", agents=1), Paused(swarm="a")])
+def test_facts_are_read_as_they_were_written(fact: Any) -> None:
+    assert read_fact(fact_body(fact)) == fact
+
+
+@pytest.mark.parametrize(
+    "deed", [Spawn(swarm="a", role="b", task="c", branch="d", reads=("e",)), Fail(swarm="a", error="b", attempt=1)]
+)
+def test_deeds_are_read_as_they_were_written(deed: Any) -> None:
+    assert read_deed(deed_body("x", deed)) == deed
+
+
+json = some.recursive(
+    some.none() | some.booleans() | some.integers() | some.floats() | some.text(max_size=5),
+    lambda inner: some.lists(inner, max_size=3) | some.dictionaries(some.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+EVENTS = [kind.__struct_config__.tag for kind in Fact.__subclasses__()]
+ACTIONS = ["spawn", "complete", "fail", "cancel", "branch", "join", "fork", "nonsense"]
+FIELDS = (
+    "swarm name task strategy agents role branch error attempt retry parts budget scope kind level used limit reason"
+).split()
+words = some.sampled_from(["s", "a", "main", "x", ""])
+
+
+@given(
+    some.lists(
+        some.tuples(
+            some.booleans(),
+            some.sampled_from([*EVENTS, "nonsense"]),
+            some.sampled_from(ACTIONS),
+            words,
+            some.dictionaries(
+                some.sampled_from(FIELDS),
+                json | words | some.just(1) | some.just({"cost": 0}),
+            ),
+        ),
+        max_size=8,
+    )
+)
+def test_whatever_a_file_says_of_swarms_can_be_read(lines: list[Any]) -> None:
+    session = st.memory()
+    session.append(fact_body(Created(swarm="s", name="main", task="t", strategy="p", agents=1)))
+    for is_fact, event, action, agent, data in lines:
+        fields = {"swarm": "s", **data}
+        if is_fact:
+            session.append(Custom(custom_type=SWARM, data={"event": event, **fields}))
+        else:
+            session.append(AgentAction(action=action, agent=agent, data=fields))
+        session.append(st.assistant("x", usage={"input": 1, "cost": 1}))
+
+    told = swarms_in(session)
+
+    assert told[0].id == "s"
+    assert told == swarms_in(reopened(session))
+
+
+async def test_of_two_facts_with_one_id_the_first_counts(session: Session) -> None:
+    swarm = await Swarm.create(session, "crowd", "Do it", model=replying())
+    session.append(fact_body(Created(swarm=swarm.id, name="main", task="Take over", strategy="x", agents=99)))
+
+    assert swarm.status().task == "Do it"
+
+
+async def test_facts_are_written_behind_what_others_wrote_there(tmp_path: Any) -> None:
+    file = tmp_path / "s.jsonl"
+    session = st.create(file=file)
+    swarm = await Swarm.create(session, "crowd", "Do it", model=replying())
+    with st.open(file) as other:
+        other.append(st.user("Me too"), branch="crowd")
+
+    await Record(session, swarm.id).tell(Paused(swarm=swarm.id))
+
+    assert [entry.type for entry in session.branch("crowd").path()][-2:] == ["message", "custom"]
+    assert not session.problems
+
+
+def test_a_session_without_swarms_tells_of_none() -> None:
+    assert swarms_in(st.memory()) == []
+    assert Accounts(st.memory()).read().swarms == {}
