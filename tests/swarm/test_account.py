@@ -87,9 +87,10 @@ json = some.recursive(
 )
 EVENTS = [kind.__struct_config__.tag for kind in Fact.__subclasses__()]
 ACTIONS = ["spawn", "complete", "fail", "cancel", "branch", "join", "fork", "nonsense"]
-FIELDS = (
-    "swarm name task strategy agents role branch error attempt retry parts budget scope kind level used limit reason"
-).split()
+FIELDS = [
+    "swarm", "name", "task", "strategy", "agents", "role", "branch", "error", "attempt", "retry",
+    "parts", "budget", "scope", "kind", "level", "used", "limit", "reason",
+]  # fmt: skip
 words = some.sampled_from(["s", "a", "main", "x", ""])
 
 
