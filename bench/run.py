@@ -32,9 +32,13 @@ sys.path[:0] = [str(HERE), str(HERE.parent / "tests" / "peers")]
 from fetch_pi import FetchError, NodeMissing, node, pi_home  # noqa: E402
 
 from corpus import Corpus, made  # noqa: E402
+from first_paint import NotPainted, bare_app, first_paint  # noqa: E402
 
 Values = dict[str, float]
 """What was measured, by name: seconds, or MB, or a plain ratio."""
+
+EDGE = "────"
+"""The edge of the editor: the app has painted itself."""
 
 ROUNDS = {"full": 5, "quick": 3, "tiny": 1}
 
@@ -84,6 +88,7 @@ ROWS = (
     ),
     Row("version", "`sessiontree --version` against `python -c pass`", "version", "python", 8, 8, more=False),
     Row("tree", "`sessiontree tree` of 30 entries against `python -c pass`", "tree", "python", 8, 8, more=False),
+    Row("paint", "the app, to its first paint, against a bare Textual app", "paint", "bare paint", 2, 1.5, more=False),
 )
 
 BESIDE: tuple[tuple[str, str, dict[str, str]], ...] = (
@@ -216,6 +221,7 @@ class Bench:
             lambda: self.appended_far(large, small),
             self.worked,
             self.started,
+            self.painted,
             lambda: {"pi context small": self.real_pi("context", file=small)["seconds"]},
             lambda: {"pp context small": self.peer("pp", "context", file=small)["seconds"]},
         ]
@@ -285,6 +291,18 @@ class Bench:
                 times["python"].append(wall([sys.executable, "-c", "pass"]))
                 times["version"].append(wall([self.command, "--version"]))
                 times["tree"].append(wall([self.command, "tree", short]))
+        return {name: statistics.median(seconds) for name, seconds in times.items()}
+
+    def painted(self) -> Values:
+        times: dict[str, list[float]] = {"paint": [], "bare paint": []}
+        with tempfile.TemporaryDirectory(dir=self.scratch) as home:
+            environment = {**os.environ, "SESSIONTREE_HOME": home}
+            try:
+                for _ in range(5):
+                    times["bare paint"].append(first_paint(bare_app(), "painted", environment))
+                    times["paint"].append(first_paint([self.command], EDGE, environment))
+            except NotPainted as reason:
+                raise Skip(str(reason)) from reason
         return {name: statistics.median(seconds) for name, seconds in times.items()}
 
 
