@@ -20,8 +20,8 @@ export class Compare extends Component {
   componentDidMount() {
     this.load();
   }
-  componentDidUpdate(before) {
-    if (String(before.names) !== String(this.props.names)) this.load();
+  componentDidUpdate() {
+    if (String(this.names) !== this.loaded) this.load();
   }
 
   /** The branches that the address names, or the current one and those that part from it. */
@@ -44,6 +44,7 @@ export class Compare extends Component {
 
   async load(metric = this.state.metric) {
     const { names } = this, { session } = this.props;
+    this.loaded = String(names);
     this.setState({ metric, error: null });
     if (names.length < 2) return this.setState({ result: null });
     try {

@@ -81,6 +81,7 @@ export class Conversation extends Component {
   stuck = true; // the end is in sight, and stays there as the conversation grows
 
   componentDidMount() {
+    this.props.handle.current = this;
     this.settle();
   }
 
@@ -164,13 +165,9 @@ export class Composer extends Component {
     const { editing } = this.props;
     if (editing && editing !== before.editing) {
       this.setState({ text: editing.text });
-      this.focus();
+      this.field.current?.focus();
     }
     this.grow();
-  }
-
-  focus() {
-    this.field.current?.focus();
   }
 
   grow() {

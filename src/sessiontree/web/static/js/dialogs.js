@@ -54,7 +54,7 @@ const Control = ({ field, first }) => {
       ? html`<select ...${common}>${field.options.map(([value, words]) => html`<option value=${value} selected=${value === field.value}>${words}</option>`)}</select>`
       : field.kind === "text"
         ? html`<textarea ...${common} rows="3" defaultValue=${field.value}></textarea>`
-        : html`<input ...${common} type=${field.kind ?? "text"} defaultValue=${field.value} autocomplete="off" spellcheck="false" min=${field.min} step=${field.step} />`;
+        : html`<input ...${common} type=${field.kind ?? "text"} defaultValue=${field.value} autocomplete="off" spellcheck=${false} min=${field.min} step=${field.step} />`;
   return html`<${Field} label=${field.label} help=${field.help}>${control}<//>`;
 };
 

@@ -108,7 +108,7 @@ export class Experiments extends Component {
       <div class="arms">${arms.map((arm, index) => html`<fieldset class="arm" key=${index}><legend>Arm ${LETTERS[index]}</legend>
         <${Field} label="Name"><input name=${`name${index}`} defaultValue=${LETTERS[index]} required autocomplete="off" /><//>
         <${Field} label="Prompt"><textarea name=${`prompt${index}`} rows="3" placeholder="What is asked"></textarea><//>
-        <${Field} label="Model"><input name=${`model${index}`} list="models" placeholder="the session's" autocomplete="off" spellcheck="false" /><//>
+        <${Field} label="Model"><input name=${`model${index}`} list="models" placeholder="the session's" autocomplete="off" spellcheck=${false} /><//>
         <${Field} label="Thinking"><select name=${`thinking${index}`}><option value="">the session's</option>${["off", "minimal", "low", "medium", "high"].map((level) => html`<option>${level}</option>`)}</select><//>
         <${Field} label="System prompt"><textarea name=${`system${index}`} rows="2" placeholder="the session's"></textarea><//>
       </fieldset>`)}</div>

@@ -32,6 +32,7 @@ export class Graph extends Component {
 
   componentDidUpdate(before) {
     const { props } = this;
+    if (before.selected !== props.selected) this.pointed = undefined;
     if (before.layout !== props.layout && props.follow) this.reveal(props.leaf);
     else if (before.selected !== props.selected && props.selected) this.reveal(props.selected);
     else if (before.leaf !== props.leaf && !props.selected) this.reveal(props.leaf);
@@ -320,7 +321,7 @@ export class Graph extends Component {
     if (!this.pointers.delete(event.pointerId)) return;
     if (event.type === "pointerup" && this.travelled <= 4) {
       const node = this.hit(event);
-      if (node) this.props.onSelect(node.row.id);
+      if (node) this.select(node.row.id);
     }
   };
 
@@ -337,10 +338,16 @@ export class Graph extends Component {
     return best;
   }
 
+  /** Keys may come faster than pages are drawn: what was pointed at last counts until it is drawn. */
+  select(id) {
+    this.pointed = id;
+    this.props.onSelect(id);
+  }
+
   keys = (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey) return;
-    const { layout, selected, leaf, onSelect, onOpen } = this.props;
-    const node = layout.nodes[layout.index.get(selected ?? leaf) ?? layout.nodes.length - 1];
+    const { layout, selected, leaf, onOpen } = this.props;
+    const node = layout.nodes[layout.index.get(this.pointed ?? selected ?? leaf) ?? layout.nodes.length - 1];
     if (!node) return;
     const siblings = node.parent < 0 ? layout.nodes.filter((other) => other.parent < 0).map((other) => other.number) : layout.nodes[node.parent].children;
     const beside = (way) => siblings[siblings.indexOf(node.number) + way] ?? this.beside(node, way);
@@ -354,7 +361,7 @@ export class Graph extends Component {
     };
     if (event.key in targets) {
       const number = targets[event.key]();
-      if (number !== undefined && number >= 0) onSelect(layout.nodes[number].row.id);
+      if (number !== undefined && number >= 0) this.select(layout.nodes[number].row.id);
     } else if (event.key === "Enter") onOpen(node.row.id);
     else if (event.key === "+" || event.key === "=") this.zoom(1.25);
     else if (event.key === "-") this.zoom(0.8);

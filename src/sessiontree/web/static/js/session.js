@@ -6,7 +6,8 @@ import { join } from "./rows.js";
 import { Stream } from "./stream.js";
 
 const TREE_PAGE = 1000, PATH_PAGE = 60;
-const SETTLE = 40, INFO = 1500; // milliseconds: until events are worked out together, and between looks at the figures
+// Milliseconds: until events are worked out together, until an entry's path is asked for, between looks at the figures
+const SETTLE = 40, STAY = 60, INFO = 1500;
 const MOST_PAGES = 5; // of the path, kept at once: what is further away is loaded again when one comes back
 
 export class Session {
@@ -65,6 +66,7 @@ export class Session {
     this.closed = true;
     this.stream?.stop();
     clearTimeout(this.soon);
+    clearTimeout(this.staying);
   }
 
   // What is there
@@ -206,10 +208,12 @@ export class Session {
     this.changed();
   }
 
-  async select(id) {
+  /** Show the path to an entry. Its text is asked for when one has stayed there for a moment. */
+  select(id) {
     this.selected = id;
     this.changed();
-    await this.guard(() => this.loadPath());
+    clearTimeout(this.staying);
+    this.staying = setTimeout(() => this.guard(() => this.loadPath()), STAY);
   }
 
   /** Read a branch, and follow it as it grows; the session stays where it is. */

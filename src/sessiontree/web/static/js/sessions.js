@@ -1,13 +1,12 @@
 // The sessions: a list with search. Words are looked for in names and, through the index, in everything that was said.
 import { Ask } from "./dialogs.js";
-import { Button, Chip, Component, Empty, Notice, createRef, html } from "./html.js";
+import { Button, Chip, Component, Empty, Notice, html } from "./html.js";
 import { ago, money, plural } from "./figures.js";
 
 const PAGE = 50, PAUSE = 180;
 
 export class Sessions extends Component {
   state = { sessions: null, next: null, hits: [], error: null, query: this.props.query ?? "", archived: false, dialog: false };
-  field = createRef();
 
   componentDidMount() {
     this.load();
@@ -42,7 +41,7 @@ export class Sessions extends Component {
     const now = Date.now();
     return html`<main class="scroll"><section class="sessions" aria-label="Sessions">
       <div class="row search">
-        <input id="search" ref=${this.field} type="search" placeholder="Search names and everything that was said" aria-label="Search" value=${query} onInput=${this.typed} autocomplete="off" spellcheck="false" />
+        <input id="search" type="search" placeholder="Search names and everything that was said" aria-label="Search" value=${query} onInput=${this.typed} autocomplete="off" spellcheck=${false} />
         <label class="check"><input type="checkbox" checked=${archived} onChange=${(event) => { this.setState({ archived: event.target.checked }); setTimeout(() => this.load()); }} /><span>archived</span></label>
         ${me.scopes.includes("write") && html`<${Button} kind="primary" label="New session" onClick=${() => this.setState({ dialog: true })} />`}
       </div>

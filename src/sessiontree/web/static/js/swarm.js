@@ -3,7 +3,7 @@
 import { at } from "./api.js";
 import { Meter } from "./charts.js";
 import { Ask } from "./dialogs.js";
-import { Button, Chip, Component, Empty, Notice, createRef, html } from "./html.js";
+import { Button, Chip, Component, Empty, Notice, html } from "./html.js";
 import { clock, duration, money, plural, short } from "./figures.js";
 import { STATUS, levelOf } from "./swarms.js";
 import { Stream } from "./stream.js";
@@ -30,7 +30,6 @@ const words = (event) => {
 
 export class SwarmView extends Component {
   state = { status: null, events: [], saying: {}, error: null, agent: "", dialog: null, connection: "waiting" };
-  log = createRef();
 
   componentDidMount() {
     this.base = at("swarms", this.props.id);

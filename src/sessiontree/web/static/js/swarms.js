@@ -83,7 +83,7 @@ export class Swarms extends Component {
             <${Field} wide label="Task"><textarea name="task" rows="3" required></textarea><//>
             <div class="row fields">
               <${Field} label="Session"><select name="session"><option value="">a new one</option>${sessions.map((session) => html`<option value=${session.id}>${(session.name || session.firstMessage || session.id).slice(0, 60)}</option>`)}</select><//>
-              <${Field} label="Model"><input name="model" list="swarm-models" placeholder="the default" autocomplete="off" spellcheck="false" /><//>
+              <${Field} label="Model"><input name="model" list="swarm-models" placeholder="the default" autocomplete="off" spellcheck=${false} /><//>
               <datalist id="swarm-models">${models.map((name) => html`<option value=${name}></option>`)}</datalist>
             </div>
             <fieldset class="row fields"><legend>Budget of all, and of each agent</legend>

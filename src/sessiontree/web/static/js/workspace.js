@@ -1,6 +1,6 @@
 // A session at work: the tree beside the conversation, branches, and everything that can be done by click or key.
 import { Ask } from "./dialogs.js";
-import { Button, Chip, Component, Empty, Notice, createRef, html } from "./html.js";
+import { Button, Chip, Component, Empty, Notice, html } from "./html.js";
 import { Compare } from "./compare.js";
 import { Composer, Conversation } from "./conversation.js";
 import { Experiments } from "./experiments.js";
@@ -14,8 +14,7 @@ const TABS = [["tree", "Tree"], ["talk", "Conversation"], ["branches", "Branches
 
 export class Workspace extends Component {
   state = { dialog: null, editing: null, said: null };
-  conversation = createRef();
-  composer = createRef();
+  conversation = {}; // whoever is shown puts itself there, for the keys
 
   constructor(props) {
     super(props);
@@ -25,8 +24,8 @@ export class Workspace extends Component {
   componentDidMount() {
     this.session.open().then(() => this.lookAt());
     this.endKeys = listen({
-      t: () => this.show("tree", () => document.getElementById("graph")?.focus()),
-      p: () => this.show("talk", () => this.composer.current?.focus()),
+      t: () => this.show("tree", "#graph"),
+      p: () => this.show("talk", ".composer textarea"),
       j: () => this.conversation.current?.step(1),
       k: () => this.conversation.current?.step(-1),
       g: () => this.session.selected && this.askNavigate(this.session.selected),
@@ -54,6 +53,7 @@ export class Workspace extends Component {
   /** Show the branch or entry that the address names. */
   lookAt() {
     const { branch, entry } = this.props.place;
+    if (this.tab === "compare" || this.tab === "ab") return;
     if (branch && this.session.heads.has(branch)) this.session.look(branch);
     else if (entry) this.session.select(entry);
   }
@@ -69,9 +69,15 @@ export class Workspace extends Component {
     return this.props.tab ?? "talk";
   }
 
-  show = (tab, then) => {
+  /** Show a view; the control that `focus` selects gets the keys, at once if it is there already. */
+  show = (tab, focus) => {
     this.props.go(`/s/${encodeURIComponent(this.props.id)}/${tab}`);
-    if (then) requestAnimationFrame(() => requestAnimationFrame(then));
+    const found = () => {
+      const target = focus && document.querySelector(focus);
+      target?.focus();
+      return document.activeElement === target;
+    };
+    if (focus && !found()) requestAnimationFrame(() => requestAnimationFrame(found));
   };
 
   back() {
@@ -220,12 +226,12 @@ export class Workspace extends Component {
           ${tab === "branches" ? this.branchList() : html`<${Graph}
             layout=${session.layout} heads=${session.entryHeads} leaf=${session.leaf} selected=${session.selected ?? (session.looking ? session.end : null)}
             running=${session.running} follow=${!session.selected && !session.looking}
-            onSelect=${(id) => session.select(id)} onOpen=${() => this.show("talk", () => document.querySelector(".window")?.focus())} />`}
+            onSelect=${(id) => session.select(id)} onOpen=${() => this.show("talk", ".window")} />`}
         </section>
         <section class="pane talk" aria-label="Conversation">
           ${this.where()}
-          <${Conversation} ref=${this.conversation} session=${session} end=${session.end} follows=${session.follows()} actions=${this.actions} />
-          <${Composer} ref=${this.composer} session=${session} editing=${editing} allowed=${{ write: this.can("write"), run: this.can("run") && me.allowRun }} models=${models} />
+          <${Conversation} handle=${this.conversation} session=${session} end=${session.end} follows=${session.follows()} actions=${this.actions} />
+          <${Composer} session=${session} editing=${editing} allowed=${{ write: this.can("write"), run: this.can("run") && me.allowRun }} models=${models} />
         </section>
       </div>`}
       ${tab === "compare" && html`<${Compare} session=${session} names=${place.names} go=${go} promote=${this.can("write") && ((name) => this.askPromote(name))} />`}

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import json
-import socket
 import threading
 from collections.abc import Generator, Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import sessiontree as st
 from sessiontree import catalog
@@ -16,6 +15,9 @@ from sessiontree.model.base import Model
 from sessiontree.model.scripted import ScriptedModel
 from sessiontree.session import Session
 from tests.export.sessions import story
+
+if TYPE_CHECKING:
+    from sessiontree.web.tokens import Scope
 
 
 class Scripts:
@@ -34,49 +36,46 @@ class Scripts:
 class Site:
     """A server on loopback, with a token that may do everything, or what `scopes` say."""
 
-    def __init__(self, url: str, secret: str, app: Any) -> None:
+    def __init__(self, url: str, secret: str) -> None:
         self.url = url
         self.secret = secret
-        self.app = app
 
     @property
     def link(self) -> str:
         """What `sessiontree serve` prints."""
         return f"{self.url}/#token={self.secret}"
 
-    def at(self, session: str, view: str = "talk", words: str = "") -> str:
-        return f"{self.url}/#/s/{session}/{view}{words}"
-
 
 @contextlib.contextmanager
 def served(
-    model: Model | None = None, *, scopes: Iterable[str] = ("read", "write", "run"), allow_run: bool = True
+    model: Model | None = None, *, scopes: Iterable[Scope] = ("read", "write", "run"), allow_run: bool = True
 ) -> Generator[Site]:
     """Serve the sessions of the home in a thread."""
-    import uvicorn
-
     from sessiontree.web.app import create_app
-    from sessiontree.web.guard import hosts_of
+    from sessiontree.web.guard import Limits, hosts_of
+    from sessiontree.web.listening import Server, bound
     from sessiontree.web.tokens import Tokens, make
 
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        port = listening.getsockname()[1]
-        made = make(scopes)  # pyright: ignore[reportArgumentType]
-        app = create_app(
-            hosts=hosts_of("127.0.0.1", port),
-            tokens=Tokens([made.token]),
-            allow_run=allow_run,
-            models=Scripts(ScriptedModel() if model is None else model),
-        )
-        server = uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1))
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
-        thread.start()
-        try:
-            yield Site(f"http://127.0.0.1:{port}", made.secret, app)
-        finally:
-            server.should_exit = True
-            thread.join(10)
+    listening = bound("127.0.0.1", 0)
+    port = listening.getsockname()[1]
+    made = make(scopes)
+    app = create_app(
+        hosts=hosts_of("127.0.0.1", port),
+        tokens=Tokens([made.token]),
+        allow_run=allow_run,
+        models=Scripts(ScriptedModel() if model is None else model),
+    )
+    ready = threading.Event()
+    server = Server(app, Limits(), ready.set)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
+    thread.start()
+    try:
+        assert ready.wait(20)
+        yield Site(f"http://127.0.0.1:{port}", made.secret)
+    finally:
+        server.should_exit = True
+        thread.join(20)
+        listening.close()
 
 
 def put(lines: Iterable[bytes], *, name: str = "made", cwd: str = "/project") -> Path:
@@ -110,7 +109,10 @@ def branching(count: int, *, every: int = 10, id: str = "many") -> list[bytes]:
                 "timestamp": "2026-01-01T00:00:00.000Z",
                 "branch": f"try {number}" if side else "main",
                 "current": "main",
-                "message": {"role": role, "content": [{"type": "text", "text": f"entry number {number} says something"}]},
+                "message": {
+                    "role": role,
+                    "content": [{"type": "text", "text": f"entry number {number} says something"}],
+                },
             }
         )
         if not side:

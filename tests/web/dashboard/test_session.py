@@ -1,0 +1,352 @@
+"""A session in the dashboard: its tree, its conversation, what one can do with them, and that they are live."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+import sessiontree as st
+from sessiontree.model.scripted import Delay, ScriptedModel, Thinking
+from tests.export.sessions import long_session
+from tests.web.dashboard.conftest import Serve, Visit
+from tests.web.dashboard.site import Site, a_story, branching, put
+
+PHONE = {"viewport": {"width": 390, "height": 844}, "has_touch": True}
+ROW, MARGIN = 30, 28
+"""Of the drawing, at full scale."""
+
+
+def opened(visit: Visit, site: Site, id: str, view: str = "talk", **options: Any) -> Any:
+    page = visit(site, f"/s/{id}/{view}", **options)
+    page.wait_for_selector(".link.live")
+    page.wait_for_function("() => document.querySelector('.graph canvas, .branches, .scroll')")
+    return page
+
+
+def path(page: Any) -> str:
+    return page.locator(".path").text_content()
+
+
+def wait_for_text(page: Any, words: str, where: str = ".path") -> None:
+    page.wait_for_function(
+        "([where, words]) => document.querySelector(where)?.textContent.includes(words)", arg=[where, words]
+    )
+
+
+def drawn(page: Any) -> int:
+    """How many entries the last frame drew."""
+    page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    return int(page.locator("#graph").get_attribute("data-drawn"))
+
+
+# Reading
+
+
+def test_the_list_leads_to_a_session_and_search_finds_what_was_said(serve: Serve, visit: Visit) -> None:
+    a_story()
+    put(long_session(4), name="long", cwd="/p")
+    site = serve()
+    page = visit(site)
+    page.wait_for_selector(".list li")
+    assert page.locator(".list li").count() == 2
+
+    page.keyboard.press("/")
+    page.keyboard.type("quadratic")
+    page.wait_for_selector(".hits li")
+    assert "It was **quadratic**." in page.locator(".hits .snippet").first.text_content()
+    page.locator(".hits a").first.click()
+
+    wait_for_text(page, "It was quadratic.")
+    assert page.locator(".entry.chosen h3").text_content() == "Compaction"
+
+
+def test_a_session_opens_at_its_leaf_with_its_tree_beside_it(serve: Serve, visit: Visit) -> None:
+    session = a_story()
+    site = serve()
+    page = opened(visit, site, session.id)
+
+    wait_for_text(page, "25 ms instead of 40 s.")
+    assert drawn(page) == 17
+    assert page.locator(".head h1").text_content() == "Make the report fast"
+    assert "$0.09" in page.locator(".head .facts").text_content()
+    assert page.get_by_label("Branch that is shown").input_value() == "dict"
+    assert page.evaluate("(w => w.scrollHeight - w.scrollTop - w.clientHeight)(document.querySelector('.window'))") < 2
+
+
+def test_pointing_at_an_entry_shows_the_path_to_it_and_escape_leads_back(serve: Serve, visit: Visit) -> None:
+    session = a_story()
+    site = serve()
+    page = opened(visit, site, session.id)
+    wait_for_text(page, "25 ms instead")
+
+    page.locator("#graph").click(position={"x": MARGIN + 20, "y": MARGIN + ROW})
+    page.wait_for_function("() => !document.querySelector('.path').textContent.includes('25 ms')")
+    assert "I will read it first." in path(page)
+    assert "place inside the tree" in page.locator(".composer").text_content()
+    page.keyboard.press("Escape")
+    wait_for_text(page, "25 ms instead")
+
+
+def test_the_tree_is_walked_with_the_keyboard_alone(serve: Serve, visit: Visit) -> None:
+    session = a_story()
+    site = serve()
+    page = opened(visit, site, session.id)
+    wait_for_text(page, "25 ms instead")
+
+    page.keyboard.press("t")
+    page.keyboard.press("Home")
+    for key in ("ArrowDown", "ArrowDown", "ArrowDown", "ArrowDown", "ArrowRight", "End"):
+        page.keyboard.press(key)
+    wait_for_text(page, "A second run takes 40 ms.")
+    assert page.locator(".graph .unseen").text_content() == "assistant: A second run takes 40 ms."
+    page.keyboard.press("Enter")
+    page.wait_for_function("() => document.activeElement.className === 'window'")
+    page.keyboard.press("k")
+    assert page.evaluate("document.activeElement.tagName") == "ARTICLE"
+
+
+def test_another_branch_is_read_without_moving_the_session(serve: Serve, visit: Visit) -> None:
+    session = a_story()
+    site = serve()
+    page = opened(visit, site, session.id)
+
+    page.get_by_label("Branch that is shown").select_option("cache")
+
+    wait_for_text(page, "A second run takes 40 ms.")
+    assert page.get_by_role("button", name="Switch to cache").is_visible()
+    session.refresh()
+    assert session.heads.current == "dict"
+
+
+def test_a_long_path_is_loaded_as_one_comes_to_it_and_never_all_of_it(serve: Serve, visit: Visit) -> None:
+    put(long_session(1000), name="long")
+    site = serve()
+    page = opened(visit, site, "long")
+    wait_for_text(page, "number 999")
+
+    assert page.locator(".entry").count() <= 120
+    for _ in range(12):
+        page.evaluate("document.querySelector('.window').scrollTop = 0")
+        page.wait_for_timeout(60)
+    page.wait_for_function("() => !document.querySelector('.path').textContent.includes('number 999 ')")
+    assert page.locator(".entry").count() <= 300
+
+
+# Doing
+
+
+def test_branching_labelling_navigating_and_undoing_by_key(serve: Serve, visit: Visit) -> None:
+    session = a_story()
+    site = serve()
+    page = opened(visit, site, session.id)
+    wait_for_text(page, "25 ms instead")
+
+    page.keyboard.press("l")
+    page.get_by_role("textbox", name="Label").fill("done")
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".path .chip.label >> text=done")
+
+    page.keyboard.press("b")
+    page.get_by_label("Name").fill("another")
+    page.keyboard.press("Enter")
+    page.wait_for_function("() => document.querySelector('.where select').value === 'another'")
+
+    page.keyboard.press("t")
+    page.keyboard.press("Home")
+    page.wait_for_function("() => !document.querySelector('.path').textContent.includes('25 ms')")
+    page.keyboard.press("g")
+    page.get_by_role("button", name="Go", exact=True).click()
+    page.wait_for_function("() => document.querySelector('.composer textarea')?.value.startsWith('The report takes')")
+    page.keyboard.press("Escape")
+    page.keyboard.press("u")
+    page.wait_for_selector(".said.on >> text=Took the last move back")
+    session.refresh()
+    assert session.tree.label(session.place("dict")) == "done"
+    assert session.heads.current == "another"
+    assert session.heads.leaf == session.place("another")
+
+
+def test_merging_and_forking_by_click(serve: Serve, visit: Visit) -> None:
+    session = a_story()
+    session.branch("cache").append(st.assistant("On disk it is slower."))
+    site = serve()
+    page = opened(visit, site, session.id)
+
+    page.get_by_role("button", name="Merge").click()
+    page.locator("dialog select").select_option("cache")
+    page.locator("dialog textarea").fill("A **cache** was slower.")
+    page.locator("dialog").get_by_role("button", name="Merge").click()
+    wait_for_text(page, "A cache was slower.")
+
+    page.locator(".entry", has_text="Write the note.").hover()
+    page.locator(".entry", has_text="Write the note.").get_by_role("button", name="Fork").click()
+    page.get_by_label("Name of the new session").fill("copy")
+    page.locator("dialog").get_by_role("button", name="Fork").click()
+    page.wait_for_selector(".head h1 >> text=copy")
+    wait_for_text(page, "Write the note.")
+    assert "25 ms" not in path(page)
+
+
+def test_what_is_refused_is_told_in_one_line(serve: Serve, visit: Visit) -> None:
+    session = a_story()
+    site = serve()
+    page = opened(visit, site, session.id)
+
+    page.keyboard.press("b")
+    page.get_by_label("Name").fill("cache")
+    page.keyboard.press("Enter")
+
+    page.wait_for_selector("dialog .notice.wrong")
+    assert "cache" in page.locator("dialog .notice.wrong").text_content()
+
+
+def test_without_the_scope_nothing_can_be_written_in_the_page(serve: Serve, visit: Visit) -> None:
+    session = a_story()
+    site = serve(scopes=("read",))
+    page = opened(visit, site, session.id)
+    wait_for_text(page, "25 ms instead")
+
+    assert page.locator(".composer").count() == 0
+    assert page.get_by_role("button", name="New branch").count() == 0
+    assert page.get_by_role("button", name="Undo").count() == 0
+
+
+def test_branches_stand_side_by_side_with_charts_of_their_figures(serve: Serve, visit: Visit) -> None:
+    session = a_story()
+    site = serve()
+    page = opened(visit, site, session.id, "compare?branch=dict&branch=cache")
+
+    page.wait_for_selector(".column .entry")
+    result = st.compare(session, ["dict", "cache"])
+    charts = page.locator(".chart svg").evaluate_all("all => all.map((svg) => svg.getAttribute('aria-label'))")
+    assert [chart.split(":")[0] for chart in charts] == ["Cost", "Tokens", "Time"]
+    for stats in result.branches:
+        assert f"{stats.name} {stats.tokens:,.0f}" in charts[1]
+    assert f"{result.winner} has the lowest cost" in " ".join(page.locator(".verdict").text_content().split())
+    columns = page.locator(".column").all_text_contents()
+    assert "Take the dict." in columns[0]
+    assert "Try the cache." in columns[1]
+    assert not any("Where does the time go?" in column for column in columns)
+
+
+# Live
+
+
+APPEND = """
+import sys
+import sessiontree as st
+with st.open(sys.argv[1]) as session:
+    session.append(st.assistant("Written by **another** process."))
+"""
+
+
+def test_what_another_process_appends_appears(serve: Serve, visit: Visit) -> None:
+    session = a_story()
+    site = serve()
+    page = opened(visit, site, session.id)
+    wait_for_text(page, "25 ms instead")
+    before = drawn(page)
+
+    subprocess.run([sys.executable, "-c", APPEND, str(session.file)], check=True, timeout=30)
+
+    wait_for_text(page, "Written by another process.")
+    assert page.locator(".path strong", has_text="another").count() == 1
+    assert drawn(page) == before + 1
+
+
+def test_a_prompt_streams_its_answer_and_it_is_written(serve: Serve, visit: Visit) -> None:
+    session = a_story()
+    model = ScriptedModel([[Thinking("hm"), "The first words, ", Delay(0.7), "and **the** last."]])
+    site = serve(model)
+    page = opened(visit, site, session.id)
+    page.get_by_label("Prompt on dict").fill("Tell me more.")
+    page.keyboard.press("Enter")
+
+    wait_for_text(page, "The first words, ", ".saying")
+    assert "and the last" not in path(page)
+    page.wait_for_selector(".path strong >> text=the")
+    assert page.locator(".saying").count() == 0
+    assert page.locator(".path").text_content().count("The first words") == 1
+    session.refresh()
+    assert [entry.type for entry in list(session.tree.up(session.heads.leaf))[:2]] == ["message", "message"]
+
+
+def test_an_agent_at_work_is_stopped(serve: Serve, visit: Visit) -> None:
+    session = a_story()
+    site = serve(ScriptedModel([["Never ", Delay(60), "done."]]))
+    page = opened(visit, site, session.id)
+    page.get_by_label("Prompt on dict").fill("Go on.")
+    page.keyboard.press("Enter")
+    wait_for_text(page, "Never ", ".saying")
+
+    page.get_by_role("button", name="Stop").click()
+
+    page.wait_for_selector(".saying", state="detached")
+    assert page.get_by_role("button", name="Stop").count() == 0
+
+
+def test_a_stream_that_breaks_goes_on_behind_the_last_event(serve: Serve, visit: Visit) -> None:
+    session = a_story()
+    site = serve()
+    page = opened(visit, site, session.id)
+    wait_for_text(page, "25 ms instead")
+
+    page.context.set_offline(True)
+    page.evaluate("fetch('/api/health').catch(() => {})")
+    with session:
+        session.append(st.user("said while nobody could hear"))
+    page.context.set_offline(False)
+
+    wait_for_text(page, "said while nobody could hear")
+
+
+# Sizes
+
+
+def test_ten_thousand_entries_are_drawn_a_window_at_a_time(serve: Serve, visit: Visit) -> None:
+    """Smoothness is counted, not timed: whatever is done, a frame draws what is in sight and no more."""
+    put(branching(10_000, every=100), name="many")
+    site = serve()
+    page = opened(visit, site, "many")
+    page.wait_for_function("() => document.querySelector('.tools .fact').textContent === '10,000'")
+    counts = [drawn(page)]
+    page.keyboard.press("t")
+    for keys in (["0"], ["Home"], ["+"] * 12, ["End"], ["-"] * 6):
+        for key in keys:
+            page.keyboard.press(key)
+        counts.append(drawn(page))
+    box = page.locator("#graph").bounding_box()
+    page.mouse.move(box["x"] + 200, box["y"] + 300)
+    page.mouse.wheel(0, -4000)
+    counts.append(drawn(page))
+    scale = float(page.locator("#graph").get_attribute("data-scale"))
+    page.keyboard.down("Control")
+    page.mouse.wheel(0, 300)
+    page.keyboard.up("Control")
+    counts.append(drawn(page))
+
+    assert float(page.locator("#graph").get_attribute("data-scale")) < scale
+    assert all(0 < count < 500 for count in counts), counts
+    assert page.locator(".entry").count() <= 120
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_phone_has_tabs_instead_of_panes(serve: Serve, visit: Visit, scheme: str) -> None:
+    session = a_story()
+    site = serve()
+    page = opened(visit, site, session.id, **PHONE, color_scheme=scheme)
+    wait_for_text(page, "25 ms instead")
+
+    assert page.locator("#graph").is_hidden()
+    page.get_by_role("link", name="Tree").tap()
+    page.locator("#graph").tap(position={"x": MARGIN + 20, "y": MARGIN + ROW})
+    page.get_by_role("link", name="Conversation").tap()
+    wait_for_text(page, "I will read it first.")
+    assert "25 ms" not in path(page)
+    for name in ("Branches", "Compare", "A/B", "Tree"):
+        page.get_by_role("link", name=name).tap()
+        page.wait_for_timeout(100)
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), name
