@@ -188,11 +188,13 @@ def play(page: Path, check: Callable[[Block, str, str, Ids], None]) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_example_does_what_the_page_shows(
-    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, home: Path
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, home: Path, request: pytest.FixtureRequest
 ) -> None:
     (tmp_path / "project").mkdir()
     monkeypatch.chdir(tmp_path / "project")
     monkeypatch.setenv("NO_COLOR", "1")
+    if page.name == "postgres.md":
+        monkeypatch.setenv("SESSIONTREE_STORE", request.getfixturevalue("database"))
 
     def check(block: Block, shown: str, real: str, ids: Ids) -> None:
         assert ids.match(shown, real), f"{page.name}:{block.line} shows\n{shown}\nbut it is\n{real}"

@@ -10,8 +10,8 @@ import sessiontree
 
 LAYERS = [  # bottom first
     "_version", "errors", "home", "core", "format", "comparison", "export", "config", "store", "loaded", "session",
-    "index", "catalog", "shelf", "hooks", "model", "ops", "agent", "commands", "extensions", "swarm", "web", "tui",
-    "cli", "__main__",
+    "index", "catalog", "shelf", "copying", "hooks", "model", "ops", "agent", "commands", "extensions", "swarm", "web",
+    "tui", "cli", "__main__",
 ]  # fmt: skip
 PURE = {"core", "format", "comparison", "export"}
 IMPURE_MODULES = {

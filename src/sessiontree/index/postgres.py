@@ -106,10 +106,15 @@ class Shelf:
 
     def ids(self) -> list[str]:
         """The ids of all sessions, archived ones too, newest first."""
-        rows = self._ask(
-            "SELECT id FROM sessiontree.session WHERE current AND deleted IS NULL ORDER BY modified DESC, key DESC", ()
+        return [id for id, _ in self.all()]
+
+    def all(self) -> list[tuple[str, bool]]:
+        """The same, each with whether it is archived."""
+        return self._ask(
+            "SELECT id, archived FROM sessiontree.session WHERE current AND deleted IS NULL"
+            " ORDER BY modified DESC, key DESC",
+            (),
         )
-        return [id for (id,) in rows]
 
     def _summary(self, listed: _Listed) -> SessionSummary:
         if not listed.told and not listed.deleted:

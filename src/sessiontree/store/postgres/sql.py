@@ -59,4 +59,4 @@ LOCK = """
 SELECT size, tail FROM sessiontree.session WHERE key = %s AND current AND deleted IS NULL FOR UPDATE"""
 LEAVE = """
 UPDATE sessiontree.session SET tail = %s, told = false
-WHERE key = %s AND size = %s AND tail IN ('', %s) AND current AND deleted IS NULL RETURNING key"""
+WHERE key = %s AND size = %s AND current AND deleted IS NULL RETURNING key"""

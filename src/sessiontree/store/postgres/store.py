@@ -300,7 +300,7 @@ class PostgresStore:
         """Keep what a file has behind its last newline, as it is: for copies. Raises `Conflict`."""
         key, start = after.value
         row = self.database.run(
-            lambda connection: connection.execute(sql.LEAVE, (tail, key, start, tail)).fetchone(), where=self.where
+            lambda connection: connection.execute(sql.LEAVE, (tail, key, start)).fetchone(), where=self.where
         )
         if row is None:
             raise Conflict(self.where, "others wrote first")

@@ -1,0 +1,55 @@
+"""Commands that move sessions between files and databases: copy, verify."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import click
+
+from sessiontree.cli.app import app, json_option
+from sessiontree.cli.output import colored, dim, echo, echo_json, progress, safe, strong
+from sessiontree.copying import Copied, copied_to_wire
+from sessiontree.copying import copy as copy_sessions
+from sessiontree.copying import verify as verify_sessions
+
+SIDES = "SRC and DST are a session, a folder of session files, or a database, postgresql://host/database."
+
+
+@app.command(
+    epilog=f"{SIDES}\n\n\b\nExamples:\n  sessiontree copy auth postgresql://db/talks\n"
+    "  sessiontree copy ~/.sessiontree/sessions postgresql://db/talks\n"
+    "  sessiontree copy postgresql://db/talks ./backup"
+)
+@click.argument("source", metavar="SRC")
+@click.argument("target", metavar="DST")
+@json_option
+@click.pass_context
+def copy(ctx: click.Context, source: str, target: str, as_json: bool) -> None:
+    """Copy a session, or all of them, byte for byte. One that was stopped goes on where it ended."""
+    ctx.exit(_tell(copy_sessions(source, target, progress=progress("copying")), as_json))
+
+
+@app.command(epilog=f"{SIDES}\n\n\b\nExample:\n  sessiontree verify ~/.sessiontree/sessions postgresql://db/talks")
+@click.argument("source", metavar="SRC")
+@click.argument("target", metavar="DST")
+@json_option
+@click.pass_context
+def verify(ctx: click.Context, source: str, target: str, as_json: bool) -> None:
+    """Compare sessions with their copies, byte for byte. The exit code is 1 when any is not the same."""
+    ctx.exit(_tell(verify_sessions(source, target, progress=progress("comparing")), as_json))
+
+
+def _tell(several: Iterable[Copied], as_json: bool) -> int:
+    bad = count = 0
+    for copied in several:
+        count += 1
+        bad += not copied.good
+        if as_json:
+            echo_json(copied_to_wire(copied))
+            continue
+        state = copied.state if copied.good else colored(copied.state, "red")
+        where = copied.target or copied.source or ""
+        echo(strong(safe(copied.session)), state, safe(copied.reason or ""), dim(safe(where)))
+    if not as_json and not count:
+        echo(dim("no sessions"))
+    return 1 if bad else 0

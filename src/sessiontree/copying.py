@@ -1,0 +1,296 @@
+"""Copying: sessions from files to a database and back, byte for byte, and comparing both sides.
+
+A copy is made some lines at a time, and each part is a session that can be read. So whatever stops it, the next copy
+goes on where it ended: what is there already is compared, and the rest is appended. A session that is there and is no
+beginning of the source is left as it is and told. Damage is copied as it stands, an unfinished last line too.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from itertools import chain
+from typing import Literal, NamedTuple, TypeAlias
+
+from msgspec import Struct
+
+from sessiontree import catalog, shelf
+from sessiontree.core.entries import JsonObject
+from sessiontree.errors import InvalidOperation, NotFound, SessionTreeError, StoreError
+from sessiontree.index.folder import SUFFIX, files_in, folders_in, id_of
+from sessiontree.store.base import Store
+from sessiontree.store.files import write_all
+from sessiontree.store.jsonl import JsonlStore
+from sessiontree.store.postgres.address import is_address, parse
+from sessiontree.store.postgres.rows import beginning_of, storable
+
+PART = 1 << 20
+"""How much is copied at once, in bytes."""
+
+Progress: TypeAlias = Callable[[int, int], None]
+"""Told bytes done and bytes in all."""
+State: TypeAlias = Literal["copied", "resumed", "same", "different", "missing", "extra", "failed"]
+
+
+class Copied(Struct, frozen=True, kw_only=True):
+    """What became of one session."""
+
+    session: str
+    """Its id."""
+    source: str | None
+    target: str | None
+    state: State
+    bytes: int = 0
+    """How many were written, or are the same on both sides."""
+    reason: str | None = None
+
+    @property
+    def good(self) -> bool:
+        return self.state in ("copied", "resumed", "same")
+
+
+class _Place(NamedTuple):
+    """A session on one side."""
+
+    id: str
+    where: str
+    """Its path or address."""
+    archived: bool = False
+
+
+def copy(source: str, target: str, *, progress: Progress | None = None) -> Iterator[Copied]:
+    """Copy one session, or all of a folder or database, to a file, a folder or a database.
+
+    Gives what became of each, as it is done. Raises `NotFound` and `InvalidOperation` before anything is done.
+    """
+    places = _places(source)
+    sides = _targets(places, source, target)
+    tell = _told(places, progress)
+    for place, side in zip(places, sides, strict=True):
+        try:
+            yield _copied(place, side, tell)
+        except SessionTreeError as error:
+            yield Copied(session=place.id, source=place.where, target=side, state="failed", reason=str(error))
+
+
+def verify(source: str, target: str, *, progress: Progress | None = None) -> Iterator[Copied]:
+    """Compare every session of one side with that of the other, byte for byte."""
+    places = _places(source)
+    sides = _targets(places, source, target)
+    tell = _told(places, progress)
+    for place, side in zip(places, sides, strict=True):
+        try:
+            yield _verified(place, side, tell)
+        except SessionTreeError as error:
+            yield Copied(session=place.id, source=place.where, target=side, state="failed", reason=str(error))
+    if _is_many(source) and _is_many(target):
+        known = {place.id for place in places}
+        for place in _places(target):
+            if place.id not in known:
+                yield Copied(session=place.id, source=None, target=place.where, state="extra")
+
+
+def copied_to_wire(copied: Copied) -> JsonObject:
+    """As commands give it."""
+    return {
+        "session": copied.session,
+        "source": copied.source,
+        "target": copied.target,
+        "state": copied.state,
+        "bytes": copied.bytes,
+        "reason": copied.reason,
+    }
+
+
+# Which sessions
+
+
+def _is_many(side: str) -> bool:
+    """Whether it names a place for sessions, and not one session."""
+    return parse(side).session is None if is_address(side) else os.path.isdir(side)
+
+
+def _places(side: str) -> list[_Place]:
+    if not _is_many(side):
+        where = catalog.find(side)
+        return [_Place(_id_at(where), where)]
+    if is_address(side):
+        database = catalog.in_database(side)
+        assert database is not None
+        return [_Place(id, database.address.of(id), archived) for id, archived in database.all()]
+    found = [file for folder in (side, *folders_in(side)) for file in files_in(folder) if file.fault is None]
+    return [_Place(_id_at(file.path), file.path, file.archived) for file in sorted(found)]
+
+
+def _id_at(where: str) -> str:
+    """The id of a session: as its header says, or its name where that cannot be read."""
+    if is_address(where):
+        return parse(where).session or ""
+    header = None
+    with suppress(StoreError):  # told when it is copied
+        header = beginning_of(JsonlStore(where).read(limit=PART).data.split(b"\n")).header
+    return header.id if header is not None and storable(header.id) else id_of(where)
+
+
+def _targets(places: list[_Place], source: str, target: str) -> list[str]:
+    """Where each of these sessions goes, or is."""
+    if is_address(target):
+        address = parse(target)
+        if address.session is not None and _is_many(source):
+            raise InvalidOperation("several sessions cannot become one: name a database or a folder")
+        return [address.of(address.session or place.id) for place in places]
+    if target.endswith(SUFFIX) and not os.path.isdir(target):
+        if _is_many(source):
+            raise InvalidOperation("several sessions cannot become one: name a database or a folder")
+        return [target]
+    known = {place.id: place.where for place in _places(target)} if os.path.isdir(target) else {}
+    return [known.get(place.id) or _new_file(place, target) for place in places]
+
+
+def _new_file(place: _Place, folder: str) -> str:
+    """A file for a session: by the folder that it is about where sessions live, else right in the folder."""
+    header = beginning_of(catalog.store_at(place.where).read(limit=PART).data.split(b"\n")).header
+    if os.path.realpath(folder) == os.path.realpath(catalog.sessions_dir()):
+        folder = os.path.join(folder, catalog.folder_of("" if header is None else header.cwd))
+    if not is_address(place.where):
+        return os.path.join(folder, os.path.basename(place.where))
+    made = "".join(letter if letter.isalnum() else "-" for letter in (header.timestamp if header else "")[:40])
+    name = "".join(letter if letter.isalnum() or letter in "-." else "-" for letter in place.id).lstrip(".")
+    return os.path.join(folder, f"{made}_{name}{SUFFIX}" if made else f"{name}{SUFFIX}")
+
+
+# One session
+
+
+def _copied(place: _Place, target: str, tell: Progress) -> Copied:
+    source, copy = catalog.store_at(place.where), catalog.store_at(target)
+    there = _size(copy)
+    rest = _rest(source, copy, there, tell)
+    if rest is None:
+        return Copied(
+            session=place.id, source=place.where, target=target, state="different", reason="what is there is no copy"
+        )
+    written = 0
+    tail = b""
+    for data in rest:
+        lines, newline, tail = data.rpartition(b"\n")
+        if newline:
+            _append(copy, lines.split(b"\n"))
+        written += len(data)
+        tell(len(data), 0)
+    if tail:
+        _leave(copy, tail)
+    elif there is None and not written:
+        copy.create([])
+    if place.archived:
+        shelf.archive(target)
+    state: State = "copied" if there is None else "resumed" if written else "same"
+    return Copied(session=place.id, source=place.where, target=target, state=state, bytes=written)
+
+
+def _rest(source: Store, copy: Store, there: int | None, tell: Progress) -> Iterator[bytes] | None:
+    """What of the source is not in the copy yet, whole lines at a time; `None` where the copy cannot become one."""
+    data = _all(source)
+    begun = kept = b""
+    for kept in _all(copy) if there else ():
+        while len(begun) < len(kept) and (more := next(data, b"")):
+            begun += more
+        if not begun.startswith(kept):
+            return None
+        begun = begun[len(kept) :]
+        tell(len(kept), 0)
+    begun = begun or next(data, b"")
+    if begun and kept and not kept.endswith(b"\n"):
+        return None  # behind a line that is not ended nothing can be put without changing it
+    return chain([begun] if begun else [], data)
+
+
+def _verified(place: _Place, target: str, tell: Progress) -> Copied:
+    source, copy = catalog.store_at(place.where), catalog.store_at(target)
+    if _size(copy) is None:
+        return Copied(session=place.id, source=place.where, target=None, state="missing")
+    ours, theirs = _all(source), _all(copy)
+    a = b = b""
+    same = 0
+    while True:
+        a, b = a or next(ours, b""), b or next(theirs, b"")
+        size = min(len(a), len(b))
+        if not size or a[:size] != b[:size]:
+            break
+        a, b, same = a[size:], b[size:], same + size
+        tell(size, 0)
+    if not a and not b:
+        return Copied(session=place.id, source=place.where, target=target, state="same", bytes=same)
+    at = same + next(
+        (index for index, (one, two) in enumerate(zip(a, b, strict=False)) if one != two), min(len(a), len(b))
+    )
+    return Copied(
+        session=place.id, source=place.where, target=target, state="different", bytes=at, reason=f"from byte {at} on"
+    )
+
+
+def _all(store: Store) -> Iterator[bytes]:
+    """All bytes of a session, some whole lines at a time, and then what stands behind its last newline."""
+    end = store.end()
+    cursor = None
+    while cursor != end.cursor:
+        chunk = store.read(cursor, before=end.cursor, limit=PART)
+        if chunk.data:
+            yield chunk.data
+        cursor = chunk.cursor
+    if end.unfinished:
+        yield end.unfinished
+
+
+def _size(store: Store) -> int | None:
+    """How long a session is; `None` when there is none."""
+    try:
+        end = store.end()
+    except NotFound:
+        return None
+    return end.cursor.value[1] + len(end.unfinished)
+
+
+def _append(copy: Store, lines: list[bytes]) -> None:
+    try:
+        copy.append(lines, after=copy.end().cursor)
+    except NotFound:
+        copy.create(lines)
+
+
+def _leave(copy: Store, tail: bytes) -> None:
+    """Keep what stands behind the last newline as it is."""
+    from sessiontree.store.postgres.store import PostgresStore
+
+    try:
+        end = copy.end().cursor
+    except NotFound:
+        end = copy.create([])
+    if isinstance(copy, PostgresStore):
+        copy.leave(tail, after=end)
+        return
+    try:
+        fd = os.open(copy.where, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+        try:
+            write_all(fd, tail)
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+    except OSError as error:
+        raise StoreError(copy.where, os.strerror(error.errno or 0)) from error
+
+
+def _told(places: list[_Place], progress: Progress | None) -> Progress:
+    """Adds up what is told of single sessions."""
+    if progress is None:
+        return lambda done, total: None
+    total = sum(_size(catalog.store_at(place.where)) or 0 for place in places)
+    so_far = 0
+
+    def tell(done: int, _: int) -> None:
+        nonlocal so_far
+        so_far += done
+        progress(min(so_far, total), total)
+
+    return tell

@@ -1,0 +1,62 @@
+"""Commands over sessions in a database, and between databases and files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Run
+
+
+def test_every_kind_of_command_works_in_a_database(cli: Run, database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SESSIONTREE_STORE", database)
+
+    made = json.loads(cli("new", "--name", "auth", "--json"))
+    cli("append", "@", "--role", "user", "How?")
+    cli("branch", "@", "try")
+    cli("append", "auth", "--role", "user", "Otherwise")
+    cli("rename", "auth", "login")
+
+    assert made["file"] == f"{database}#{made['session']}"
+    assert "Otherwise" in cli("tree", "login")
+    assert json.loads(cli("context", made["file"], "--json"))
+    assert [json.loads(line)["name"] for line in cli("ls", "--json").splitlines()] == ["login"]
+    assert "Otherwise" in cli("search", "otherwise")
+    forked = json.loads(cli("fork", "login", "--json"))
+    assert forked["file"].startswith(database)
+    assert f"fork of {made['session']}" in cli("ls")
+    assert "nothing is wrong" in cli("doctor", "login")
+    cli("archive", "login")
+    cli("delete", forked["session"], "--yes")
+    assert forked["session"] in cli("ls", "--trash")
+    assert "Otherwise" in cli("export", "login", "--format", "md", "-o", "-")
+
+
+def test_a_session_moves_to_a_database_and_back(cli: Run, database: str, here: Path) -> None:
+    cli("new", "--name", "auth", "-o", "s.jsonl")
+    cli("append", "s.jsonl", "--role", "user", "How?")
+
+    (copied,) = map(json.loads, cli("copy", "s.jsonl", database, "--json").splitlines())
+    assert copied["state"] == "copied"
+    assert "same" in cli("verify", "s.jsonl", database)
+    assert "copied" in cli("copy", f"{database}#auth", "t.jsonl")
+
+    assert (here / "s.jsonl").read_bytes() == (here / "t.jsonl").read_bytes()
+    cli("append", "s.jsonl", "--role", "user", "More")
+    assert "different" in cli("verify", "s.jsonl", database, code=1)
+    assert "resumed" in cli("copy", "s.jsonl", database)
+
+
+def test_nothing_to_copy_is_said(cli: Run, database: str, here: Path) -> None:
+    assert "no sessions" in cli("copy", database, str(here / "out"))
+
+
+def test_a_database_that_cannot_be_reached_is_one_sentence(fails: Run, server: object) -> None:
+    url = f"{server.url('nowhere', password='s3cret')}#x"  # type: ignore[attr-defined]
+
+    said = fails("tree", url)
+
+    assert "nowhere" in said
+    assert "s3cret" not in said

@@ -1,0 +1,166 @@
+"""Sessions are copied from files to a database and back, byte for byte."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+import sessiontree as st
+from sessiontree import shelf
+from sessiontree.catalog import in_database, sessions_dir
+from sessiontree.copying import Copied, copy, verify
+
+RECORDED = Path(__file__).parent / "conformance" / "data"
+HEADER = b'{"type":"session","version":3,"id":"%s","timestamp":"2026-01-02T09:30:00.000Z","cwd":"/p"}\n'
+
+
+def states(several: list[Copied]) -> dict[str, str]:
+    return {copied.session: copied.state for copied in several}
+
+
+def everything(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(folder.rglob("*.jsonl"))}
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    """A folder of sessions, sound and damaged."""
+    folder = tmp_path / "files"
+    with st.create(name="ours", dir=folder) as session:
+        for number in range(300):
+            session.append(st.user(f"number {number} é " + "x" * 50))
+    odd = {
+        "cut": HEADER % b"cut" + b'{"type":"message","id":"a"',
+        "unended": HEADER % b"unended" + b'{"type":"custom","id":"a","parentId":null,"timestamp":"","customType":"x"}',
+        "noise": HEADER % b"noise" + b"\n\nnot json\n\xff\xfe\x00\n   \n{}\n",
+        "empty": b"",
+        "nothing": b"no newline and no header",
+        "crlf": HEADER % b"crlf" + b'{"type":"label"}\r\n\r\n',
+    }
+    for name, data in odd.items():
+        (folder / f"{name}.jsonl").write_bytes(data)
+    return folder
+
+
+def test_files_go_to_a_database_and_back_byte_for_byte(database: str, files: Path, tmp_path: Path) -> None:
+    there = list(copy(str(files), database))
+    back = list(copy(database, str(tmp_path / "back")))
+
+    assert {copied.state for copied in (*there, *back)} == {"copied"}
+    assert sorted(everything(files).values()) == sorted(everything(tmp_path / "back").values())
+    for one, other in ((str(files), database), (database, str(tmp_path / "back"))):
+        assert {copied.state for copied in verify(one, other)} == {"same"}
+
+
+def test_files_that_programs_really_wrote_are_copied_as_they_are(database: str, tmp_path: Path) -> None:
+    recorded = sorted(RECORDED.glob("*/*.jsonl"))[:12]
+    assert recorded
+    for path in recorded:
+        (copied,) = copy(str(path), database)
+        assert copied.good, copied
+        (back,) = copy(f"{database}#{copied.session}", str(tmp_path / f"{path.parent.name}-{path.name}"))
+        assert back.target is not None
+        assert Path(back.target).read_bytes() == path.read_bytes()
+
+
+def test_what_is_there_already_is_not_copied_again_and_what_was_appended_is(database: str, files: Path) -> None:
+    list(copy(str(files), database))
+    with st.open(next(files.glob("*_*.jsonl"))) as session:
+        session.append(st.user("one more"))
+
+    again = list(copy(str(files), database))
+
+    assert [copied.state for copied in again if copied.session == session.id] == ["resumed"]
+    assert {copied.state for copied in again if copied.session != session.id} == {"same"}
+    assert {copied.state for copied in verify(str(files), database)} == {"same"}
+
+
+def test_a_copy_that_was_stopped_goes_on_where_it_ended(
+    database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import sessiontree.copying as copying
+
+    monkeypatch.setattr(copying, "PART", 4000)
+    with st.create(file=tmp_path / "s.jsonl") as session:
+        session.extend([st.user("x" * 500) for _ in range(100)])
+    told: list[int] = []
+
+    class Stopped(Exception):
+        pass
+
+    def stop(done: int, total: int) -> None:
+        told.append(done)
+        if len(told) == 5:
+            raise Stopped
+
+    with pytest.raises(Stopped):
+        list(copy(str(tmp_path / "s.jsonl"), database, progress=stop))
+    half = st.open(f"{database}#{session.id}")
+    assert 10 < len(half.tree) < 100
+    (copied,) = copy(str(tmp_path / "s.jsonl"), database, progress=lambda done, total: told.append(done * 100 // total))
+
+    assert copied.state == "resumed"
+    assert told[-1] == 100
+    assert next(iter(verify(str(tmp_path / "s.jsonl"), database))).state == "same"
+    assert st.open(half.where).head.context() == session.head.context()
+
+
+def test_a_session_that_is_something_else_is_left_as_it_is(database: str, tmp_path: Path) -> None:
+    for name, text in (("one", b"mine"), ("two", b"yours")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "s.jsonl").write_bytes(HEADER % b"s" + b'{"said":"%s"}\n' % text)
+    list(copy(str(tmp_path / "one"), database))
+
+    (copied,) = copy(str(tmp_path / "two"), database)
+    (verified,) = verify(str(tmp_path / "two"), database)
+
+    assert (copied.state, copied.good) == ("different", False)
+    assert verified.state == "different"
+    assert verified.bytes == len(HEADER % b"s" + b'{"said":"')
+    assert next(iter(verify(str(tmp_path / "one"), database))).good
+
+
+def test_verify_tells_what_is_on_one_side_alone(database: str, tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (tmp_path / "a" / name).mkdir(parents=True)
+        (tmp_path / "a" / name / f"{name}.jsonl").write_bytes(HEADER % name.encode())
+    list(copy(str(tmp_path / "a"), database))
+    (tmp_path / "a" / "one" / "one.jsonl").rename(tmp_path / "a" / "one" / "three.jsonl")
+    (tmp_path / "a" / "one" / "three.jsonl").write_bytes(HEADER % b"three")
+
+    assert states(list(verify(str(tmp_path / "a"), database))) == {"two": "same", "three": "missing", "one": "extra"}
+
+
+def test_sessions_come_back_to_the_folder_that_they_are_about(
+    database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with st.create(name="here", dir=database) as session:
+        session.append(st.user("word"))
+    shelf.archive(session.where)
+
+    list(copy(database, sessions_dir() + os.sep))
+
+    (listed,) = st.sessions(archived=True)
+    assert (listed.id, listed.name) == (session.id, "here")
+    assert st.open(session.id).file is not None
+
+
+def test_archived_sessions_are_archived_on_the_other_side(database: str, files: Path) -> None:
+    shelf.archive(next(files.glob("*_*.jsonl")))
+
+    list(copy(str(files), database))
+
+    found = in_database(database)
+    assert found is not None
+    assert [summary.name for summary in found.sessions(archived=True)] == ["ours"]
+
+
+def test_several_sessions_do_not_become_one(database: str, files: Path, tmp_path: Path) -> None:
+    for target in (f"{database}#one", str(tmp_path / "one.jsonl")):
+        with pytest.raises(st.InvalidOperation):
+            list(copy(str(files), target))
+    with pytest.raises(st.NotFound):
+        list(copy("nowhere", database))
