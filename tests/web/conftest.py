@@ -15,6 +15,8 @@ from fastapi import FastAPI
 import sessiontree as st
 from sessiontree.model.base import Model
 from sessiontree.model.scripted import Script, ScriptedModel
+from sessiontree.swarm.experiment import Arm, Experiment
+from sessiontree.swarm.swarm import Swarm
 from sessiontree.web.app import create_app
 from sessiontree.web.guard import Limits, hosts_of
 from sessiontree.web.listening import Server, bound
@@ -71,6 +73,20 @@ class House:
         with st.create("auth", cwd=project or self.project) as session:
             session.head.extend([st.user("How do I make this faster?"), st.assistant("With a **cache**.")])
             return session.id
+
+    async def swarm(self, session: str, *, start: bool = False, **options: Any) -> str:
+        """A swarm in a session, which nobody works on."""
+        with st.open(session) as opened:
+            swarm = await Swarm.create(opened, "crew", "Make it fast", model=self.models.model, **options)
+            if start:
+                await swarm.run()
+            return swarm.id
+
+    def experiment(self, session: str) -> str:
+        """An experiment in a session, which nobody runs."""
+        with st.open(session) as opened:
+            arms = [Arm(name="a", prompt="one"), Arm(name="b", prompt="two")]
+            return Experiment.create(opened, "HEAD", arms, runs=1, model=self.models.model).id
 
 
 def bearing(made: Made | str) -> dict[str, str]:

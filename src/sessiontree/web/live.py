@@ -134,7 +134,7 @@ class Watch:
         while True:
             await asyncio.sleep(POLL)
             now = await asyncio.to_thread(self._identity)
-            if now != seen:
+            if now is None or now != seen:  # what is in no file is asked for
                 seen = now
                 self._feed.wake()
 

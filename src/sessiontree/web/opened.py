@@ -14,6 +14,7 @@ import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
+from typing import Any, TypeVar
 
 from msgspec import Struct
 
@@ -25,10 +26,13 @@ from sessiontree.core.outline import Outline, finish, lay_out, survey
 from sessiontree.errors import Conflict, NotFound, StoreError
 from sessiontree.index.folder import id_of
 from sessiontree.session import Session
+from sessiontree.store.postgres.address import is_address
 from sessiontree.web.guard import Limits
 from sessiontree.web.live import Feed, Watch
 from sessiontree.web.refusals import Refused, no_session
 from sessiontree.web.tokens import Token
+
+T = TypeVar("T")
 
 OUTLINES = 8
 """Outlines of a session that are kept, so that pages of one go on where the last one ended."""
@@ -94,6 +98,7 @@ class Opened:
         self._outlines: OrderedDict[tuple[str, str], Outline] = OrderedDict()
         self._depths: dict[EntryId, int] = {}
         self._totals = Totals()
+        self._kept: dict[type[Any], Any] = {}
         self._problems: tuple[Position, list[Problem]] | None = None
 
     @property
@@ -142,6 +147,12 @@ class Opened:
             known[step] = depth
         return known[id]
 
+    def kept(self, kind: type[T], make: Callable[[], T]) -> T:
+        """What somebody has made of this session before, or makes now: it is kept as long as the session is."""
+        if kind not in self._kept:
+            self._kept[kind] = make()
+        return self._kept[kind]
+
     def totals(self) -> Totals:
         self._totals.take(self.session.tree.entries[self._totals.count :])
         return self._totals
@@ -167,6 +178,7 @@ class Opened:
         self.session = session
         self._outlines.clear()
         self._depths.clear()
+        self._kept.clear()
         self._totals, self._problems = Totals(), None
 
 
@@ -200,17 +212,23 @@ class OpenSessions:
         file = self._file_of(id)
         if file is None:
             raise no_session(id)
+        opened = self.hold_file(file, token)
+        if opened is None or id not in (opened.session.id, id_of(file)):
+            self._files.pop(id, None)
+            if opened is not None:
+                self.let_go(opened)
+            raise no_session(id)
+        return opened
+
+    def hold_file(self, file: str, token: Token) -> Opened | None:
+        """The session in a file, which is not closed until `let_go`; `None` where the token sees none."""
         try:
             opened = self._opened(file)
         except NotFound:
-            self._files.pop(id, None)
-            raise no_session(id) from None
-        if opened.session.id != id and id_of(file) != id:
-            self.let_go(opened)
-            raise no_session(id)
+            return None
         if not token.sees(opened.session.cwd):
             self.let_go(opened)
-            raise no_session(id)
+            return None
         return opened
 
     def hold_again(self, opened: Opened) -> None:
@@ -225,7 +243,7 @@ class OpenSessions:
 
     def _file_of(self, id: str) -> str | None:
         file = self._files.get(id)
-        if file is not None and os.path.lexists(file):
+        if file is not None and (is_address(file) or os.path.lexists(file)):
             return file
         files = list(catalog.session_files())
         self._files = {id_of(file): file for file in reversed(files)}

@@ -97,11 +97,8 @@ def _example(kind: inspect.Type) -> Any:
         case inspect.StructType(cls=shape) if hasattr(shape, "example"):
             return getattr(shape, "example")  # noqa: B009 - most have none
         case inspect.StructType(fields=fields):
-            return {
-                field.encode_name: _example(field.type)
-                for field in fields
-                if field.required or _is_worth_showing(field)
-            }
+            shown = [field for field in fields if field.required or _is_worth_showing(field)]
+            return {field.encode_name: _example(field.type) if field.required else field.default for field in shown}
         case inspect.ListType(item_type=item):
             return [_example(item)] * max(1, kind.min_length or 0)
         case inspect.UnionType(types=types):

@@ -21,7 +21,9 @@ from sessiontree.web.guard import Hosts, Limits
 from sessiontree.web.opened import Opened, OpenSessions
 from sessiontree.web.refusals import Refused
 from sessiontree.web.runs import Runs
+from sessiontree.web.swarming import Swarms
 from sessiontree.web.tokens import Scope, Token, Tokens
+from sessiontree.web.trials import Trials
 from sessiontree.web.wire import Asked
 from sessiontree.web.workshop import Workshop
 
@@ -54,6 +56,8 @@ class Serving:
         self.sessions = OpenSessions(self.limits)
         self.models = models
         self.runs = Runs(self.workshop, models)
+        self.swarms = Swarms(self.sessions, self.runs, self.workshop)
+        self.trials = Trials(self.sessions, self.runs, self.workshop)
         self.streams = 0
         """Clients that listen."""
         self.closing = False
@@ -81,6 +85,8 @@ class Serving:
     async def close(self) -> None:
         """Give up what runs, and let go of everything."""
         self.leave_off()
+        await self.swarms.close()
+        await self.trials.close()
         await self.runs.close()
         for opened in self.sessions.idle(everything=True):
             await self.runs.leave(opened)

@@ -231,7 +231,12 @@ def _info(call: Call, opened: Opened) -> wire.SessionInfo:
 
 
 def _modified(opened: Opened) -> str:
-    return iso(os.stat(opened.file).st_mtime_ns // 1_000_000)
+    """When it was last written to: as its file says, or its last entry where it is in no file."""
+    session = opened.session
+    if session.file is not None:
+        return iso(os.stat(opened.file).st_mtime_ns // 1_000_000)
+    count = len(session.tree.entries)
+    return session.tree.entry_at(count - 1).timestamp if count else session.header.timestamp
 
 
 @router.patch("/sessions/{id}", **told(wire.Named, takes=wire.Renaming))
@@ -246,7 +251,7 @@ def rename(call: Writes, id: str, said: Annotated[wire.Renaming, Depends(Said(wi
 def archive(call: Writes, id: str, said: Annotated[wire.Archiving, Depends(Said(wire.Archiving, empty=True))]) -> Json:
     """Take a session out of listings, or put it back. Nothing of it changes."""
     with call.writing(id) as opened:
-        shelf.archive(Path(opened.file), archived=said.archived)
+        shelf.archive(opened.file if opened.session.file is None else Path(opened.file), archived=said.archived)
         return Json(wire.Archived(id=opened.session.id, archived=said.archived), at=opened)
 
 

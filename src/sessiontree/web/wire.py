@@ -505,3 +505,196 @@ class Aborting(Asked, frozen=True, kw_only=True):
 
 class Told(Answer, frozen=True, kw_only=True):
     branch: BranchName
+
+
+# Swarms
+
+
+class Limits(Asked, frozen=True, kw_only=True):
+    """What may be spent."""
+
+    cost: Annotated[float, Meta(examples=[0.5], gt=0)] | None = None
+    tokens: Annotated[int, Meta(examples=[100_000], gt=0, le=1 << 53)] | None = None
+    seconds: Annotated[float, Meta(examples=[600], gt=0)] | None = None
+
+
+class NewAgent(Asked, frozen=True, kw_only=True):
+    """What is said of one agent; by default it is as the others."""
+
+    name: BranchName | None = None
+    task: Text | None = None
+    model: ModelName | None = None
+    budget: Limits | None = None
+
+
+AgentCount: TypeAlias = Annotated[int, Meta(examples=[3], ge=1, le=1000)]
+
+
+class NewSwarm(Asked, frozen=True, kw_only=True):
+    session: SessionId | None = None
+    """The session that they work in; by default a new one."""
+    cwd: Folder | None = None
+    """The folder of a new session."""
+    name: BranchName
+    task: Text
+    agents: AgentCount | Annotated[list[NewAgent], Meta(min_length=1, max_length=1000)] = 2
+    max_agents: AgentCount | None = None
+    strategy: Literal["parallel", "map-reduce", "pipeline", "tree"] = "parallel"
+    model: ModelName | None = None
+    budget: Limits | None = None
+    agent_budget: Limits | None = None
+    enable_branching: bool = True
+    enable_event_streaming: bool = True
+    start: bool = True
+
+
+class MadeSwarm(Answer, frozen=True, kw_only=True):
+    id: Id
+    session_id: SessionId
+
+
+class Spent(Answer, frozen=True, kw_only=True):
+    cost: Amount | None
+    tokens: Count | None
+    seconds: Amount | None
+
+
+class Agent(Answer, frozen=True, kw_only=True):
+    id: Annotated[str, Meta(examples=["worker-1"])]
+    branch: BranchName
+    role: Annotated[str, Meta(examples=["worker"])]
+    task: Text
+    status: Literal["pending", "running", "paused", "completed", "failed", "cancelled"]
+    model: ModelName | None
+    attempts: Count
+    cost: Amount
+    tokens: Annotated[float, Meta(examples=[5400])]
+    seconds: Amount
+    text: Text | None
+    error: Text | None
+
+
+class Agents(Answer, frozen=True, kw_only=True):
+    agents: list[Agent]
+
+
+class SwarmRow(Answer, frozen=True, kw_only=True):
+    """A swarm in a listing."""
+
+    id: Id
+    name: BranchName
+    task: Text
+    strategy: Annotated[str, Meta(examples=["parallel"])]
+    status: Literal["created", "running", "paused", "completed", "failed", "cancelled", "destroyed"]
+    progress: Amount
+    branch: BranchName
+    current_branch: BranchName
+    branch_count: Count
+    agent_count: Count
+    cost: Amount
+    tokens: Annotated[float, Meta(examples=[5400])]
+    seconds: Amount
+    budget: Spent | None
+    budget_used: Amount | None
+    reason: Text | None
+    created_at: Moment
+    session_id: SessionId
+    result: Text | None
+    here: bool
+    """Whether this server works on it."""
+
+
+class Swarms(Answer, frozen=True, kw_only=True):
+    swarms: list[SwarmRow]
+
+
+class SwarmInfo(SwarmRow, frozen=True, kw_only=True):
+    agents: list[Agent]
+
+
+class SwarmEvents(Answer, frozen=True, kw_only=True):
+    events: list[Annotated[JsonObject, Meta(examples=[{"seq": 1, "type": "swarm", "status": "running"}])]]
+    last: Count
+    """The number of the last event that there is."""
+
+
+class Scaling(Asked, frozen=True, kw_only=True):
+    agents: AgentCount
+
+
+class SteeringAgent(Asked, frozen=True, kw_only=True):
+    agent: Annotated[str, Meta(examples=["worker-1"], max_length=300)]
+    text: Text
+
+
+class Resuming(Asked, frozen=True, kw_only=True):
+    budget: Limits | None = None
+    agent_budget: Limits | None = None
+
+
+# Experiments
+
+
+class NewArm(Asked, frozen=True, kw_only=True):
+    """One way to go on."""
+
+    name: Annotated[str, Meta(examples=["short"], min_length=1, max_length=100)]
+    prompt: Text | None = None
+    model: ModelName | None = None
+    thinking: Literal["off", "minimal", "low", "medium", "high", "xhigh"] | None = None
+    system: Text | None = None
+
+
+class NewScorer(Asked, frozen=True, kw_only=True):
+    """How answers are scored. What they cost, how many tokens and how long they took, is always known."""
+
+    kind: Literal["cost", "tokens", "time", "exact", "matches", "judge"]
+    name: Annotated[str, Meta(examples=["polite"], min_length=1, max_length=100)] | None = None
+    text: Text | None = None
+    """Of `exact`: the answer."""
+    pattern: Annotated[str, Meta(examples=["(?i)cache"], max_length=1000)] | None = None
+    """Of `matches`: a regular expression."""
+    model: ModelName | None = None
+    """Of `judge`."""
+    rubric: Text | None = None
+    """Of `judge`."""
+
+
+class NewExperiment(Asked, frozen=True, kw_only=True):
+    example: ClassVar[JsonObject] = {
+        "arms": [{"name": "short", "prompt": "In one sentence?"}, {"name": "long", "prompt": "In detail?"}],
+        "runs": 3,
+        "metric": "cost",
+    }
+
+    at: Place = "HEAD"
+    arms: Annotated[list[NewArm], Meta(min_length=2, max_length=50)]
+    runs: Annotated[int, Meta(ge=1, le=1000)] = 5
+    metric: Annotated[str, Meta(max_length=100)] = "cost"
+    scorers: Annotated[list[NewScorer], Meta(max_length=20)] = []
+    model: ModelName | None = None
+    """Of arms that name none."""
+    budget: Limits | None = None
+    name: BranchName | None = None
+
+
+class MadeExperiment(Answer, frozen=True, kw_only=True):
+    id: Id
+    name: BranchName
+
+
+class Experiments(Answer, frozen=True, kw_only=True):
+    experiments: list[
+        Annotated[JsonObject, Meta(examples=[{"name": "ab-1", "winner": None, "reason": "not enough data"}])]
+    ]
+
+
+class ExperimentState(Answer, frozen=True, kw_only=True):
+    id: Id
+    session_id: SessionId
+    status: Literal["running", "done", "failed"]
+    """`failed` is also one that was stopped, or whose process died, before all its runs were made."""
+    done: Count
+    total: Count
+    result: Annotated[JsonObject, Meta(examples=[{"name": "ab-1", "winner": None, "reason": "not enough data"}])] | None
+    error: Text | None

@@ -1,0 +1,254 @@
+"""Swarms of the server: found in the sessions they belong to, and at work in the workshop.
+
+What a swarm is stands in its session, so those of other processes are told of, paused and stopped as well; only what
+is said to an agent takes the process that it works in. Who may see a swarm is who may see its session.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import msgspec
+
+from sessiontree.errors import SessionTreeError
+from sessiontree.swarm.account import Accounts
+from sessiontree.swarm.budget import Budget
+from sessiontree.swarm.status import AgentSpec, SwarmStatus
+from sessiontree.swarm.swarm import Swarm
+from sessiontree.web import wire
+from sessiontree.web.mentions import Mentions
+from sessiontree.web.opened import Opened, OpenSessions
+from sessiontree.web.refusals import Refused
+from sessiontree.web.runs import Runs
+from sessiontree.web.tokens import Token
+from sessiontree.web.workshop import Workshop
+
+log = logging.getLogger("sessiontree.web")
+
+WORD = b'"sessiontree.swarm"'
+PAUSED_SECONDS = 1.0
+"""Between two looks at a swarm that is paused."""
+
+T = TypeVar("T")
+
+
+def no_swarm(id: str) -> Refused:
+    """The same for a swarm that is not there and for one that the token may not see."""
+    return Refused(404, f"no swarm {id!r}")
+
+
+class Swarms:
+    def __init__(self, sessions: OpenSessions, runs: Runs, workshop: Workshop) -> None:
+        self._sessions = sessions
+        self._runs = runs
+        self._workshop = workshop
+        self._mentions = Mentions(WORD)
+        self._live: dict[str, Swarm] = {}
+        """Those that this server works on."""
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._files: dict[str, str] = {}
+        """Where swarms were found."""
+
+    # Reading
+
+    def listed(self, token: Token) -> list[wire.SwarmRow]:
+        """All swarms that a token may see, the newest first."""
+        rows: list[wire.SwarmRow] = []
+        for file in self._mentions.files():
+            opened = self._held(file, token)
+            if opened is not None:
+                try:
+                    rows += [self._row(status) for status in self._statuses(opened)]
+                finally:
+                    self._sessions.let_go(opened)
+        return sorted(rows, key=lambda row: row.created_at, reverse=True)
+
+    def _held(self, file: str, token: Token) -> Opened | None:
+        try:
+            return self._sessions.hold_file(file, token)
+        except SessionTreeError as error:
+            log.warning("%s is passed over: %s", file, error)
+            return None
+
+    def _statuses(self, opened: Opened) -> list[SwarmStatus]:
+        with opened.session.held():
+            accounts = self._accounts(opened).swarms
+            found = {id: account.status_at(None, opened.session.id) for id, account in accounts.items()}
+        for id in found:
+            self._files[id] = opened.file
+            if id in self._live:
+                found[id] = self._live[id].status()
+        return list(found.values())
+
+    @contextmanager
+    def found(self, id: str, token: Token) -> Generator[tuple[Opened, SwarmStatus]]:
+        """The session of a swarm and how far it has come. Raises `Refused`."""
+        opened, status = self.hold(id, token)
+        try:
+            yield opened, status
+        finally:
+            self._sessions.let_go(opened)
+
+    def hold(self, id: str, token: Token) -> tuple[Opened, SwarmStatus]:
+        """The same, held until it is let go of. Raises `Refused`."""
+        known = self._files.get(id)
+        for file in [known] if known is not None else self._mentions.files():
+            opened = self._held(file, token)
+            if opened is None:
+                continue
+            try:
+                status = next((status for status in self._statuses(opened) if status.id == id), None)
+            except BaseException:
+                self._sessions.let_go(opened)
+                raise
+            if status is not None:
+                return opened, status
+            self._sessions.let_go(opened)
+        raise no_swarm(id)
+
+    def branches(self, opened: Opened, id: str) -> bool:
+        """Whether a swarm has branching enabled."""
+        return self._accounts(opened).swarms[id].created.branching
+
+    def streams(self, opened: Opened, id: str) -> bool:
+        """Whether a swarm tells its events."""
+        return self._accounts(opened).swarms[id].created.streaming
+
+    def _accounts(self, opened: Opened) -> Accounts:
+        return opened.kept(Accounts, lambda: Accounts(opened.session)).read()
+
+    def row(self, status: SwarmStatus) -> wire.SwarmInfo:
+        agents = [_agent(msgspec.structs.asdict(agent)) for agent in status.agents]
+        row = msgspec.structs.asdict(self._row(status))
+        return wire.SwarmInfo(**row, agents=agents)
+
+    def _row(self, status: SwarmStatus) -> wire.SwarmRow:
+        told = msgspec.structs.asdict(status)
+        agents, budget, used = told.pop("agents"), told.pop("budget"), told.pop("budget_used")
+        return wire.SwarmRow(
+            **told,
+            agent_count=len(agents),
+            budget=None if budget is None else wire.Spent(**msgspec.structs.asdict(budget)),
+            budget_used=used if used is None or math.isfinite(used) else None,
+            here=status.id in self._live,
+        )
+
+    # Working
+
+    async def create(self, opened: Opened, said: wire.NewSwarm) -> str:
+        """Make a swarm in a session that is held for it, and start it if that is wanted."""
+
+        async def make() -> str:
+            place = await self._runs.place(opened)
+            desk = place.desk
+            swarm = await Swarm.create(
+                opened.session,
+                said.name,
+                said.task,
+                agents=said.agents if isinstance(said.agents, int) else [_spec(agent) for agent in said.agents],
+                max_agents=said.max_agents,
+                strategy=said.strategy,
+                model=await self._runs.model(place, opened.session.head, said.model),
+                model_of=desk.models.find,
+                tools=desk.tools,
+                hooks=desk.hooks,
+                settings=desk.settings,
+                budget=budget_of(said.budget),
+                agent_budget=budget_of(said.agent_budget),
+                enable_branching=said.enable_branching,
+                enable_event_streaming=said.enable_event_streaming,
+            )
+            if said.start:
+                await self._begin(opened, swarm, swarm.start())
+            return swarm.id
+
+        return await self._workshop.do(make())
+
+    async def _begin(self, opened: Opened, swarm: Swarm, begun: Awaitable[None]) -> None:
+        """Have a swarm work; its session is held as long as it does."""
+        await begun
+        if not swarm.running or swarm.id in self._live:
+            return
+        self._live[swarm.id] = swarm
+        self._sessions.hold_again(opened)
+        task = asyncio.create_task(self._see_through(opened, swarm))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _see_through(self, opened: Opened, swarm: Swarm) -> None:
+        try:
+            while swarm.running:
+                await swarm.wait()
+                opened.feed.wake()
+                if swarm.running:  # it is paused
+                    await asyncio.sleep(PAUSED_SECONDS)
+        except Exception:
+            log.exception("swarm %s failed", swarm.id)
+        finally:
+            del self._live[swarm.id]
+            opened.feed.wake()
+            self._sessions.let_go(opened)
+
+    async def do(self, opened: Opened, id: str, deed: Callable[[Swarm], Awaitable[T]]) -> T:
+        """Have something done to a swarm, in the workshop."""
+
+        async def work() -> T:
+            return await deed(await self._swarm(opened, id))
+
+        return await self._workshop.do(work())
+
+    async def resume(self, opened: Opened, id: str, said: wire.Resuming) -> None:
+        """Have a swarm go on: one that is paused, was not started, or whose process died."""
+
+        async def go_on(swarm: Swarm) -> None:
+            if swarm.status().status == "paused" or swarm.held:
+                await self._begin(
+                    opened,
+                    swarm,
+                    swarm.resume(budget=budget_of(said.budget), agent_budget=budget_of(said.agent_budget)),
+                )
+            else:
+                await self._begin(opened, swarm, swarm.start())
+
+        await self.do(opened, id, go_on)
+
+    async def _swarm(self, opened: Opened, id: str) -> Swarm:
+        live = self._live.get(id)
+        if live is not None:
+            return live
+        desk = (await self._runs.place(opened)).desk
+        return Swarm.open(
+            opened.session,
+            id,
+            model_of=desk.models.find,
+            tools=desk.tools,
+            hooks=desk.hooks,
+            settings=desk.settings,
+        )
+
+    async def close(self) -> None:
+        """Stop working on all swarms. Nothing is decided: they can be gone on with."""
+        if self._live:
+            await self._workshop.do(self._leave())
+
+    async def _leave(self) -> None:
+        await asyncio.gather(*(swarm.leave() for swarm in list(self._live.values())), return_exceptions=True)
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=10)
+
+
+def budget_of(said: wire.Limits | None) -> Budget | None:
+    return None if said is None else Budget(cost=said.cost, tokens=said.tokens, seconds=said.seconds)
+
+
+def _spec(said: wire.NewAgent) -> AgentSpec:
+    return AgentSpec(name=said.name, task=said.task, model=said.model, budget=budget_of(said.budget))
+
+
+def _agent(told: dict[str, Any]) -> wire.Agent:
+    return wire.Agent(**told)

@@ -1,0 +1,194 @@
+"""Experiments of the server: found in the sessions they belong to, and run in the workshop.
+
+What was planned and what came of it stands in the session; here is only which are being run, and what went wrong.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from msgspec import Struct
+
+from sessiontree.errors import InvalidOperation, SessionTreeError
+from sessiontree.model.base import Model
+from sessiontree.swarm.experiment import Arm, Experiment, ExperimentResult, experiments_in, result_to_wire
+from sessiontree.swarm.scoring import RUBRIC, Scorer, exact, judged_by, matches
+from sessiontree.web import wire
+from sessiontree.web.mentions import Mentions
+from sessiontree.web.opened import Opened, OpenSessions
+from sessiontree.web.refusals import Refused
+from sessiontree.web.runs import Runs
+from sessiontree.web.swarming import budget_of
+from sessiontree.web.tokens import Token
+from sessiontree.web.workshop import Workshop
+
+log = logging.getLogger("sessiontree.web")
+
+WORD = b'"sessiontree.experiment"'
+
+
+class Trial(Struct, eq=False):
+    """An experiment that was run here."""
+
+    error: str | None = None
+    task: asyncio.Task[None] | None = None
+    """While it runs."""
+
+
+class Trials:
+    def __init__(self, sessions: OpenSessions, runs: Runs, workshop: Workshop) -> None:
+        self._sessions = sessions
+        self._runs = runs
+        self._workshop = workshop
+        self._mentions = Mentions(WORD)
+        self._trials: dict[str, Trial] = {}
+        self._files: dict[str, str] = {}
+
+    # Reading
+
+    def of(self, opened: Opened) -> list[ExperimentResult]:
+        """The experiments of a session that is held."""
+        found = experiments_in(opened.session)
+        self._files.update(dict.fromkeys((result.id for result in found), opened.file))
+        return found
+
+    def state(self, id: str, token: Token) -> wire.ExperimentState:
+        """How far an experiment has come. Raises `Refused`."""
+        opened, result = self.hold(id, token)
+        try:
+            trial = self._trials.get(id)
+            running = trial is not None and trial.task is not None
+            done = len(result.runs)
+            whole = done >= result.planned
+            return wire.ExperimentState(
+                id=id,
+                session_id=opened.session.id,
+                status="running" if running else "done" if whole else "failed",
+                done=done,
+                total=result.planned,
+                result=result_to_wire(result),
+                error=trial.error if trial is not None else None,
+            )
+        finally:
+            self._sessions.let_go(opened)
+
+    def hold(self, id: str, token: Token) -> tuple[Opened, ExperimentResult]:
+        """The session of an experiment, held until it is let go of, and what is known. Raises `Refused`."""
+        known = self._files.get(id)
+        for file in [known] if known is not None else self._mentions.files():
+            try:
+                opened = self._sessions.hold_file(file, token)
+            except SessionTreeError as error:
+                log.warning("%s is passed over: %s", file, error)
+                continue
+            if opened is None:
+                continue
+            with opened.session.held():
+                result = next((result for result in self.of(opened) if result.id == id), None)
+            if result is not None:
+                return opened, result
+            self._sessions.let_go(opened)
+        raise Refused(404, f"no experiment {id!r}")
+
+    # Running
+
+    async def create(self, opened: Opened, said: wire.NewExperiment) -> wire.MadeExperiment:
+        """Plan an experiment in a session and begin to run it. The session is held as long as it runs."""
+
+        async def make() -> wire.MadeExperiment:
+            place = await self._runs.place(opened)
+            desk = place.desk
+            usual = await self._runs.model(place, opened.session.head, said.model)
+            judges = {
+                scorer.model: usual if scorer.model is None else await asyncio.to_thread(desk.models.find, scorer.model)
+                for scorer in said.scorers
+                if scorer.kind == "judge"
+            }
+            scorers = [made for scorer in said.scorers if (made := _scorer(scorer, judges.get)) is not None]
+            experiment = await asyncio.to_thread(
+                lambda: Experiment.create(
+                    opened.session,
+                    said.at,
+                    [_arm(arm) for arm in said.arms],
+                    runs=said.runs,
+                    scorers=scorers,
+                    metric=said.metric,
+                    name=said.name,
+                    model=usual,
+                    model_of=desk.models.find,
+                    tools=desk.tools,
+                    hooks=desk.hooks,
+                    settings=desk.settings,
+                    budget=budget_of(said.budget),
+                    watch=lambda step: opened.feed.wake(),
+                )
+            )
+            trial = Trial()
+            self._trials[experiment.id] = trial
+            self._files[experiment.id] = opened.file
+            self._sessions.hold_again(opened)
+            trial.task = asyncio.create_task(self._carry_out(opened, experiment, trial))
+            return wire.MadeExperiment(id=experiment.id, name=experiment.name)
+
+        return await self._workshop.do(make())
+
+    async def _carry_out(self, opened: Opened, experiment: Experiment, trial: Trial) -> None:
+        try:
+            await experiment.run()
+        except asyncio.CancelledError:
+            trial.error = "it was stopped"
+        except SessionTreeError as error:
+            trial.error = str(error)
+        except Exception:
+            log.exception("experiment %s failed", experiment.id)
+            trial.error = "something went wrong here; the server's log tells what"
+        finally:
+            trial.task = None
+            opened.feed.wake()
+            self._sessions.let_go(opened)
+
+    async def stop(self, id: str) -> None:
+        """Stop running an experiment. What is done stays done. Raises `InvalidOperation`."""
+        trial = self._trials.get(id)
+        if trial is None or trial.task is None:
+            raise InvalidOperation(f"experiment {id} is not being run here")
+        await self._workshop.do(self._stop([trial.task]))
+
+    async def close(self) -> None:
+        """Stop all experiments."""
+        tasks = [trial.task for trial in self._trials.values() if trial.task is not None]
+        if tasks:
+            await self._workshop.do(self._stop(tasks))
+
+    async def _stop(self, tasks: list[asyncio.Task[None]]) -> None:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks, timeout=10)
+
+
+def _arm(said: wire.NewArm) -> Arm:
+    return Arm(name=said.name, prompt=said.prompt, model=said.model, thinking=said.thinking, system=said.system)
+
+
+def _scorer(said: wire.NewScorer, model_of: Callable[[str | None], Model | None]) -> Scorer | None:
+    """The scorer that was asked for; `None` for what is measured anyway. Raises `Refused`."""
+    named = {} if said.name is None else {"name": said.name}
+    match said.kind:
+        case "exact":
+            return exact(_needed(said.text, "exact", "text"), **named)
+        case "matches":
+            return matches(_needed(said.pattern, "matches", "pattern"), **named)
+        case "judge":
+            model = model_of(said.model)
+            assert model is not None
+            return judged_by(model, RUBRIC if said.rubric is None else said.rubric, **named)
+        case _:
+            return None
+
+
+def _needed(value: str | None, kind: str, field: str) -> str:
+    if value is None:
+        raise Refused(422, f"a scorer {kind!r} needs a {field}")
+    return value
