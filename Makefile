@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 JOBS   ?= 2
 
-.PHONY: help demo test test-peers torture bench lint types coverage strace chromium clean
+.PHONY: help demo test test-peers torture bench lint types coverage strace chromium postgres clean
 
 help:  ## Show what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -43,7 +43,12 @@ chromium:
 	@command -v chromium >/dev/null || ! command -v apt-get >/dev/null \
 	  || { apt-get install --yes --quiet --no-install-recommends chromium >/dev/null 2>&1; true; }
 
-coverage: $(VENV)/.installed strace chromium
+# Keeps sessions. Where it cannot be had, the tests that need it say so and are skipped.
+postgres:
+	@ls /usr/lib/postgresql/*/bin/postgres >/dev/null 2>&1 || ! command -v apt-get >/dev/null \
+	  || { apt-get install --yes --quiet --no-install-recommends postgresql >/dev/null 2>&1; true; }
+
+coverage: $(VENV)/.installed strace chromium postgres
 	$(BIN)/python -m pytest -m "not peers and not torture" -n $(JOBS) --cov --cov-report=
 	$(BIN)/coverage report --include='*/sessiontree/core/*,*/sessiontree/format/*' --fail-under=100
 
@@ -60,8 +65,8 @@ $(VENV)/.installed-torture: $(VENV)/.installed
 	  || apt-get install --yes --quiet --no-install-recommends libfuse3-3 fuse3 e2fsprogs >/dev/null 2>&1 || true
 	@touch $@
 
-torture: $(VENV)/.installed-torture strace chromium  ## The reliability tests many times over: about an hour
-	SESSIONTREE_TORTURE=1 $(BIN)/python -m pytest tests/reliability tests/agent/test_soak.py tests/export/test_hostile.py -n $(JOBS) --durations=0 --durations-min=60
+torture: $(VENV)/.installed-torture strace chromium postgres  ## The reliability tests many times over: about an hour
+	SESSIONTREE_TORTURE=1 $(BIN)/python -m pytest tests/reliability tests/store/test_postgres.py tests/agent/test_soak.py tests/export/test_hostile.py -n $(JOBS) --durations=0 --durations-min=60
 
 # A peer that cannot be installed is left out, and the table says so.
 bench/.venv-peers/.installed: bench/peers.txt

@@ -14,16 +14,22 @@ from typing import Any
 
 import psycopg
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as some
 
 import sessiontree as st
 from sessiontree import catalog, shelf
 from sessiontree.session import Session
+from sessiontree.store.memory import MemoryStore
 from sessiontree.store.postgres import schema
 from sessiontree.store.postgres.address import Address, is_address, parse
 from sessiontree.store.postgres.blocks import Blocks
 from sessiontree.store.postgres.connection import Database
 from sessiontree.store.postgres.store import PostgresStore
 from tests.postgres import Proxy, Server
+from tests.strategies import damaged_sessions, sessions
+
+TORTURE = bool(os.environ.get("SESSIONTREE_TORTURE"))
 
 
 def new(database: str, id: str | None = None) -> PostgresStore:
@@ -412,6 +418,30 @@ def test_long_sessions_are_read_in_parts_and_again_from_any_place(shared_databas
         assert fresh.fetch(start, 3) == data[start : start + 3]
     with pytest.raises(st.Conflict):
         fresh.fetch(len(data) - 1, 5)
+
+
+@settings(max_examples=3000 if TORTURE else 40)
+@given(data=some.one_of(sessions(), damaged_sessions()))
+def test_a_random_session_is_in_a_database_what_it_is_in_memory(shared_database: str, data: bytes) -> None:
+    memory, store = MemoryStore(), new(shared_database)
+    lines = data.removesuffix(b"\n").split(b"\n")
+    memory.create(lines)
+    store.create(lines)
+    try:
+        ours = Session(memory)
+    except st.FormatError:
+        with pytest.raises(st.FormatError):
+            Session(store)
+        return
+
+    lazy = {name: Session(store).context(name) for name, head in ours.heads.heads.items() if head in ours.tree}
+    theirs = Session(store)
+
+    assert theirs.lines() == ours.lines()
+    assert theirs.heads.heads == ours.heads.heads
+    assert theirs.problems == ours.problems
+    for name, context in lazy.items():
+        assert context == ours.context(name)
 
 
 # Files as they are

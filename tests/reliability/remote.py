@@ -1,0 +1,42 @@
+"""Writers of a session in a database, as processes that tell what was acknowledged. Run by `test_postgres`."""
+
+from __future__ import annotations
+
+import os
+from multiprocessing.connection import Connection
+
+import psycopg  # noqa: F401 - imported before the children are forked
+
+import sessiontree as st
+from sessiontree.session import Item
+from sessiontree.store.postgres.store import PostgresStore
+
+
+def write(address: str, name: str, count: int, patience: float, acks: Connection) -> None:
+    """Append to a branch of its own and to one that all share, and tell the id of each entry that is there for sure."""
+    os.environ.pop("SESSIONTREE_STORE", None)
+    session: st.Session | None = None
+    for number in range(count):
+        own = number % 3 > 0
+        id = f"{name}-{number}"
+        while True:
+            try:
+                if session is None:
+                    session = opened(address, patience)
+                    if name not in session.heads.heads:
+                        session.create_branch(name, at="main", current=False)
+                if id not in session.tree:
+                    branch = name if own else "main"
+                    session.extend([Item(st.user(f"{id} says something"), id=id)], branch=branch)
+                break
+            except (st.BranchMoved, st.InvalidOperation):
+                continue  # another writer was first, or it is our own of which we did not hear
+            except st.StoreError:
+                session = None  # whatever became of it is told by what is there
+        os.write(acks.fileno(), f"{id}\n".encode())
+
+
+def opened(address: str, patience: float) -> st.Session:
+    store = PostgresStore(address)
+    store.database.patience = patience
+    return st.Session(store)
