@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -13,8 +14,8 @@ import pytest
 from fastapi import FastAPI
 
 import sessiontree as st
-from sessiontree.model.base import Model
-from sessiontree.model.scripted import Script, ScriptedModel
+from sessiontree.model.base import Model, Request
+from sessiontree.model.scripted import Answer, Script, ScriptedModel
 from sessiontree.swarm.experiment import Arm, Experiment
 from sessiontree.swarm.swarm import Swarm
 from sessiontree.web.app import create_app
@@ -24,6 +25,24 @@ from sessiontree.web.tokens import SCOPES, Made, Scope, Tokens, make
 
 PORT = 7373
 BASE = f"http://127.0.0.1:{PORT}"
+
+
+class Gate:
+    """Answers that come when it is opened, from whatever thread."""
+
+    def __init__(self) -> None:
+        self._opened = threading.Event()
+
+    def open(self) -> None:
+        self._opened.set()
+
+    def then(self, answer: Answer) -> Script:
+        async def given(request: Request) -> Answer:
+            while not self._opened.is_set():
+                await asyncio.sleep(0.005)
+            return answer
+
+        return given
 
 
 class ScriptedModels:

@@ -1,0 +1,49 @@
+"""Reading server-sent events in tests."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from typing import Any, NamedTuple
+
+import httpx
+
+
+class Told(NamedTuple):
+    id: str
+    kind: str
+    data: Any
+
+
+async def read(lines: AsyncIterator[str]) -> AsyncIterator[Told]:
+    """The events in the lines of a stream."""
+    fields: dict[str, str] = {}
+    async for line in lines:
+        if not line and fields:
+            yield Told(fields.get("id", ""), fields["event"], json.loads(fields["data"]))
+            fields = {}
+        elif line and not line.startswith(":"):
+            name, _, value = line.partition(": ")
+            fields[name] = value
+
+
+async def listen(
+    client: httpx.AsyncClient,
+    path: str,
+    enough: Callable[[Told], bool],
+    *,
+    last: str | None = None,
+    seconds: float = 30,
+    **params: Any,
+) -> list[Told]:
+    """The events of a stream, until one is enough."""
+    headers = {"accept": "text/event-stream"} | ({} if last is None else {"last-event-id": last})
+    heard: list[Told] = []
+    async with asyncio.timeout(seconds), client.stream("GET", path, headers=headers, params=params) as answer:
+        assert answer.status_code == 200, await answer.aread()
+        async for event in read(answer.aiter_lines()):
+            heard.append(event)
+            if enough(event):
+                break
+    return heard

@@ -1,0 +1,95 @@
+"""Experiments over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import httpx
+import pytest
+
+from sessiontree.model.scripted import Delay
+from tests.web.conftest import House, asking
+
+ARMS = [{"name": "short", "prompt": "In one word?"}, {"name": "long", "prompt": "In detail?"}]
+
+
+@pytest.fixture
+def house(tmp_path: Any) -> House:
+    return House(tmp_path, *["With a cache."] * 50)
+
+
+async def ended(client: httpx.AsyncClient, id: str) -> dict[str, Any]:
+    async with asyncio.timeout(20):
+        while (state := (await client.get(f"/api/experiments/{id}")).json())["status"] == "running":
+            await asyncio.sleep(0.02)
+    return state
+
+
+async def test_an_experiment_is_run_and_its_result_stands_in_the_session(
+    house: House, client: httpx.AsyncClient
+) -> None:
+    session = house.session()
+    scorers = [{"kind": "cost"}, {"kind": "matches", "pattern": "cache", "name": "cached"}]
+
+    made = await client.post(
+        f"/api/sessions/{session}/experiments", json={"arms": ARMS, "runs": 2, "metric": "cached", "scorers": scorers}
+    )
+    assert made.status_code == 202, made.text
+    state = await ended(client, made.json()["id"])
+
+    assert (state["status"], state["done"], state["total"], state["error"]) == ("done", 4, 4, None)
+    result = state["result"]
+    assert [run["scores"] for run in result["runs"]] == [{"cached": 1.0}] * 4
+    assert result["winner"] is None
+    assert result["reason"].startswith("not enough data")
+    listed = (await client.get(f"/api/sessions/{session}/experiments")).json()["experiments"]
+    assert listed == [result]
+
+
+async def test_an_experiment_is_stopped_and_what_is_done_stays(tmp_path: Any) -> None:
+    house = House(tmp_path, *["Yes.", *[[Delay(30), "No."]] * 20])
+    async with asking(house.app(), house.owner) as client:
+        session = house.session()
+        made = (await client.post(f"/api/sessions/{session}/experiments", json={"arms": ARMS, "runs": 5})).json()
+        async with asyncio.timeout(20):
+            while not (await client.get(f"/api/experiments/{made['id']}")).json()["done"]:
+                await asyncio.sleep(0.02)
+
+        stopped = await client.post(f"/api/experiments/{made['id']}/stop", json={})
+        again = await client.post(f"/api/experiments/{made['id']}/stop", json={})
+
+    state = stopped.json()
+    assert (state["status"], state["done"], state["error"]) == ("failed", 1, "it was stopped")
+    assert again.status_code == 409
+
+
+async def test_an_experiment_that_nobody_runs_is_told_of(house: House, client: httpx.AsyncClient) -> None:
+    id = house.experiment(house.session())
+
+    state = (await client.get(f"/api/experiments/{id}")).json()
+
+    assert (state["status"], state["done"], state["total"]) == ("failed", 0, 2)
+    assert (await client.get("/api/experiments/nothing")).status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("said", "status"),
+    [
+        ({"arms": ARMS[:1]}, 422),
+        ({"arms": ARMS, "runs": 0}, 422),
+        ({"arms": ARMS, "metric": "beauty"}, 409),
+        ({"arms": ARMS, "scorers": [{"kind": "exact"}]}, 422),
+        ({"arms": ARMS, "scorers": [{"kind": "matches", "pattern": "("}]}, 409),
+        ({"arms": ARMS, "at": "nowhere"}, 404),
+    ],
+)
+async def test_an_experiment_that_makes_no_sense_writes_nothing(
+    house: House, client: httpx.AsyncClient, said: dict[str, Any], status: int
+) -> None:
+    session = house.session()
+
+    answer = await client.post(f"/api/sessions/{session}/experiments", json=said)
+
+    assert answer.status_code == status, answer.text
+    assert (await client.get(f"/api/sessions/{session}/experiments")).json() == {"experiments": []}

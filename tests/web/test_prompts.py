@@ -1,0 +1,162 @@
+"""Prompts over HTTP: an agent answers on a branch, and everything that happens is told."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import httpx
+import pytest
+
+from sessiontree.core.messages import ToolCall
+from sessiontree.model.base import ModelError
+from sessiontree.model.scripted import Delay, Thinking
+from tests.web.conftest import Gate, House, asking, bearing, served
+from tests.web.sse import Told, listen
+
+
+def is_over(event: Told) -> bool:
+    return event.kind == "run" and event.data["status"] == "ended"
+
+
+@pytest.fixture
+def house(tmp_path: Any) -> House:
+    return House(tmp_path, [Thinking("Well."), "With a cache."], "And an index.")
+
+
+async def at_rest(client: httpx.AsyncClient, session: str) -> dict[str, Any]:
+    async with asyncio.timeout(20):
+        while (info := (await client.get(f"/api/sessions/{session}")).json())["running"]:
+            await asyncio.sleep(0.02)
+    return info
+
+
+async def test_a_prompt_is_answered_and_its_answer_is_streamed(house: House) -> None:
+    session = house.session()
+    with served(house) as base:
+        async with httpx.AsyncClient(base_url=base, headers=bearing(house.owner), timeout=20) as client:
+            etag = (await client.get(f"/api/sessions/{session}/tree")).headers["etag"]
+            started = await client.post(f"/api/sessions/{session}/prompt", json={"text": "How?"})
+            heard = await listen(client, f"/api/sessions/{session}/events", is_over, after=etag)
+            path = (await client.get(f"/api/sessions/{session}/path")).json()["entries"]
+
+    assert started.status_code == 202
+    assert started.json()["branch"] == "main"
+    deltas = [event.data for event in heard if event.kind == "delta"]
+    assert "".join(delta["text"] for delta in deltas if delta["kind"] == "text") == "With a cache."
+    assert "".join(delta["text"] for delta in deltas if delta["kind"] == "thinking") == "Well."
+    offset = {"text": 0, "thinking": 0}
+    for delta in deltas:
+        assert delta["offset"] == offset[delta["kind"]]
+        offset[delta["kind"]] += len(delta["text"])
+    entries = [event.data["entry"] for event in heard if event.kind == "entry"]
+    assert [entry["text"] for entry in entries if entry["role"]] == ["How?", "With a cache."]
+    assert [row["text"] for row in path[-2:]] == ["How?", "With a cache."]
+    assert path[-1]["thinking"] == "Well."
+    runs = [event.data for event in heard if event.kind == "run"]
+    assert [(run["status"], run["run"]) for run in runs] == [
+        ("started", started.json()["run"]),
+        ("ended", started.json()["run"]),
+    ]
+    order = [event.kind for event in heard if event.kind in ("run", "delta") or event.data.get("entry", {}).get("role")]
+    assert order == ["run", "entry", *["delta"] * len(deltas), "entry", "run"]
+
+
+async def test_agents_work_on_two_branches_at_once_and_on_one_branch_one_at_a_time(tmp_path: Any) -> None:
+    gate = Gate()
+    house = House(tmp_path, *[gate.then("Done.")] * 2)
+    async with asking(house.app(), house.owner) as client:
+        session = house.session()
+        await client.post(f"/api/sessions/{session}/branches", json={"name": "cache", "switch": False})
+
+        for branch in ("main", "cache"):
+            answer = await client.post(f"/api/sessions/{session}/prompt", json={"text": "Go", "branch": branch})
+            assert answer.status_code == 202
+        running = (await client.get(f"/api/sessions/{session}")).json()["running"]
+        second = await client.post(f"/api/sessions/{session}/prompt", json={"text": "Go", "branch": "main"})
+        moved = await client.post(f"/api/sessions/{session}/navigate", json={"to": "root"})
+        gate.open()
+        await at_rest(client, session)
+        paths = [
+            (await client.get(f"/api/sessions/{session}/path", params={"at": branch})).json()["entries"]
+            for branch in ("main", "cache")
+        ]
+
+    assert sorted(running) == ["cache", "main"]
+    assert (second.status_code, moved.status_code) == (409, 409)
+    assert [path[-1]["text"] for path in paths] == ["Done.", "Done."]
+
+
+async def test_an_agent_at_work_hears_what_it_is_told(tmp_path: Any) -> None:
+    gate = Gate()
+    house = House(tmp_path, gate.then(ToolCall("c1", "ls", {"path": "."})), "Seen.")
+    async with asking(house.app(), house.owner) as client:
+        session = house.session()
+        assert (await client.post(f"/api/sessions/{session}/steer", json={"text": "Stop"})).status_code == 409
+        await client.post(f"/api/sessions/{session}/prompt", json={"text": "Look"})
+        steered = await client.post(f"/api/sessions/{session}/steer", json={"text": "Only here"})
+        gate.open()
+        await at_rest(client, session)
+        path = (await client.get(f"/api/sessions/{session}/path")).json()["entries"]
+
+    assert steered.json() == {"branch": "main"}
+    said = [(row["role"], row["text"]) for row in path if row["role"] in ("user", "assistant")]
+    assert said[-2:] == [("user", "Only here"), ("assistant", "Seen.")]
+    (call,) = [use for row in path for use in row.get("tools", ())]
+    assert (call["name"], call["ok"]) == ("ls", True)
+
+
+async def test_a_run_is_aborted_and_what_had_arrived_is_written(tmp_path: Any) -> None:
+    house = House(tmp_path, ["First", Delay(30), "never"])
+    async with asking(house.app(), house.owner) as client:
+        session = house.session()
+        await client.post(f"/api/sessions/{session}/prompt", json={"text": "Go"})
+        async with asyncio.timeout(20):
+            while not (await client.get(f"/api/sessions/{session}")).json()["running"]:
+                await asyncio.sleep(0.01)
+        aborted = await client.post(f"/api/sessions/{session}/abort", json={})
+        info = await at_rest(client, session)
+        path = (await client.get(f"/api/sessions/{session}/path")).json()["entries"]
+
+    assert aborted.json() == {"branch": "main"}
+    assert info["running"] == []
+    assert path[-1]["role"] in ("user", "assistant")
+
+
+async def test_a_model_that_fails_ends_the_run_with_an_error(tmp_path: Any) -> None:
+    house = House(tmp_path, ModelError("scripted", "unavailable", "it is out of order"))
+    session = house.session()
+    with served(house) as base:
+        async with httpx.AsyncClient(base_url=base, headers=bearing(house.owner), timeout=20) as client:
+            etag = (await client.get(f"/api/sessions/{session}")).headers["etag"]
+            await client.post(f"/api/sessions/{session}/prompt", json={"text": "Go"})
+            heard = await listen(client, f"/api/sessions/{session}/events", is_over, after=etag)
+
+    assert "it is out of order" in heard[-1].data["error"]
+
+
+async def test_a_server_without_runs_asks_no_model(tmp_path: Any) -> None:
+    house = House(tmp_path, "Never.", allow_run=False)
+    async with asking(house.app(), house.owner) as client:
+        session = house.session()
+        before = (await client.get(f"/api/sessions/{session}")).headers["etag"]
+        asked = [
+            await client.post(f"/api/sessions/{session}/{path}", json=body)
+            for path, body in (
+                ("prompt", {"text": "Go"}),
+                ("steer", {"text": "Go"}),
+                ("abort", {}),
+                ("navigate", {"to": "root", "summarize": True}),
+            )
+        ]
+        after = (await client.get(f"/api/sessions/{session}")).headers["etag"]
+
+    assert [(answer.status_code, answer.json()["error"]["code"]) for answer in asked] == [(403, "no_runs")] * 4
+    assert after == before
+    assert not house.models.model.requests
+
+
+async def test_nothing_to_say_and_images_that_are_none_are_refused(house: House, client: httpx.AsyncClient) -> None:
+    session = house.session()
+    for said in ({"text": " "}, {"text": "x", "images": [{"type": "text"}]}, {"text": "x", "images": [{"data": 1}]}):
+        assert (await client.post(f"/api/sessions/{session}/prompt", json=said)).status_code == 422

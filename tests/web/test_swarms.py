@@ -1,0 +1,239 @@
+"""Swarms over HTTP: from the task to the winner, with agents of a script."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import httpx
+import pytest
+
+import sessiontree as st
+from sessiontree.swarm.record import swarms_in
+from tests.web.conftest import Gate, House, asking, bearing, served
+from tests.web.sse import listen
+
+
+async def settled(client: httpx.AsyncClient, id: str, *states: str) -> dict[str, Any]:
+    """The swarm, once it is in one of these states."""
+    async with asyncio.timeout(20):
+        while True:
+            status = (await client.get(f"/api/swarms/{id}")).json()
+            if status["status"] in states:
+                return status
+            await asyncio.sleep(0.02)
+
+
+async def made(client: httpx.AsyncClient, **said: Any) -> dict[str, Any]:
+    answer = await client.post("/api/swarms", json={"name": "crew", "task": "Make it fast", **said})
+    assert answer.status_code == 201, answer.text
+    return answer.json()
+
+
+@pytest.fixture
+def house(tmp_path: Any) -> House:
+    return House(tmp_path, *["With a cache."] * 20)
+
+
+async def test_agents_work_on_branches_of_a_session_and_their_results_are_told(
+    house: House, client: httpx.AsyncClient
+) -> None:
+    session = house.session()
+
+    swarm = await made(client, session=session, agents=2)
+    status = await settled(client, swarm["id"], "completed")
+
+    assert swarm["sessionId"] == status["sessionId"] == session
+    assert status["progress"] == 1
+    assert [agent["status"] for agent in status["agents"]] == ["completed", "completed"]
+    assert {agent["text"] for agent in status["agents"]} == {"With a cache."}
+    branches = (await client.get(f"/api/sessions/{session}/branches")).json()
+    assert {agent["branch"] for agent in status["agents"]} < {branch["name"] for branch in branches["branches"]}
+    assert branches["current"] == "main"
+    agents = (await client.get(f"/api/swarms/{swarm['id']}/agents")).json()
+    assert agents == {"agents": status["agents"]}
+
+
+async def test_without_a_session_a_swarm_has_a_new_one(house: House, client: httpx.AsyncClient) -> None:
+    swarm = await made(client, cwd=str(house.other), start=False)
+
+    session = (await client.get(f"/api/sessions/{swarm['sessionId']}")).json()
+    assert (session["name"], session["cwd"]) == ("crew", str(house.other))
+    assert (await client.get(f"/api/swarms/{swarm['id']}")).json()["status"] == "created"
+
+
+async def test_all_swarms_are_listed_the_newest_first(house: House, client: httpx.AsyncClient) -> None:
+    session = house.session()
+    first = await made(client, session=session, start=False)
+    second = await made(client, session=session, start=False)
+
+    listed = (await client.get("/api/swarms")).json()["swarms"]
+
+    assert [swarm["id"] for swarm in listed] == [second["id"], first["id"]]
+    assert [swarm["name"] for swarm in listed] == ["crew-2", "crew"]
+
+
+async def test_the_five_routes_of_a_swarms_branches(house: House, client: httpx.AsyncClient) -> None:
+    session = house.session()
+    id = (await made(client, session=session, start=False))["id"]
+
+    branch = await client.post(f"/api/swarms/{id}/branches", json={"name": "cache", "description": "in memory"})
+    assert branch.status_code == 201
+    other = await client.post(f"/api/swarms/{id}/branches", json={"name": "sort", "at": "main"})
+    tree = (await client.get(f"/api/swarms/{id}/tree?filter=all")).json()
+    branches = (await client.get(f"/api/swarms/{id}/branches")).json()
+    switched = (await client.post(f"/api/swarms/{id}/switch-branch", json={"branch": "cache"})).json()
+    compared = (await client.post(f"/api/swarms/{id}/compare", json={"branches": ["cache", "sort"]})).json()
+
+    assert branch.json()["name"] == "cache"
+    assert tree["sessionId"] == session
+    assert {branch.json()["entryId"], other.json()["entryId"]} < {row["id"] for row in tree["entries"]}
+    assert {"main", "crew", "cache", "sort"} == {row["name"] for row in branches["branches"]}
+    assert branches["current"] == "crew"
+    assert switched == {"current": "cache", "leaf": branch.json()["entryId"]}
+    assert (await client.get(f"/api/swarms/{id}/branches")).json()["current"] == "cache"
+    assert compared["metric"] == "cost"
+    assert compared["winner"] is None
+    assert compared["reason"].startswith("not enough data")
+
+
+async def test_a_swarm_without_branching_has_none_of_the_five(house: House, client: httpx.AsyncClient) -> None:
+    id = (await made(client, session=house.session(), start=False, enableBranching=False))["id"]
+
+    for method, path, body in (
+        ("GET", "tree", None),
+        ("GET", "branches", None),
+        ("POST", "branches", {"name": "x"}),
+        ("POST", "switch-branch", {"branch": "main"}),
+        ("POST", "compare", {"branches": ["main", "crew"]}),
+    ):
+        answer = await client.request(method, f"/api/swarms/{id}/{path}", json=body)
+        assert answer.status_code == 409, path
+        assert answer.json()["error"]["message"] == "swarm crew does not have branching enabled"
+
+
+async def test_a_swarm_is_paused_scaled_gone_on_with_and_stopped(tmp_path: Any) -> None:
+    gate = Gate()
+    house = House(tmp_path, *[gate.then("One way.")] * 20)
+    async with asking(house.app(), house.owner) as client:
+        id = (await made(client, session=house.session(), agents=1))["id"]
+
+        paused = await client.post(f"/api/swarms/{id}/pause", json={})
+        again = await client.post(f"/api/swarms/{id}/pause", json={})
+        scaled = await client.post(f"/api/swarms/{id}/scale", json={"agents": 3})
+        resumed = await client.post(f"/api/swarms/{id}/resume", json={"budget": {"cost": 5}})
+        stopped = await client.post(f"/api/swarms/{id}/stop", json={})
+        late = await client.post(f"/api/swarms/{id}/resume", json={})
+
+        assert paused.json()["status"] == "paused"
+        assert again.status_code == 409
+        assert scaled.status_code == 200
+        assert (resumed.json()["status"], resumed.json()["budget"]["cost"]) == ("running", 5)
+        assert stopped.json()["status"] == "cancelled"
+        assert late.status_code == 409
+
+
+async def test_a_swarm_whose_process_died_is_gone_on_with(house: House, client: httpx.AsyncClient) -> None:
+    session = house.session()
+    id = await house.swarm(session)
+    assert (await client.get(f"/api/swarms/{id}")).json()["here"] is False
+
+    await client.post(f"/api/swarms/{id}/resume", json={})
+
+    assert (await settled(client, id, "completed"))["progress"] == 1
+
+
+async def test_a_swarm_is_destroyed_and_its_session_keeps_everything(house: House, client: httpx.AsyncClient) -> None:
+    session = house.session()
+    id = (await made(client, session=session))["id"]
+    await settled(client, id, "completed")
+    before = (await client.get(f"/api/sessions/{session}")).json()["entries"]
+
+    answer = await client.delete(f"/api/swarms/{id}")
+
+    assert answer.json()["status"] == "destroyed"
+    assert (await client.get(f"/api/sessions/{session}")).json()["entries"] >= before
+
+
+async def test_events_are_read_from_any_number_and_by_type(house: House, client: httpx.AsyncClient) -> None:
+    id = (await made(client, session=house.session(), agents=2))["id"]
+    await settled(client, id, "completed")
+
+    everything = (await client.get(f"/api/swarms/{id}/events")).json()
+    half = everything["last"] // 2
+    rest = (await client.get(f"/api/swarms/{id}/events?after={half}")).json()["events"]
+    ends = (await client.get(f"/api/swarms/{id}/events?types=agent_complete,agent_start")).json()["events"]
+    agent = ends[0]["agent"]
+    own = (await client.get(f"/api/swarms/{id}/events", params={"agent": agent})).json()["events"]
+
+    assert [event["seq"] for event in everything["events"]] == list(range(1, everything["last"] + 1))
+    assert rest == everything["events"][half:]
+    assert {event["type"] for event in ends} == {"agent_complete", "agent_start"}
+    assert {event["agent"] for event in own} == {agent}
+    assert (await client.get(f"/api/swarms/{id}/events?types=nonsense")).status_code == 422
+    assert (await client.get(f"/api/swarms/{id}/events?after={everything['last'] + 1}")).status_code == 410
+
+
+async def test_without_event_streaming_there_are_no_events(house: House, client: httpx.AsyncClient) -> None:
+    id = (await made(client, session=house.session(), start=False, enableEventStreaming=False))["id"]
+
+    assert (await client.get(f"/api/swarms/{id}/events")).status_code == 409
+
+
+async def test_events_of_a_swarm_are_streamed_and_taken_up_again(house: House) -> None:
+    session = house.session()
+    with served(house) as base:
+        async with httpx.AsyncClient(base_url=base, headers=bearing(house.owner), timeout=20) as client:
+            id = (await made(client, session=session, start=False))["id"]
+            first = await listen(client, f"/api/swarms/{id}/events", lambda event: event.kind == "swarm")
+            await client.post(f"/api/swarms/{id}/resume", json={})
+            rest = await listen(
+                client,
+                f"/api/swarms/{id}/events",
+                lambda event: event.data.get("status") == "completed",
+                last=first[-1].id,
+            )
+            told = (await client.get(f"/api/swarms/{id}/events")).json()
+
+    assert [int(event.id) for event in (*first, *rest)] == list(range(1, told["last"] + 1))
+    assert [event.data for event in (*first, *rest)] == told["events"]
+
+
+async def test_a_swarm_of_another_process_is_told_of(house: House, client: httpx.AsyncClient) -> None:
+    session = house.session()
+    id = await house.swarm(session, start=True)
+
+    status = (await client.get(f"/api/swarms/{id}")).json()
+
+    with st.open(session, read_only=True) as opened:
+        (known,) = swarms_in(opened)
+    assert (status["status"], status["result"]) == (known.status, known.result)
+
+
+async def test_a_server_without_runs_starts_no_swarm(tmp_path: Any) -> None:
+    house = House(tmp_path, allow_run=False)
+    async with asking(house.app(), house.owner) as client:
+        answer = await client.post("/api/swarms", json={"name": "crew", "task": "Make it fast"})
+
+    assert (answer.status_code, answer.json()["error"]["code"]) == (403, "no_runs")
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"name": "HEAD"},
+        {"task": "  "},
+        {"agents": 0},
+        {"agents": []},
+        {"strategy": "nonsense"},
+        {"budget": {"cost": -1}},
+        {"unknown": 1},
+        {"cwd": "relative"},
+        {"cwd": "/there/is/no/such/folder"},
+    ],
+)
+async def test_a_swarm_that_makes_no_sense_is_refused(client: httpx.AsyncClient, said: dict[str, Any]) -> None:
+    answer = await client.post("/api/swarms", json={"name": "crew", "task": "Make it fast", **said})
+
+    assert answer.status_code == 422
+    assert (await client.get("/api/swarms")).json() == {"swarms": []}
