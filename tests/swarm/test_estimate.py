@@ -115,6 +115,13 @@ def test_a_winner_is_named_with_the_difference_to_the_second() -> None:
     assert verdict(arms, "quality", "higher").winner == "slow"
 
 
+def test_with_more_arms_each_pair_has_to_be_the_surer() -> None:
+    arms = {"a": [1.0, 2, 3, 4, 5], "b": [3.6, 4.6, 5.6, 6.6, 7.6]}  # a difference of chance in 3 of 100 cases
+
+    assert verdict(arms, "cost", "lower").winner == "a"
+    assert verdict({**arms, "c": [90.0, 91, 92, 93, 94]}, "cost", "lower").winner is None
+
+
 def test_values_that_never_vary_tell_once_there_are_enough_of_them() -> None:
     assert verdict({"a": [1.0] * 4, "b": [2.0] * 4}, "tokens", "lower").winner == "a"
 

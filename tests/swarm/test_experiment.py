@@ -328,6 +328,15 @@ async def test_a_run_that_was_killed_is_made_again_and_one_that_had_answered_is_
     assert [run.scores["exact"] for run in result.runs] == [1.0, 0.0]
 
 
+async def test_what_another_process_has_done_is_seen(filed: Session) -> None:
+    here = Experiment.create(filed, "HEAD", ARMS, runs=1, model=answering())
+    with st.open(filed.id) as beside:
+        there = Experiment.open(beside, here.id, model=ScriptedModel())
+        result = await here.run()
+
+        assert await there.run() == result
+
+
 async def test_one_process_at_a_time_runs_it(filed: Session) -> None:
     async def answer(request: Request) -> str:
         with st.open(filed.id) as beside, pytest.raises(InvalidOperation, match="another process works on experiment"):
@@ -455,11 +464,16 @@ async def test_the_judge_is_not_told_whose_answer_it_is(session: Session) -> Non
 async def test_a_run_without_a_score_means_no_winner_until_it_is_scored(session: Session) -> None:
     info = ModelInfo(provider="scripted", model="judge")
     judge = ScriptedModel([*["GRADE: 5"] * 9, "Hm.", "Hm.", "GRADE: 5"], info=info)
+    seen: list[str] = []
 
-    first = await experiment(
-        session, "HEAD", ARMS, runs=5, scorers=[judged_by(judge)], metric="judge", model=answering(), concurrency=1
-    )
-    again = await Experiment.open(session, "ab-1", model=answering(), model_of=lambda name: judge).run()
+    def length(candidate: Candidate) -> int:
+        seen.append(candidate.text)
+        return len(candidate.text)
+
+    scorers = [judged_by(judge), scored_by(length)]
+    options = {"scorers": scorers, "model": answering(), "concurrency": 1}
+    first = await experiment(session, "HEAD", ARMS, runs=5, metric="judge", **options)
+    again = await Experiment.open(session, "ab-1", **options).run()
 
     assert "have no value of judge" in first.reason
     assert next(run for run in first.runs if run.scores["judge"] is None).notes["judge"].endswith("told")
@@ -467,7 +481,8 @@ async def test_a_run_without_a_score_means_no_winner_until_it_is_scored(session:
         "not enough data: short and long have the same judge",
         "not enough data: long and short have the same judge",
     )
-    assert len(judge.requests) == 12
+    assert (len(judge.requests), len(seen)) == (12, 10)  # what was scored is not scored again
+    assert {run.scores["length"] for run in again.runs} == {2.0, 9.0}
     assert again.judging_tokens > first.judging_tokens
 
 
@@ -510,21 +525,17 @@ async def test_a_budget_is_overspent_by_the_calls_under_way_at_most(session: Ses
 
 
 async def test_a_judge_is_not_paid_beyond_the_budget(session: Session) -> None:
-    judge = ScriptedModel([["GRADE: 4", Used({"input": 100})]] * 4)
+    model, judge = answering(), ScriptedModel([["GRADE: 4", Used({"input": 100})]] * 2)
+    scorers = [judged_by(judge)]
 
-    result = await experiment(
-        session,
-        "HEAD",
-        ARMS,
-        runs=2,
-        scorers=[judged_by(judge)],
-        model=answering(),
-        budget=Budget(tokens=105),
-        concurrency=1,
+    first = await experiment(
+        session, "HEAD", ARMS, runs=1, scorers=scorers, model=model, budget=Budget(tokens=10), concurrency=1
     )
+    asked = len(judge.requests)
+    again = await Experiment.open(session, "ab-1", scorers=scorers, model=model, budget=Budget(tokens=1000)).run()
 
-    assert len(judge.requests) == 1
-    assert len(result.runs) == 1
+    assert (first.runs, asked) == ((), 0)
+    assert len(again.runs) == len(model.requests) == 2  # the first was only scored
 
 
 # Watching and promoting
