@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +14,7 @@ import pytest
 import sessiontree as st
 from tests.cli.conftest import HOSTILE, Run
 from tests.cli.test_ops import server as server
-from tests.model.server import Answer, Server, fail
+from tests.model.server import Answer, Server, fail, slow
 
 ARMS = ("--arm", "short=In one word.", "--arm", "long=At length.")
 
@@ -108,6 +111,23 @@ def test_failed_runs_are_told_and_made_again(cli: Run, server: Server, question:
     assert "no key" in failed
     assert [run["ok"] for run in lines(shown)[0]["runs"]] == [True] * 4
     assert len(server.requests) == 5
+
+
+def test_interrupted_it_stops_and_goes_on_later(cli: Run, server: Server, question: str) -> None:
+    server.add(answer, slow("word " * 2000), answer)
+    command = [sys.executable, "-c", "from sessiontree.cli import main; main()"]
+    arguments = ["ab", "sums", *ARMS, "--runs", "1", "--concurrency", "1", "--no-tools"]
+    with subprocess.Popen([*command, *arguments], stderr=subprocess.PIPE, text=True) as working:
+        assert server.wait_for(lambda server: len(server.requests) == 2, 20)
+        working.send_signal(signal.SIGINT)
+        _, told = working.communicate(timeout=20)
+
+    (found,) = lines(cli("ab", "sums", "--resume", "ab-1", "--no-tools", "--json"))
+
+    assert working.returncode == 130
+    assert "`sessiontree ab … --resume ab-1` goes on with what is left" in told
+    assert [run["ok"] for run in found["runs"]] == [True, True]
+    assert len(server.requests) == 3
 
 
 def test_a_budget_ends_it(cli: Run, server: Server, question: str) -> None:
