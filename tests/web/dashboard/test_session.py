@@ -148,11 +148,13 @@ def test_branching_labelling_navigating_and_undoing_by_key(serve: Serve, visit: 
     page.get_by_role("textbox", name="Label").fill("done")
     page.keyboard.press("Enter")
     page.wait_for_selector(".path .chip.label >> text=done")
+    page.wait_for_selector("dialog", state="detached")
 
     page.keyboard.press("b")
     page.get_by_label("Name").fill("another")
     page.keyboard.press("Enter")
     page.wait_for_function("() => document.querySelector('.where select').value === 'another'")
+    page.wait_for_selector("dialog", state="detached")
 
     page.keyboard.press("t")
     page.keyboard.press("Home")
@@ -293,6 +295,7 @@ def test_a_stream_that_breaks_goes_on_behind_the_last_event(serve: Serve, visit:
     site = serve()
     page = opened(visit, site, session.id)
     wait_for_text(page, "25 ms instead")
+    before = drawn(page)
 
     page.context.set_offline(True)
     page.evaluate("fetch('/api/health').catch(() => {})")
@@ -301,6 +304,7 @@ def test_a_stream_that_breaks_goes_on_behind_the_last_event(serve: Serve, visit:
     page.context.set_offline(False)
 
     wait_for_text(page, "said while nobody could hear")
+    assert drawn(page) == before + 1
 
 
 # Sizes

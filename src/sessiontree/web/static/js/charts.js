@@ -2,7 +2,7 @@
 // come from the style sheet, and every chart says in words what it shows.
 import { html } from "./html.js";
 
-const NAME = 28, BAR = 22, WIDE = 320;
+const NAME = 28, BAR = 22, ARM = 70, WIDE = 320;
 
 /** Bars of one metric. `items` are `[{name, value, text, best}]`. */
 export const Bars = ({ title, items }) => {
@@ -25,24 +25,25 @@ export const Bars = ({ title, items }) => {
   </figure>`;
 };
 
-/** Means with their intervals on one scale. `items` are `[{name, mean, low, high, n, text, best}]`. */
+/** Means with their intervals on one scale. `items` are `[{name, mean, low, high, text, range, best}]`. */
 export const Intervals = ({ title, items }) => {
   const known = items.flatMap(({ mean, low, high }) => [mean, low, high]).filter((value) => value !== null && value !== undefined);
   const least = Math.min(0, ...known), most = Math.max(...known, least) || 1;
-  const place = (value) => 8 + ((value - least) / (most - least || 1)) * (WIDE - 16);
-  const said = `${title}: ${items.map((item) => `${item.name} ${item.text}`).join("; ")}`;
+  const place = (value) => 6 + ((value - least) / (most - least || 1)) * (WIDE - 12);
+  const said = `${title}: ${items.map((item) => `${item.name} ${item.text}, ${item.range}`).join("; ")}`;
   return html`<figure class="chart intervals">
     <figcaption>${title}</figcaption>
-    <svg viewBox="0 0 ${WIDE} ${items.length * (NAME + BAR)}" role="img" aria-label=${said}>
+    <svg viewBox="0 0 ${WIDE} ${items.length * ARM - 8}" role="img" aria-label=${said}>
       ${items.map((item, index) => {
-        const top = index * (NAME + BAR), y = top + 32;
+        const top = index * ARM, y = top + 30;
         const told = item.mean !== null && item.mean !== undefined;
         return html`<g class=${item.best ? "best" : ""}>
-          <text x="0" y=${top + 16}>${clip(item.name, 24)}</text>
+          <text x="0" y=${top + 16}>${clip(item.name, 28)}</text>
           <text x=${WIDE} y=${top + 16} class="value">${item.text}</text>
-          <line x1="8" y1=${y} x2=${WIDE - 8} y2=${y} class="groove" />
+          <line x1="6" y1=${y} x2=${WIDE - 6} y2=${y} class="groove" />
           ${told && item.low !== null && item.low !== undefined && html`<path class="whisker" d="M${place(item.low)} ${y - 6}V${y + 6}M${place(item.low)} ${y}H${place(item.high)}M${place(item.high)} ${y - 6}V${y + 6}" />`}
           ${told && html`<circle cx=${place(item.mean)} cy=${y} r="5" class="mean" />`}
+          <text x="0" y=${top + 50} class="range">${item.range}</text>
         </g>`;
       })}
     </svg>

@@ -91,13 +91,13 @@ export class Experiments extends Component {
         <${Meter} part=${running.total ? running.done / running.total : 0} label="Progress" />
       </div>`}
       ${running?.status === "failed" && html`<${Notice} text=${running.error ?? "the experiment failed"} kind="wrong" />`}
-      ${shown && html`<${Result} result=${shown} session=${session} promote=${promote} go=${go} />`}
+      ${shown && html`<${Result} result=${shown} running=${running?.status === "running"} session=${session} promote=${promote} go=${go} />`}
       ${running?.status !== "running" && (allowed
         ? html`<details class="card" open=${!shown}><summary><h2>New A/B run</h2></summary>${this.form(session, arms, scorers, models, busy)}</details>`
         : html`<${Empty}>This server runs no agents; <code>sessiontree serve --allow-run</code> does.<//>`)}
       ${others.length > 0 && html`<section class="card"><h2>${shown ? "Others" : "Results"}</h2>
         <ul class="plainlist">${others.map((result) => html`<li><a href=${`#/s/${encodeURIComponent(session.id)}/ab?experiment=${encodeURIComponent(result.id)}`}>${result.arms.map(({ arm }) => nameOf(arm)).join(" and ")}</a>
-          <span class="fact">${plural(result.runs.length, "run")}, by ${result.metric}</span> ${verdict(result)}</li>`)}</ul></section>`}
+          <span class="fact">${plural(result.runs.length, "run")}, by ${result.metric}</span>${verdict(result)}</li>`)}</ul></section>`}
     </section></div>`;
   }
 
@@ -109,8 +109,9 @@ export class Experiments extends Component {
         <${Field} label="Name"><input name=${`name${index}`} defaultValue=${LETTERS[index]} required autocomplete="off" /><//>
         <${Field} label="Prompt"><textarea name=${`prompt${index}`} rows="3" placeholder="What is asked"></textarea><//>
         <${Field} label="Model"><input name=${`model${index}`} list="models" placeholder="the session's" autocomplete="off" spellcheck=${false} /><//>
-        <${Field} label="Thinking"><select name=${`thinking${index}`}><option value="">the session's</option>${["off", "minimal", "low", "medium", "high"].map((level) => html`<option>${level}</option>`)}</select><//>
-        <${Field} label="System prompt"><textarea name=${`system${index}`} rows="2" placeholder="the session's"></textarea><//>
+        <details><summary>Thinking and system prompt</summary>
+        <${Field} label="Thinking"><select name=${`thinking${index}`}><option value="">the session's</option>${["off", "minimal", "low", "medium", "high", "xhigh"].map((level) => html`<option>${level}</option>`)}</select><//>
+        <${Field} label="System prompt"><textarea name=${`system${index}`} rows="2" placeholder="the session's"></textarea><//></details>
       </fieldset>`)}</div>
       <datalist id="models">${models.map((name) => html`<option value=${name}></option>`)}</datalist>
       <div class="row">
@@ -124,7 +125,7 @@ export class Experiments extends Component {
           <option value="">…</option>${SCORERS.filter(([kind]) => !scorers.includes(kind)).map(([kind, words]) => html`<option value=${kind}>${words}</option>`)}</select><//>
       </div>
       ${scorers.map((kind, index) => html`<div class="row fields" key=${kind}>
-        <${Field} wide label=${`The answer ${SCORERS.find(([one]) => one === kind)[1]}`}><input name=${`score${index}`} required placeholder=${kind === "judge" ? "a model, or the rubric after it: model | rubric" : ""} /><//>
+        <${Field} label=${`The answer ${SCORERS.find(([one]) => one === kind)[1]}`}><input name=${`score${index}`} required placeholder=${kind === "judge" ? "a model, and a rubric if you like: model | rubric" : ""} /><//>
         <${Button} kind="small" label="Remove" onClick=${() => this.setState({ scorers: scorers.filter((one) => one !== kind) })} />
       </div>`)}
       <div class="row end"><${Button} type="submit" kind="primary" label=${busy ? "…" : "Run"} disabled=${busy} /></div>
@@ -139,6 +140,12 @@ const scorerValue = (kind, value) => {
   return { model, ...(rubric ? { rubric } : {}) };
 };
 
+/** A reason as a sentence, its numbers as short as they may be. */
+const sentence = (reason) => {
+  const words = reason.replace(/\d+\.\d{3,}/g, (number) => String(Number(Number(number).toPrecision(3))));
+  return words && `${words[0].toUpperCase()}${words.slice(1)}${/[.!?]$/.test(words) ? "" : "."}`;
+};
+
 const nameOf = (arm) => (typeof arm === "string" ? arm : arm.name);
 
 const verdict = (result) => (result.winner ? html`<${Chip} kind="branch">${result.winner} is best<//>` : html`<${Chip} kind="label">not enough data<//>`);
@@ -150,22 +157,22 @@ const bestRun = (result, arm) => {
   return runs.sort((a, b) => (result.better === "higher" ? value(b) - value(a) : value(a) - value(b)))[0] ?? result.runs.find((run) => run.arm === arm && run.ok);
 };
 
-const Result = ({ result, session, promote, go }) => {
+const Result = ({ result, running, session, promote, go }) => {
   const metrics = [...new Set(result.arms.flatMap(({ metrics: known }) => Object.keys(known)))];
   metrics.sort((a, b) => (b === result.metric) - (a === result.metric));
   const best = result.winner && bestRun(result, result.winner);
   const scores = [...new Set(result.runs.flatMap((run) => Object.keys(run.scores ?? {})))];
   return html`<section class="card result" aria-label="Result">
     <header class="row"><h2>${result.arms.map(({ arm }) => nameOf(arm)).join(" and ")}</h2><span class="fact">by ${result.metric}, ${result.better} is better</span></header>
-    ${result.winner
-      ? html`<p class="verdict won"><b>${result.winner}</b> is best. <span>${result.reason}</span>
+    ${!running && (result.winner
+      ? html`<p class="verdict won"><b>${result.winner}</b> is best. <span>${sentence(result.reason)}</span>
           ${promote && best && html`<${Button} kind="primary" label=${`Promote the best run of ${result.winner}`} onClick=${() => promote(best.branch)} />`}</p>`
-      : html`<p class="verdict undecided"><b>Not enough data.</b> <span>${result.reason.replace(/^not enough data:?\s*/i, "")}</span></p>`}
+      : html`<p class="verdict undecided"><b>Not enough data.</b> <span>${sentence(result.reason.replace(/^not enough data:?\s*/i, ""))}</span></p>`)}
     <div class="charts">
       ${metrics.map((metric) => html`<${Intervals} title=${metric} items=${result.arms.map(({ arm, metrics: known }) => {
         const { mean, low, high, n } = known[metric] ?? {};
-        const range = low === null || low === undefined ? "" : ` (${figure(metric, low)} to ${figure(metric, high)})`;
-        return { name: `${nameOf(arm)}, n = ${n ?? 0}`, mean, low, high, text: `${figure(metric, mean)}${range}`, best: nameOf(arm) === result.winner && metric === result.metric };
+        const range = low === null || low === undefined ? "too few runs for an interval" : `${figure(metric, low)} to ${figure(metric, high)}`;
+        return { name: nameOf(arm), mean, low, high, text: figure(metric, mean), range: `n = ${n ?? 0}, ${range}`, best: nameOf(arm) === result.winner && metric === result.metric };
       })} />`)}
     </div>
     <p class="more">A dot is the mean, a line the interval that holds the true mean with 95 % confidence.</p>

@@ -113,7 +113,7 @@ export class Graph extends Component {
     const words = Math.min(this.lane(), this.width * 0.6);
     if (x < MARGIN) this.view.x += MARGIN - x;
     else if (x + words > this.width) this.view.x -= x + words - this.width;
-    if (y < 2 * MARGIN) this.view.y += 2 * MARGIN - y;
+    if (y < MARGIN) this.view.y += MARGIN - y;
     else if (y > this.height - 2 * MARGIN) this.view.y -= y - (this.height - 2 * MARGIN);
   }
 

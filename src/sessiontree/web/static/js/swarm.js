@@ -127,6 +127,7 @@ export class SwarmView extends Component {
           <${Button} label="Scale" onClick=${this.askScale} />
           <${Button} kind="danger" label="Stop" onClick=${() => this.do("stop")} />`}
         ${allowed && !live && html`<${Button} kind="danger" label="Destroy" onClick=${this.askDestroy} />`}
+        ${status.agents.length > 1 && html`<a class="button" href=${`#/s/${encodeURIComponent(status.sessionId)}/compare?${new URLSearchParams(status.agents.map((one) => ["branch", one.branch]))}`}>Compare</a>`}
         <a class="button" href=${`#/s/${encodeURIComponent(status.sessionId)}/tree`}>Session</a></div>
       </header>
       <${Notice} text=${error} kind="wrong" />
@@ -147,7 +148,7 @@ export class SwarmView extends Component {
             ${allowed && one.status === "running" && html`<${Button} kind="small" label="Steer" onClick=${() => this.askSteer(one)} />`}</div>
         </li>`)}
       </ul>
-      ${status.result && html`<h2>Result</h2><pre class="plain card">${status.result}</pre>`}
+      ${status.result && html`<h2>Result</h2><pre class="plain card outcome" tabindex="0">${status.result}</pre>`}
       <div class="row"><h2>Events</h2><span class="gap"></span>
         <select aria-label="Agent whose events are shown" value=${agent} onChange=${(event) => this.setState({ agent: event.target.value })}><option value="">all agents</option>${status.agents.map((one) => html`<option value=${one.id}>${one.id}</option>`)}</select></div>
       <ol class="events card" tabindex="0" aria-label="Events, newest first">

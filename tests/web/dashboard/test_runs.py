@@ -1,0 +1,146 @@
+"""A/B runs and swarms in the dashboard, from the form to what they tell, with a model that answers from a script."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import sessiontree as st
+from sessiontree.model.base import Request
+from sessiontree.model.scripted import Delay, Script, ScriptedModel, Used
+from tests.web.dashboard.conftest import Serve, Visit
+from tests.web.dashboard.site import a_story
+
+
+def priced(text: str, cost: float) -> list[Any]:
+    return [text, Used({"input": 100, "output": 10, "cost": {"input": 0, "output": cost, "total": cost}})]
+
+
+def by_prompt(seed: int = 1) -> Script:
+    """Answers that cost more when they are asked for in detail, never twice the same."""
+    chance = random.Random(seed)
+
+    def answer(request: Request) -> list[Any]:
+        wordy = "detail" in str(request.messages[-1])
+        cost = (0.03 if wordy else 0.01) * chance.uniform(0.9, 1.1)
+        return priced("It is slow because it is long." if wordy else "A list is slow.", cost)
+
+    return answer
+
+
+def start(page: Any, runs: int, arms: dict[str, str], pattern: str | None = None) -> None:
+    page.wait_for_selector("form.ab")
+    for index, (name, prompt) in enumerate(arms.items()):
+        if index > 1:
+            page.get_by_role("button", name="Add an arm").click()
+        arm = page.locator(".arm").nth(index)
+        arm.get_by_label("Name").fill(name)
+        arm.get_by_label("Prompt", exact=True).fill(prompt)
+    if pattern is not None:
+        page.get_by_label("Add a scorer").last.select_option("matches")
+        page.get_by_label("The answer matches the pattern").fill(pattern)
+    page.get_by_label("Runs of each arm").fill(str(runs))
+    page.get_by_role("button", name="Run", exact=True).click()
+
+
+def test_a_whole_ab_run_from_the_form_to_the_promoted_branch(serve: Serve, visit: Visit) -> None:
+    session = a_story()
+    page = visit(serve(ScriptedModel([by_prompt()] * 20)), f"/s/{session.id}/ab")
+
+    start(page, 4, {"short": "In one sentence?", "long": "In detail?"}, pattern="(?i)list")
+    page.wait_for_selector(".verdict.won")
+
+    assert "short is best." in " ".join(page.locator(".verdict").text_content().split())
+    charts = page.locator(".chart svg").evaluate_all("all => all.map((svg) => svg.getAttribute('aria-label'))")
+    assert [chart.split(":")[0] for chart in charts] == ["cost", "tokens", "time", "matches"]
+    assert "n = 4" in charts[0]
+    assert page.locator(".chart").first.locator(".whisker").count() == 2
+    page.get_by_text("8 runs").click()
+    assert page.locator(".result tbody tr").count() == 8
+
+    page.get_by_role("button", name="Promote the best run of short").click()
+    page.locator("dialog textarea").fill("Long answers cost three times as much.")
+    page.locator("dialog").get_by_role("button", name="Promote").click()
+    page.wait_for_function(
+        "() => document.querySelector('.path')?.textContent.includes('Long answers cost three times as much.')"
+    )
+    assert "A list is slow." in page.locator(".path").text_content()
+    session.refresh()
+    assert session.heads.current == "dict"
+    assert {branch.name for branch in session.branches if branch.archived}
+
+
+def test_equal_arms_are_told_as_not_enough_data(serve: Serve, visit: Visit) -> None:
+    session = a_story()
+    chance = random.Random(3)
+    answers = [lambda request: priced("The same.", chance.uniform(0.01, 0.03))] * 10
+    page = visit(serve(ScriptedModel(answers)), f"/s/{session.id}/ab")
+
+    start(page, 3, {"one": "Why?", "other": "Why so?"})
+
+    page.wait_for_selector(".verdict.undecided")
+    assert "Not enough data." in page.locator(".verdict").text_content()
+    assert page.get_by_role("button", name="Promote the best run").count() == 0
+    page.reload()
+    page.wait_for_selector(".verdict.undecided")
+
+
+def test_progress_is_shown_while_runs_are_made_and_they_can_be_stopped(serve: Serve, visit: Visit) -> None:
+    session = a_story()
+    answers: list[Script] = [priced("Quick.", 0.01), *([["Slow ", Delay(60)]] * 9)]
+    page = visit(serve(ScriptedModel(answers)), f"/s/{session.id}/ab")
+
+    start(page, 2, {"one": "Why?", "other": "Why so?"})
+    page.wait_for_function("() => document.querySelector('.progress b')?.textContent === '1 of 4 runs'")
+    page.locator(".progress").get_by_role("button", name="Stop").click()
+
+    page.wait_for_selector(".experiments > .notice.wrong")
+    assert "stopped" in page.locator(".experiments > .notice.wrong").text_content()
+
+
+def test_a_swarm_is_started_watched_and_compared(serve: Serve, visit: Visit) -> None:
+    st.create("empty", cwd="/project").close()
+    page = visit(serve(ScriptedModel([priced(f"Seen from side {n}.", 0.01) for n in range(3)])), "/swarms")
+
+    page.wait_for_selector("text=No swarm has been started yet.")
+    page.get_by_label("Name").fill("review")
+    page.get_by_role("textbox", name="Task").fill("Look at it from three sides.")
+    page.get_by_label("Dollars", exact=True).fill("0.04")
+    page.get_by_role("button", name="Start", exact=True).click()
+
+    page.wait_for_selector(".head .chip.branch >> text=completed")
+    page.wait_for_function("() => document.querySelectorAll('.events .agent_complete').length === 3")
+    assert page.get_by_role("progressbar", name="Progress").get_attribute("aria-valuenow") == "100"
+    assert page.get_by_role("progressbar", name="Budget used").get_attribute("aria-valuenow") == "75"
+    assert page.locator(".meter.warning").count() == 1
+    assert page.locator(".agents > li").count() == 3
+    page.get_by_role("link", name="Compare").click()
+    page.wait_for_function("() => document.querySelectorAll('.column .entry').length > 3")
+    assert "Seen from side 2." in " ".join(page.locator(".column").all_text_contents())
+
+
+def test_a_swarm_at_work_is_watched_and_stopped(serve: Serve, visit: Visit) -> None:
+    page = visit(serve(ScriptedModel([["Words that come ", Delay(60)]] * 4)), "/swarms")
+
+    page.get_by_label("Name").fill("slow")
+    page.get_by_role("textbox", name="Task").fill("Take your time.")
+    page.get_by_label("Agents", exact=True).fill("2")
+    page.get_by_role("button", name="Start", exact=True).click()
+
+    page.wait_for_function("() => document.querySelectorAll('.agents .says').length === 2")
+    assert page.get_by_role("button", name="Steer").count() == 2
+    page.get_by_role("button", name="Stop").click()
+    page.wait_for_selector(".head .chip.wrong >> text=cancelled")
+    page.get_by_role("link", name="Swarms").click()
+    page.wait_for_selector(".list .chip >> text=cancelled")
+
+
+def test_a_server_that_runs_nothing_says_so(serve: Serve, visit: Visit) -> None:
+    session = a_story()
+    site = serve(allow_run=False)
+
+    page = visit(site, "/swarms")
+    page.wait_for_selector("text=This server runs no agents")
+    page.goto(f"{site.url}/#/s/{session.id}/ab")
+    page.wait_for_selector("text=This server runs no agents")
+    assert page.locator("form").count() == 0

@@ -1,0 +1,188 @@
+"""What a session, a stranger's page or a wrong token can do to the dashboard: nothing."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sessiontree import catalog
+from tests.export.hostile import hostile_lines
+from tests.export.payloads import PAYLOADS
+from tests.web.dashboard.conftest import Serve, Visit
+from tests.web.dashboard.site import Site, a_story, put
+
+CONTRAST = (Path(__file__).parents[2] / "export" / "contrast.js").read_text().replace("#main *, #sidebar *", "#app *")
+
+
+# Hostile sessions
+
+
+def test_a_hostile_session_runs_nothing_and_asks_for_nothing(serve: Serve, visit: Visit) -> None:
+    """Payloads in every field of every entry: in the list, the tree, the conversation, comparison and search."""
+    put(hostile_lines(PAYLOADS), name="hostile")
+    site = serve()
+    signs: list[str] = []
+    page = visit(site, signs=signs)
+
+    page.wait_for_selector(".list li")
+    page.locator("#search").fill("owned")
+    page.wait_for_selector(".hits li")
+    page.goto(f"{site.url}/#/s/hostile/talk")
+    page.wait_for_selector(".path .entry")
+    for _ in range(3):
+        page.evaluate("document.querySelector('.window').scrollTop = 0")
+        page.wait_for_timeout(80)
+    page.evaluate("document.querySelectorAll('details').forEach((element) => (element.open = true))")
+    for view in ("branches", "compare?branch=aside&branch=main"):
+        page.goto(f"{site.url}/#/s/hostile/{view}")
+        page.wait_for_selector(".branches .name, .column .entry")
+
+    assert page.evaluate("window.owned") is None
+    assert [sign for sign in signs if "owned" in sign or "127.0.0.1:9/" in sign or sign.startswith("a ")] == []
+    assert not any(sign.startswith("http") for sign in signs)
+    assert (
+        page.locator("#app script, #app iframe, #app object, #app form[action], #app [onload], #app [onerror]").count()
+        == 0
+    )
+
+
+# Tokens
+
+
+def test_the_token_leaves_the_address_and_is_not_kept_beyond_the_tab(serve: Serve, visit: Visit) -> None:
+    site = serve()
+    page = visit(site)
+
+    assert site.secret not in page.url
+    assert page.evaluate("JSON.stringify(localStorage)").find(site.secret) < 0
+    assert page.context.cookies() == []
+    other = page.context.new_page()
+    other.goto(site.url)
+    other.wait_for_selector("text=This page needs the token of its server.")
+
+
+def test_a_wrong_token_is_asked_for_again(serve: Serve, browser: Any) -> None:
+    a_story()
+    site = serve()
+    context = browser.new_context()
+    page = context.new_page()
+    page.goto(f"{site.url}/#token=wrong")
+
+    page.wait_for_selector("text=The server does not take this token.")
+    page.get_by_label("Token").fill(site.secret)
+    page.get_by_role("button", name="Open").click()
+    page.wait_for_selector(".list li")
+    context.close()
+
+
+# Strangers
+
+
+class Stranger(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("content-type", "text/html")
+        self.end_headers()
+        self.wfile.write(b"<!doctype html><title>stranger</title>")
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def stranger() -> Iterator[str]:
+    """The address of a page on another origin."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), Stranger) as server:
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}/"
+        server.shutdown()
+
+
+STEAL = """async ([url, secret]) => {
+  const attempt = async (work) => { try { return await work(); } catch { return null; } };
+  const read = (path, options) => attempt(async () => (await fetch(url + path, options)).text());
+  const bearer = { Authorization: `Bearer ${secret}` };
+  const json = { "Content-Type": "application/json" };
+  const said = [
+    await read("/api/sessions"),
+    await read("/api/sessions", { headers: bearer }),
+    await read("/api/sessions", { credentials: "include" }),
+    await read("/api/sessions", { method: "POST", headers: { ...bearer, ...json }, body: '{"name":"stolen"}' }),
+    await read("/api/sessions", { method: "POST", mode: "no-cors", body: '{"name":"stolen"}' }),
+    await read("/", {}),
+    await attempt(async () => Object.keys(await import(`${url}/static/js/api.js`)).join()),
+    await attempt(() => new Promise((done) => {
+      const script = document.createElement("script");
+      script.src = `${url}/static/js/keys.js`;
+      script.onload = () => done("loaded");
+      script.onerror = () => done(null);
+      document.head.append(script);
+    })),
+    await attempt(() => new Promise((done) => {
+      const frame = document.createElement("iframe");
+      frame.src = `${url}/#token=${secret}`;
+      frame.onload = () => { try { done(frame.contentDocument?.title ?? null); } catch { done(null); } };
+      document.body.append(frame);
+    })),
+  ];
+  return said.filter(Boolean);
+}"""
+
+
+def test_a_page_on_another_origin_gets_nothing_even_with_the_token(serve: Serve, browser: Any, stranger: str) -> None:
+    a_story()
+    site: Site = serve()
+    context = browser.new_context()
+    page = context.new_page()
+    page.goto(stranger)
+
+    assert page.evaluate(STEAL, [site.url, site.secret]) == []
+    assert [frame.url for frame in page.frames if "token" in frame.url and frame.title() == "sessiontree"] == []
+    assert [summary.name for summary in catalog.sessions(all=True)] == ["Make the report fast"]
+    context.close()
+
+
+# For everybody
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_all_text_has_enough_contrast_and_every_control_a_name(serve: Serve, visit: Visit, scheme: str) -> None:
+    session = a_story()
+    site = serve()
+    page = visit(site, color_scheme=scheme)
+
+    for route, there in (
+        ("/", ".list li"),
+        (f"/s/{session.id}/talk", ".path .entry"),
+        (f"/s/{session.id}/branches", ".branches .name"),
+        (f"/s/{session.id}/compare", ".column .entry"),
+        (f"/s/{session.id}/ab", "form.ab"),
+        ("/swarms", "form"),
+    ):
+        page.goto(f"{site.url}/#{route}")
+        page.wait_for_selector(there)
+        assert page.evaluate(CONTRAST) == [], route
+        nameless = page.evaluate(
+            "() => [...document.querySelectorAll('button, input, select, textarea, nav, section, canvas, [role=log]')]"
+            ".filter((e) => !(e.getAttribute('aria-label') || e.closest('label') || e.textContent.trim()))"
+            ".map((e) => e.outerHTML)"
+        )
+        assert nameless == [], route
+
+
+def test_the_keys_are_listed_and_focus_is_seen(serve: Serve, visit: Visit) -> None:
+    page = visit(serve())
+
+    page.keyboard.press("?")
+    assert "new branch from it" in page.locator("dialog").text_content()
+    page.keyboard.press("Escape")
+    page.wait_for_selector("dialog", state="detached")
+    page.keyboard.press("Tab")
+    assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
+    page.keyboard.press("w")
+    page.wait_for_selector("h1 >> text=Swarms")
