@@ -24,7 +24,7 @@ from sessiontree.swarm.crew import Crew
 from sessiontree.swarm.record import swarms_in
 from sessiontree.swarm.status import ENDED, OVER, SwarmStatus
 from sessiontree.swarm.swarm import Swarm
-from tests.swarm.world import COST, START, ChanceModel, Disk, Loop, digest, ids, opened
+from tests.swarm.world import COST, START, TOKENS, ChanceModel, Disk, Loop, digest, ids, opened
 
 SEEDS = 20_000 if os.environ.get("SESSIONTREE_TORTURE") else 200
 GROUPS = 20
@@ -40,6 +40,12 @@ async def two_rounds(crew: Crew) -> str:
     last = await crew.run(crew.task, role="chief", reads=[result for result in first if result.ok])
     return last.text
 
+
+REASONS = ("by chance", "a fault in a model", "was moved by another writer")
+"""All that agents can fail for in this world."""
+
+DEFEATS = ("has failed: ", "no agent has come to a result", "no part of the task was done")
+"""All that swarms can fail for."""
 
 STRATEGIES = ["parallel", "map-reduce", "pipeline", "tree", two_rounds]
 
@@ -132,7 +138,7 @@ class World:
             max_agents=4,
             budget=self.budget,
             agent_budget=self.agent_budget,
-            parts=["a", "b", "c"] if self.random.random() < 0.5 else None,
+            parts=["part a", "part b", "part c"] if self.random.random() < 0.5 else None,
             enable_event_streaming=False,
             **outfit,
         )
@@ -203,7 +209,13 @@ class World:
         if account.budget is not None and account.budget.cost is not None:
             assert spending.cost <= account.budget.cost + at_once * COST
         if account.budget is not None and account.budget.tokens is not None:
-            assert spending.tokens <= account.budget.tokens + at_once * 15
+            assert spending.tokens <= account.budget.tokens + at_once * TOKENS
+        for agent in account.agents.values():
+            own = account.budget_of(agent)
+            if own is not None and own.cost is not None:
+                assert agent.cost <= own.cost + COST
+            if own is not None and own.tokens is not None:
+                assert agent.tokens <= own.tokens + TOKENS
 
     def _check_live(self, session: Session, swarm: Swarm) -> None:
         """What the session alone tells is what the swarm tells."""
@@ -231,9 +243,16 @@ class World:
         for entry in tree.entries:
             if isinstance(entry.body, Message):
                 self._check_place(session, entry)
+        for name in session.heads.heads:
+            merged = [id for entry in session.branch(name).path() for id in merged_from(entry)]
+            assert len(merged) == len(set(merged)), f"a result stands twice on {name}"
         for status in swarms_in(session):
+            assert status.status != "failed" or any(why in (status.reason or "") for why in DEFEATS), status.reason
             for agent in status.agents:
                 self._check_agent(session, agent.id, agent.branch, agent.text)
+                prompts = [e for e in tree.entries if e.branch == agent.branch and _is_told(e, agent.task)]
+                assert len(prompts) <= 1, f"{agent.id} was told its task twice"
+                assert agent.status != "failed" or any(why in (agent.error or "") for why in REASONS), agent.error
                 known = self.done.get(agent.id)
                 if known is not None and agent.id in {a.id for a in known.agents if a.status == "completed"}:
                     before = next(a for a in known.agents if a.id == agent.id)
@@ -258,6 +277,12 @@ class World:
             answers = [e.body.message for e in lines[: ended[0]] if isinstance(e.body, Message)]
             whole = [m for m in answers if role(m) == "assistant" and not stopped_abnormally(m)]
             assert result == text(whole[-1]["content"])
+
+
+def _is_told(entry: Entry, task: str) -> bool:
+    body = entry.body
+    said = body.message if isinstance(body, Message) else {}
+    return role(said) == "user" and task in text(said["content"])
 
 
 def _did(entry: Entry, agent: str, action: str) -> bool:

@@ -101,6 +101,8 @@ def digest(messages: Sequence[Any]) -> str:
 
 COST = 1.0
 """The most that one call costs."""
+TOKENS = 15
+"""What each call takes."""
 
 
 class ChanceModel:
@@ -133,7 +135,7 @@ class ChanceModel:
                 yield event
                 await asyncio.sleep(random.choice([0, 0, 0.2]))
             called = any(block["type"] == "toolCall" for block in draft.content)
-            usage = {"input": 10, "output": 5, "cost": round(random.uniform(0, COST), 3)}
+            usage = {"input": TOKENS - 5, "output": 5, "cost": round(random.uniform(0, COST), 3)}
             yield Finished({**draft.message("toolUse" if called else "stop"), "usage": full_usage(usage)})
         finally:
             self.under_way -= 1
