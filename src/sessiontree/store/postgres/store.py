@@ -36,6 +36,8 @@ FETCH = 1 << 18
 PAGES = (1 << 16, 1 << 22)
 """How much is read backward at once, at first and at most, in bytes."""
 FOREVER = 1 << 62
+NEW = 2
+"""So many lines at most a session begins with that is made here: its header and its name."""
 
 
 class Piece(NamedTuple):
@@ -319,7 +321,8 @@ class PostgresStore:
             "" if header is None else clean(header.cwd),
             None if header is None or header.parent_session is None else clean(header.parent_session),
             begins.is_older,
-            header is not None and not begins.is_older,
+            # Lines that come from elsewhere are looked into as a whole: they may not hang together.
+            header is not None and not begins.is_older and len(lines) <= NEW,
             clean(begins.title) if begins.title else None,
         )
         row = connection.execute(sql.INSERT, values).fetchone()
