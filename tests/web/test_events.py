@@ -1,0 +1,236 @@
+"""Live events of a session: every one once and in order, whoever wrote it and however often a client comes back."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import zlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+
+import sessiontree as st
+from sessiontree.web import events
+from sessiontree.web.guard import Limits
+from sessiontree.web.opened import Position
+from sessiontree.web.tokens import Tokens
+from tests.web.conftest import House, bearing, served
+from tests.web.sse import Told, listen, read
+
+CLIENTS, ENTRIES = 12, 120
+
+
+@pytest.fixture
+async def real(house: House) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of a real server."""
+    with served(house) as base:
+        async with httpx.AsyncClient(base_url=base, headers=bearing(house.owner), timeout=20) as client:
+            yield client
+
+
+def says(text: str) -> Any:
+    return lambda event: event.kind == "entry" and event.data["entry"]["text"] == text
+
+
+def ids(heard: list[Told]) -> list[str]:
+    return [event.data["entry"]["id"] for event in heard if event.kind == "entry"]
+
+
+def lines(session: str) -> list[str]:
+    with st.open(session, read_only=True) as opened:
+        return [entry.id for entry in opened.tree.entries]
+
+
+async def test_what_another_process_writes_is_told(house: House, real: httpx.AsyncClient) -> None:
+    id = house.session()
+    path = f"/api/sessions/{id}/events"
+    etag = (await real.get(f"/api/sessions/{id}")).headers["etag"]
+
+    listening = asyncio.create_task(listen(real, path, says("from elsewhere"), after=etag))
+    with st.open(id) as other:
+        written = other.head.append(st.user("from elsewhere"))
+        heard = await listening
+
+    assert ids(heard) == [written.id]
+    row = heard[-1].data["entry"]
+    assert (row["role"], row["branch"], row["html"], row["active"]) == ("user", "main", "<p>from elsewhere</p>\n", True)
+
+
+async def test_heads_are_told_at_the_start_and_when_they_move(house: House, real: httpx.AsyncClient) -> None:
+    id = house.session()
+    path = f"/api/sessions/{id}/events"
+
+    first = await listen(real, path, lambda event: event.kind == "head")
+    await real.post(f"/api/sessions/{id}/branches", json={"name": "cache"})
+    second = await listen(real, path, lambda event: event.kind == "head", last=first[-1].id)
+
+    assert first[0].data["current"] == "main"
+    assert second[-1].data["current"] == "cache"
+    assert set(second[-1].data["heads"]) == {"main", "cache"}
+
+
+async def test_from_the_beginning_all_entries_are_told(house: House, real: httpx.AsyncClient) -> None:
+    id = house.session()
+    with st.open(id) as session:
+        session.head.extend([st.user(f"entry {number}") for number in range(450)])  # more than are read at once
+    beginning = Position(0, f"{zlib.crc32(id.encode()):08x}")
+
+    heard = await listen(real, f"/api/sessions/{id}/events", says("entry 449"), after=str(beginning))
+
+    assert ids(heard) == lines(id)[: len(ids(heard))]
+    assert len(ids(heard)) >= 450
+
+
+async def test_clients_killed_and_back_at_random_miss_nothing(house: House, real: httpx.AsyncClient) -> None:
+    id = house.session()
+    path = f"/api/sessions/{id}/events"
+    etag = (await real.get(f"/api/sessions/{id}")).headers["etag"].strip('"')
+    before = len(lines(id))
+
+    async def client(seed: int) -> list[Told]:
+        dice, heard, last = random.Random(seed), list[Told](), etag
+        while not (heard and says("the end")(heard[-1])):
+            patience = dice.randint(1, 12)
+            headers = {"last-event-id": last}
+            async with real.stream("GET", path, headers=headers) as answer:
+                assert answer.status_code == 200, await answer.aread()
+                async for event in read(answer.aiter_lines()):
+                    last = event.id
+                    if event.kind == "entry":
+                        heard.append(event)
+                        patience -= 1
+                        if says("the end")(event) or not patience:
+                            break
+            await asyncio.sleep(dice.random() * 0.02)
+        return heard
+
+    async def writer(number: int) -> None:
+        branch = f"writer-{number}"
+        await real.post(f"/api/sessions/{id}/branches", json={"name": branch, "switch": False})
+        for turn in range(ENTRIES // 4):
+            said = {"role": "user", "text": f"{branch} {turn}", "branch": branch}
+            assert (await real.post(f"/api/sessions/{id}/entries", json=said)).status_code == 201
+
+    def outside() -> None:
+        with st.open(id) as other:
+            branch = other.create_branch("outside", current=False)
+            for turn in range(ENTRIES // 4):
+                branch.append(st.user(f"outside {turn}"))
+
+    async with asyncio.timeout(60):
+        clients = [asyncio.create_task(client(seed)) for seed in range(CLIENTS)]
+        await asyncio.gather(*(writer(number) for number in range(3)), asyncio.to_thread(outside))
+        await real.post(f"/api/sessions/{id}/entries", json={"role": "user", "text": "the end", "branch": "main"})
+        heard = await asyncio.gather(*clients)
+
+    everything = lines(id)[before:]
+    for told in heard:
+        assert ids(told) == everything[: len(ids(told))]
+        assert says("the end")(told[-1])
+
+
+async def test_a_server_that_was_started_anew_goes_on_where_the_client_was(house: House) -> None:
+    id = house.session()
+    path = f"/api/sessions/{id}/events"
+    last, heard = None, list[Told]()
+    for round in range(3):
+        with served(house) as base:
+            async with httpx.AsyncClient(base_url=base, headers=bearing(house.owner), timeout=20) as client:
+                if last is None:
+                    last = (await client.get(f"/api/sessions/{id}")).headers["etag"]
+                for number in range(3):
+                    said = {"role": "user", "text": f"{round} {number}"}
+                    await client.post(f"/api/sessions/{id}/entries", json=said)
+                heard += await listen(client, path, says(f"{round} 1"), last=last)
+                last = heard[-1].id
+    assert [event.data["entry"]["text"] for event in heard if event.kind == "entry"] == [
+        *("0 0", "0 1", "0 2", "1 0", "1 1", "1 2", "2 0", "2 1"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("place", "status"),
+    [("99-00000000", 410), ("1-00000000", 410), ("nonsense", 400), ("-1-00000000", 400), ("1-00000000.x.y", 400)],
+)
+async def test_a_place_that_is_not_there_is_no_place_to_go_on_from(
+    house: House, client: httpx.AsyncClient, place: str, status: int
+) -> None:
+    path = f"/api/sessions/{house.session()}/events"
+
+    asked = [
+        await client.get(path, headers={"last-event-id": place}),
+        await client.get(path, params={"after": place}),
+    ]
+
+    assert [answer.status_code for answer in asked] == [status, status]
+    if status == 410:
+        assert asked[0].json()["error"]["code"] == "resync"
+
+
+async def test_a_client_that_was_away_for_too_long_is_told_to_read_anew(tmp_path: Any) -> None:
+    limits = Limits(rate=1e6, burst=1_000_000, deltas=200)
+    house = House(tmp_path, "word " * 200, limits=limits)
+    id = house.session()
+    path = f"/api/sessions/{id}/events"
+    with served(house) as base:
+        async with httpx.AsyncClient(base_url=base, headers=bearing(house.owner), timeout=20) as client:
+            (first, *_) = await listen(client, path, lambda event: event.kind == "head")
+            await client.post(f"/api/sessions/{id}/prompt", json={"text": "Go"})
+            async with asyncio.timeout(20):
+                while (await client.get(f"/api/sessions/{id}")).json()["running"]:
+                    await asyncio.sleep(0.02)
+            late = await client.get(path, headers={"last-event-id": first.id})
+            etag = (await client.get(f"/api/sessions/{id}")).headers["etag"]
+            anew = await listen(client, path, lambda event: event.kind == "head", after=etag)
+
+    assert (late.status_code, late.json()["error"]["code"]) == (410, "resync")
+    assert anew[-1].kind == "head"
+
+
+async def test_whose_token_is_revoked_hears_no_more(house: House, real: httpx.AsyncClient) -> None:
+    id = house.session()
+    made = house.token("read")
+    heard: list[str] = []
+
+    async with asyncio.timeout(20), real.stream("GET", f"/api/sessions/{id}/events", headers=bearing(made)) as answer:
+        async for event in read(answer.aiter_lines()):
+            heard.append(event.kind)
+            if len(heard) == 1:
+                Tokens().revoke(made.token.id)
+                await real.post(f"/api/sessions/{id}/entries", json={"role": "user", "text": "secret"})
+
+    assert heard == ["head"]
+
+
+async def test_only_so_many_clients_listen_and_each_leaves_its_place(tmp_path: Any) -> None:
+    house = House(tmp_path, limits=Limits(rate=1e6, burst=1_000_000, streams=2))
+    path = f"/api/sessions/{house.session()}/events"
+    with served(house) as base:
+        async with httpx.AsyncClient(base_url=base, headers=bearing(house.owner), timeout=20) as client:
+            async with client.stream("GET", path) as one, client.stream("GET", path) as two:
+                assert (one.status_code, two.status_code) == (200, 200)
+                third = await client.get(path)
+            async with asyncio.timeout(20):
+                while (await _status(client, path)) != 200:
+                    await asyncio.sleep(0.02)
+
+    assert (third.status_code, third.json()["error"]["code"]) == (429, "too_many")
+
+
+async def _status(client: httpx.AsyncClient, path: str) -> int:
+    async with client.stream("GET", path) as answer:
+        return answer.status_code
+
+
+async def test_a_quiet_session_still_says_that_it_is_there(
+    house: House, real: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(events, "QUIET_SECONDS", 0.05)
+    path = f"/api/sessions/{house.session()}/events"
+
+    async with asyncio.timeout(20), real.stream("GET", path) as answer:
+        async for line in answer.aiter_lines():
+            if line == ": quiet":
+                break

@@ -1,0 +1,127 @@
+"""Whether a request may come in: names, origins, kinds and lengths of bodies, tokens, and how fast."""
+
+from __future__ import annotations
+
+import pytest
+
+from sessiontree.errors import InvalidOperation
+from sessiontree.web.guard import Bucket, bearer, check_content, check_headers, check_host, hosts_of, is_loopback
+from sessiontree.web.refusals import Refused
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1", "[::1]", "127.0.0.2"])
+def test_a_loopback_host_needs_no_leave(host: str) -> None:
+    assert is_loopback(host)
+    check_host(host, allow_remote=False)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5", "example.org", "10.0.0.1", "fe80::1", ""])
+def test_a_host_that_others_can_reach_is_refused_unless_it_is_meant(host: str) -> None:
+    with pytest.raises(InvalidOperation, match="--allow-remote"):
+        check_host(host, allow_remote=False)
+
+    check_host(host, allow_remote=True)
+
+
+def allowed(host: str, **options: str) -> bool:
+    hosts = hosts_of(options.get("on", "127.0.0.1"), int(options.get("port", 7373)), [*options.get("more", "").split()])
+    try:
+        check_headers([(b"host", host.encode())], hosts)
+    except Refused:
+        return False
+    return True
+
+
+def test_a_server_on_loopback_goes_by_the_names_of_loopback() -> None:
+    assert all(allowed(f"{name}:7373") for name in ("127.0.0.1", "localhost", "[::1]", "Localhost"))
+    assert not any(allowed(name) for name in ("127.0.0.1:7374", "127.0.0.1", "localhost", "evil.example:7373"))
+
+
+def test_a_server_on_all_addresses_goes_by_figures_and_by_names_that_were_given() -> None:
+    for on in ("0.0.0.0", "::"):
+        assert allowed("192.168.1.5:7373", on=on)
+        assert allowed("[fe80::1]:7373", on=on)
+        assert allowed("tower.local:7373", on=on, more="tower.local")
+        assert not allowed("evil.example:7373", on=on)
+        assert not allowed("192.168.1.5:80", on=on)
+        assert not allowed("192.168.1.5.evil.example:7373", on=on)
+
+
+def test_a_server_on_one_address_goes_by_that_alone() -> None:
+    assert allowed("192.168.1.5:7373", on="192.168.1.5")
+    assert not allowed("192.168.1.6:7373", on="192.168.1.5")
+    assert not allowed("localhost:7373", on="192.168.1.5")
+
+
+def test_the_usual_port_need_not_be_named() -> None:
+    assert allowed("localhost", port="80")
+    assert allowed("localhost:80", port="80")
+
+
+@pytest.mark.parametrize(
+    ("origin", "lets"),
+    [
+        ("http://127.0.0.1:7373", True),
+        ("http://localhost:7373", True),
+        ("null", False),
+        ("http://evil.example", False),
+        ("http://localhost:7373.evil.example", False),
+        ("ftp://localhost:7373", False),
+        ("localhost:7373", False),
+    ],
+)
+def test_where_a_request_comes_from_is_compared_with_our_names(origin: str, lets: bool) -> None:
+    headers = [(b"host", b"localhost:7373"), (b"origin", origin.encode())]
+    if lets:
+        check_headers(headers, hosts_of("127.0.0.1", 7373))
+    else:
+        with pytest.raises(Refused):
+            check_headers(headers, hosts_of("127.0.0.1", 7373))
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"content-type": "application/json"}, None),
+        ({"content-type": "application/json; charset=utf-8", "content-length": "10"}, None),
+        ({"content-type": "APPLICATION/JSON"}, None),
+        ({}, 415),
+        ({"content-type": "text/plain"}, 415),
+        ({"content-type": "application/jsonp"}, 415),
+        ({"content-type": "application/json", "content-length": "11"}, 413),
+        ({"content-type": "application/json", "content-length": "9" * 40}, 413),
+        ({"content-type": "application/json", "content-length": "-1"}, 400),
+    ],
+)
+def test_bodies_are_json_and_not_too_long(headers: dict[str, str], status: int | None) -> None:
+    given = [(name.encode(), value.encode()) for name, value in headers.items()]
+    if status is None:
+        check_content(given, 10)
+    else:
+        with pytest.raises(Refused) as refused:
+            check_content(given, 10)
+        assert refused.value.status == status
+
+
+@pytest.mark.parametrize(
+    ("values", "token"),
+    [
+        (["Bearer abc"], "abc"),
+        (["bearer abc"], "abc"),
+        (["Basic abc"], None),
+        (["Bearer "], None),
+        (["abc"], None),
+        ([], None),
+        (["Bearer abc", "Bearer def"], None),
+    ],
+)
+def test_one_header_carries_the_token(values: list[str], token: str | None) -> None:
+    assert bearer([(b"authorization", value.encode()) for value in values]) == token
+
+
+def test_one_may_ask_so_much_at_once_and_then_so_fast() -> None:
+    bucket = Bucket(rate=2, burst=3, now=0)
+
+    assert [bucket.take(0) for _ in range(4)] == [True, True, True, False]
+    assert [bucket.take(1) for _ in range(3)] == [True, True, False]
+    assert [bucket.take(100) for _ in range(4)] == [True, True, True, False]
