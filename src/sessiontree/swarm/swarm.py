@@ -23,6 +23,7 @@ from sessiontree.hooks.bus import Hooks
 from sessiontree.hooks.events import Notice
 from sessiontree.model.base import Model
 from sessiontree.session import Place, Session, compare
+from sessiontree.store.memory import MemoryStore
 from sessiontree.swarm.account import Account, Accounts
 from sessiontree.swarm.budget import Budget
 from sessiontree.swarm.crew import Crew
@@ -143,7 +144,7 @@ class Swarm:
         self._worker = Worker(self._record, self._gate, outfit, self._emit)
         self._crew: Crew | None = None
         self._task: asyncio.Task[None] | None = None
-        self._hold = Hold(None if session.file is None else hold_path(id))
+        self._hold = Hold(None if _in_memory(session) else hold_path(id))
         self._log: EventLog | None = None
 
     @classmethod
@@ -218,6 +219,8 @@ class Swarm:
         """How far it has come, as the session tells."""
         if not self._record.known:
             raise InvalidOperation(f"swarm {self._draft.name} is not in the session yet: create it first")
+        if not self.running:
+            self.session.refresh()  # another process may be at work
         account = self._account
         live = self.running and account.status == "running"
         return account.status_at(self._now() if live else None, self.session.id)
@@ -228,7 +231,7 @@ class Swarm:
         if not self._draft.streaming:
             raise InvalidOperation(f"swarm {self.name} does not have event streaming enabled")
         if self._log is None:
-            self._log = EventLog(None if self.session.file is None else spool_path(self.id))
+            self._log = EventLog(None if _in_memory(self.session) else spool_path(self.id))
         return self._log
 
     def _emit(self, event: Event, agent: str | None = None, branch: str | None = None) -> None:
@@ -497,6 +500,11 @@ class Swarm:
         deed = Fork(swarm=self.id, session=outcome.session.id, at=outcome.session.forked_from)
         await self._record.did(self.id, deed)
         return outcome.session
+
+
+def _in_memory(session: Session) -> bool:
+    """Whether no other process knows of the session."""
+    return isinstance(session.store, MemoryStore)
 
 
 def _check_count(agents: int, most: int | None) -> None:
