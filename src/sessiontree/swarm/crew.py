@@ -14,7 +14,8 @@ from typing import Any, TypeAlias
 from msgspec import Struct
 
 from sessiontree.core.entries import BranchSummary
-from sessiontree.core.merge import merged_from
+from sessiontree.core.merge import merged_from, plan_merge
+from sessiontree.core.plan import said
 from sessiontree.errors import InvalidOperation, SessionTreeError
 from sessiontree.hooks.bus import Hooks
 from sessiontree.ops.merge import merge
@@ -343,13 +344,20 @@ class Crew:
                 continue
             words = agent.text if agent.ended == "completed" else f"It came to nothing: {agent.error}"
             summary = f"Result of {agent.id}:\n\n{words}"
-            if session.heads.heads.get(agent.branch) == agent.end:
+            if self._is_where_it_was(agent, into):
                 await merge(self._branch(agent), into, hooks=self._hooks, summary=summary)
             else:
-                # Somebody has taken the branch elsewhere since; what the agent came to is there all the same.
+                # Somebody has taken its branch elsewhere. What the agent came to is there all the same.
                 details = {"kind": "merge", "sources": [agent.end]}
                 body = BranchSummary(summary=summary, abandoned_leaf=agent.end, details=details)
                 await in_thread(into.append, body)
+
+    def _is_where_it_was(self, agent: AgentAccount, into: Branch) -> bool:
+        """Whether what the agent said is on its branch, so that this can be merged."""
+        session, end = self._record.session, agent.end
+        if end is None or session.heads.heads.get(agent.branch) != end:
+            return False
+        return bool(said(session.tree, end, plan_merge(session.tree, end, into.leaf)).messages)
 
     async def all(self, runs: Iterable[Coroutine[Any, Any, AgentResult]]) -> list[AgentResult]:
         """What came of several runs at the same time, in their order."""
