@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 import sessiontree as st
-from sessiontree.session import RECORD_EVERY, Item, Session
+from sessiontree.draft import RECORD_EVERY, Item
+from sessiontree.session import Session
 from sessiontree.store.jsonl import JsonlStore
 from sessiontree.store.memory import MemoryStore
 from tests.simulation import Simulation

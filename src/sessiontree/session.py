@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
@@ -32,17 +32,16 @@ from sessiontree.core.entries import (
     Label,
     Problem,
     SessionInfo,
-    is_annotation,
 )
-from sessiontree.core.filling import filled
 from sessiontree.core.heads import Heads
 from sessiontree.core.places import check_branch_name, resolve
 from sessiontree.core.plan import NavigatePlan, plan_move, plan_navigate
 from sessiontree.core.problems import find_problems
 from sessiontree.core.times import iso
 from sessiontree.core.tree import BLANKS, Tree
+from sessiontree.draft import Draft, Item, moves, under
 from sessiontree.errors import BranchMoved, Conflict, InvalidOperation, NotFound, ReadOnly
-from sessiontree.format.codec import VERSION, type_of, write_entry, write_header
+from sessiontree.format.codec import VERSION, write_entry, write_header
 from sessiontree.format.jsonl import Reader
 from sessiontree.format.tail import tail_context
 from sessiontree.loaded import Loaded
@@ -57,25 +56,8 @@ if TYPE_CHECKING:
 PEEK = 1 << 16
 """How much is read at once for the header, in bytes."""
 
-RECORD_EVERY = 256
-"""A head record stands among every so many lines."""
-
 Place: TypeAlias = str | Entry | None
 """A place by name, an entry, or `None`, which is before everything."""
-
-
-class Item(NamedTuple):
-    """A body to write."""
-
-    body: Body
-    extra: JsonObject | None = None
-    """Further fields of its line, in wire form."""
-    id: EntryId | None = None
-    """The id it is to have, for what is written with it and names it; a new one by default."""
-
-    @property
-    def moves(self) -> bool:
-        return not is_annotation(type_of(self.body), getattr(self.body, "custom_type", None))
 
 
 class BranchInfo(Struct, frozen=True, kw_only=True):
@@ -101,8 +83,7 @@ class Session:
         new_id: Callable[[], EntryId] = lambda: os.urandom(8).hex(),
     ) -> None:
         self._store = store
-        self._now = now
-        self._new_id = new_id
+        self._draft = Draft(new_id, now)
         self._read_only = read_only
         self._mutex = threading.RLock()
         self._wrote = False
@@ -322,7 +303,7 @@ class Session:
         self._head_of(name)
 
     def _head_of(self, branch: str) -> EntryId | None:
-        heads = self.heads.heads
+        heads = self._load().heads.heads
         if branch not in heads:
             raise NotFound("branch", branch, f"there are {', '.join(heads)}")
         return heads[branch]
@@ -346,7 +327,7 @@ class Session:
         Raises `BranchMoved` if another writer has moved the branch, or if its head is not the `expected`
         one, with nothing written.
         """
-        return self._write([Item(body, extra)], parent, branch, expected)[0]
+        return self._write((body if extra is None else Item(body, extra),), parent, branch, expected)[0]
 
     def extend(
         self,
@@ -357,123 +338,64 @@ class Session:
         expected: EntryId | UnsetType | None = UNSET,
     ) -> list[Entry]:
         """Write entries as a chain, all or none: `append` for several. An `Item` has more than a body."""
-        return self._write(_items(bodies), parent, branch, expected)
+        return self._write(list(bodies), parent, branch, expected)
 
     def new_id(self) -> EntryId:
         """An id for an `Item` that others written with it name."""
-        return self._new_id()
+        return self._draft.new_id()
 
     def _write(
         self,
-        items: Sequence[Item],
+        items: Sequence[Body | Item],
         parent: Place | UnsetType,
         branch: str | UnsetType | None,
         expected: EntryId | UnsetType | None,
     ) -> list[Entry]:
         with self._mutex:
             self._prepare()
-            on = self.heads.current if branch is UNSET else branch
+            loaded = self._load()
+            on = loaded.heads.current if isinstance(branch, UnsetType) else branch
             if on is None and parent is UNSET:
                 raise InvalidOperation("an entry without a branch needs a parent")
             if isinstance(expected, UnsetType):
                 expected = None if on is None else self._head_of(on)
-            under = UNSET if parent is UNSET else self.place(parent)
-            moves = on is not None and any(item.moves for item in items)
-
-            def build() -> list[Entry]:
+            above = UNSET if parent is UNSET else self.place(parent)
+            is_move = on is not None and moves(items)
+            while True:
                 head = None if on is None else self._head_of(on)
-                if moves and head != expected:
+                if is_move and head != expected:
                     raise BranchMoved(on or "", expected, head)
-                return self._chain(items, head if isinstance(under, UnsetType) else under, on)
-
-            return [entry for entry in self._commit(build) if not entry.is_head_record]
+                entries = self._draft.chain(loaded, items, head if isinstance(above, UnsetType) else above, on)
+                if self._put(loaded, entries):
+                    break
+            return entries if len(entries) == len(items) else [entry for entry in entries if not entry.is_head_record]
 
     def _check_unmoved(self, branch: str, expected: EntryId | None) -> None:
         head = self._head_of(branch)
         if head != expected:
             raise BranchMoved(branch, expected, head)
 
-    def _chain(self, items: Sequence[Item], parent: EntryId | None, branch: str | None) -> list[Entry]:
-        """New entries, each under the one before, with head records among them so that none is far."""
-        entries: list[Entry] = []
-        tree, known = self.tree, self.heads
-        moved: dict[str, EntryId | None] = {}
-        current = known.current
-        since_record = known.lines_since_record
-        rooted = tree.real_count > 0
-        first = above = self._under(parent)
-        chain: list[Entry] = []
-
-        def up() -> Iterator[Entry]:
-            yield from reversed(chain)
-            yield from tree.up(first)
-
-        for item in items:
-            id = item.id or self._new_id()
-            body = filled(item.body, id=id, up=up, tree=tree, now=self._now())
-            entry = self._stamp(body, id, above, branch, current, item.extra)
-            entries.append(entry)
-            since_record += 1
-            if entry.is_annotation:
-                above = above if rooted else entry.id
-            else:
-                above = entry.id
-                chain.append(entry)
-                rooted = True
-                if branch is not None:
-                    moved[branch] = entry.id
-            if since_record >= RECORD_EVERY - 1:
-                heads = {**known.heads, **moved}
-                record = known.record(heads=heads)
-                beneath = heads[current] if heads[current] is not None or rooted else above
-                entries.append(self._stamp(record, self._new_id(), beneath, current, current))
-                since_record = 0
-                if not rooted:
-                    above = entries[-1].id
+    def _commit(self, build: Callable[[], list[Entry]]) -> list[Entry]:
+        """Write what `build` makes of the state of things; when others wrote first, build anew."""
+        loaded = self._load()
+        while not self._put(loaded, entries := build()):
+            pass
         return entries
 
-    def _under(self, leaf: EntryId | None) -> EntryId | None:
-        """The parent of what is written at `leaf`: annotations before the first real entry form its chain."""
-        if leaf is not None:
-            return leaf
-        return None if self.tree.real_count else self.tree.last_annotation
-
-    def _stamp(
-        self,
-        body: Body,
-        id: EntryId,
-        parent: EntryId | None,
-        branch: str | None,
-        current: str,
-        extra: JsonObject | None = None,
-    ) -> Entry:
-        return write_entry(
-            body,
-            id=id,
-            parent=parent,
-            timestamp=iso(self._now()),
-            branch=branch,
-            current=current if branch is not None and branch != current else None,
-            extra=extra,
-        )
-
-    def _commit(self, build: Callable[[], list[Entry]]) -> list[Entry]:
-        """Write what `build` makes of the state of things; when others wrote first, take that in and build anew."""
-        loaded = self._load()
-        while True:
-            entries = build()
-            lines = [entry.raw for entry in entries]
-            before = loaded.cursor
-            try:
-                cursor = self._store.append(lines, after=before)
-            except Conflict:
-                loaded.refresh()
-                if loaded.cursor == before:
-                    raise
-                continue
-            loaded.wrote(entries, lines, cursor)
-            self._wrote = True
-            return entries
+    def _put(self, loaded: Loaded, entries: Sequence[Entry]) -> bool:
+        """Write entries, unless others wrote first: then that is taken in instead."""
+        lines = [entry.raw for entry in entries]
+        before = loaded.cursor
+        try:
+            cursor = self._store.append(lines, after=before)
+        except Conflict:
+            loaded.refresh()
+            if loaded.cursor == before:
+                raise
+            return False
+        loaded.wrote(entries, lines, cursor)
+        self._wrote = True
+        return True
 
     @property
     def _cursor(self) -> Cursor:
@@ -485,7 +407,7 @@ class Session:
             raise InvalidOperation(f"{self.where} is closed")
         if self._read_only is not None:
             raise ReadOnly(self.where, self._read_only)
-        if self.needs_migration:
+        if self.header.version < VERSION:
             self.migrate()
 
     def migrate(self) -> bool:
@@ -516,7 +438,7 @@ class Session:
                 return
             try:
                 if self._wrote and not self.heads.ends_here(self.tree):
-                    self._commit(lambda: [self._record_entry(self.heads.record())])
+                    self._commit(lambda: [self._draft.record(self.tree, self.heads.record())])
             finally:
                 self._closed = True
                 self._store.close()
@@ -526,10 +448,6 @@ class Session:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def _record_entry(self, record: Custom) -> Entry:
-        current: str = record.data["current"]
-        return self._stamp(record, self._new_id(), self._under(record.data["heads"][current]), current, current)
 
     # Labels and names
 
@@ -560,7 +478,7 @@ class Session:
                     raise InvalidOperation(f"there is a branch {name!r} already")
                 body = BranchPoint(name=name, description=description)
                 now_current = name if current else self.heads.current
-                return [self._stamp(body, self._new_id(), self._under(start), name, now_current)]
+                return [self._draft.entry(body, under(self.tree, start), name, now_current)]
 
             self._commit(build)
             return Branch(self, name)
@@ -615,7 +533,7 @@ class Session:
         The branches in `archive` are hidden with it; if the current one is among them, the one that moves becomes
         current. Raises `BranchMoved` if its head is not the `expected` one any more.
         """
-        items = _items(bodies)
+        items = list(bodies)
         with self._mutex:
             self._prepare()
             name, current = self.heads.current if branch is None else branch, self.heads.current
@@ -626,7 +544,7 @@ class Session:
             def build() -> list[Entry]:
                 self._check_unmoved(name, was)
                 self._check_current(current)
-                entries = self._chain(items, leaf, name)
+                entries = self._draft.chain(self._load(), items, leaf, name)
                 written = [entry.id for entry in entries if not entry.is_annotation]
                 if written and not hidden:
                     return entries
@@ -636,7 +554,7 @@ class Session:
                     heads={**self.heads.heads, name: written[-1] if written else leaf},
                     archived=(self.heads.archived | hidden) - {name},
                 )
-                return [*entries, self._record_entry(record)]
+                return [*entries, self._draft.record(self.tree, record)]
 
             return [entry for entry in self._commit(build) if not entry.is_head_record]
 
@@ -711,7 +629,7 @@ class Session:
         def build() -> list[Entry]:
             self._check_unmoved(branch, expected)
             self._check_current(current)
-            return [self._record_entry(record())]
+            return [self._draft.record(self.tree, record())]
 
         self._commit(build)
 
@@ -776,10 +694,6 @@ class Branch:
     def explain(self) -> Explanation:
         """For every entry on the path, whether it reaches the model and why not."""
         return explain(self.session.tree, self.leaf)
-
-
-def _items(bodies: Iterable[Body | Item]) -> list[Item]:
-    return [body if isinstance(body, Item) else Item(body) for body in bodies]
 
 
 def clean_name(name: str | None) -> str | None:

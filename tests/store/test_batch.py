@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from sessiontree.errors import StoreError
+from sessiontree.format.codec import LINE_LIMIT
 from sessiontree.store import batch, jsonl
 from sessiontree.store.batch import end_of, note
 from sessiontree.store.files import identity_of
@@ -28,7 +29,7 @@ def left_by_a_dead_writer(path: Path, written: bytes, data: bytes = FIRST + SECO
     """So much of a batch was written when its writer died."""
     start = path.stat().st_size
     with path.with_name("s.jsonl.lock").open("r+b", buffering=0) as lock:
-        note(lock.fileno(), identity_of(path.stat()), start, data)
+        note(lock.fileno(), identity_of(path.stat()), start, data.split(b"\n")[:-1])
     with path.open("ab") as file:
         file.write(written)
 
@@ -92,7 +93,7 @@ def test_a_note_that_was_cut_short_says_nothing_and_is_taken_away(path: Path) ->
     lock = path.with_name("s.jsonl.lock")
     with path.open("ab") as file:
         file.write(FIRST)
-    for size in (60, 20, 0):
+    for size in (120, 60, 20, 0):
         lock.write_bytes(lock.read_bytes()[:size])
         assert JsonlStore(str(path)).read().data == b"{}\n" + FIRST
     lock.write_bytes(b"something else altogether, and long enough for a note")
@@ -172,15 +173,51 @@ def test_a_note_that_does_not_fit_on_the_disk_leaves_nothing_behind(path: Path, 
     assert path.with_name("s.jsonl.lock").read_bytes() == b""
 
 
-def test_a_note_of_a_batch_larger_than_any_memory_is_compared_only_as_far_as_the_file_goes(path: Path) -> None:
+def test_a_note_of_a_batch_larger_than_any_memory_is_looked_at_only_as_far_as_the_file_goes(path: Path) -> None:
     lock = path.with_name("s.jsonl.lock")
-    size = 1 << 40
-    lock.write_bytes(struct.pack("<8sQQQQ", b"stbatch1", *identity_of(path.stat()), 0, size))
-    os.truncate(lock, lock.stat().st_size + size)
+    count = 1 << 34
+    lock.write_bytes(struct.pack("<8sQQQQ", b"stbatch2", *identity_of(path.stat()), 0, count))
+    os.truncate(lock, lock.stat().st_size + count * 72)
 
     with path.open("rb") as file:
         assert end_of(file.fileno(), str(lock)) == (3, None)
     assert JsonlStore(str(path)).read().data == b"{}\n"
+
+
+def test_a_note_of_a_line_that_is_too_long_says_nothing(path: Path) -> None:
+    lock = path.with_name("s.jsonl.lock")
+    head = struct.pack("<8sQQQQ", b"stbatch2", *identity_of(path.stat()), 0, 1)
+    lock.write_bytes(head + struct.pack("<Q48s16s", LINE_LIMIT + 1, b"{}", b""))
+
+    assert JsonlStore(str(path)).read().data == b"{}\n"
+
+
+LONG, LONGER = b'{"id":"1","text":"' + b"a" * 90 + b'"}\n', b'{"id":"2","text":"' + b"b" * 110 + b'"}\n'
+
+
+@pytest.mark.parametrize("size", [1, 40, 60, len(LONG), len(LONG) + 60, len(LONG) + len(LONGER) - 1])
+def test_of_long_lines_how_they_begin_and_end_is_enough_to_know_them(path: Path, size: int) -> None:
+    left_by_a_dead_writer(path, (LONG + LONGER)[:size], LONG + LONGER)
+
+    assert JsonlStore(str(path)).read().data == b"{}\n"
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        LONG.replace(b'"1"', b'"3"'),  # of the same length, and not ours
+        LONG[:60] + b"}\n",  # behind half a line of ours
+        LONG[:60] + b"c" * (len(LONG) - 61) + b"\n",  # and as long as that line was to be
+        LONG + THEIRS,
+        LONG + LONGER[:60] + THEIRS,
+        LONG[:-1] + b" " + LONGER[:60],
+    ],
+)
+def test_what_another_program_wrote_within_a_batch_cut_short_is_known_too(path: Path, written: bytes) -> None:
+    left_by_a_dead_writer(path, written, LONG + LONGER)
+
+    with path.open("rb") as file:
+        assert end_of(file.fileno(), str(path.with_name("s.jsonl.lock"))) == (3 + len(written), None)
 
 
 def test_a_lock_file_that_is_something_else_says_nothing(path: Path) -> None:

@@ -37,13 +37,13 @@ def filled(body: Body, *, id: EntryId, up: Callable[[], Iterator[Entry]], tree: 
     `up` gives the entries above where it will stand, those that are written together with it included. Raises
     `InvalidOperation` and `NotFound`.
     """
+    if isinstance(body, Message):  # nearly all are
+        message = body.message
+        if message.get("role") != "assistant" or ("provider" in message and "model" in message):
+            return Message(complete(message, now=now))
+        provider, model = model_above(up())
+        return Message(complete(message, now=now, provider=provider or "unknown", model=model or "unknown"))
     match body:
-        case Message(message):
-            provider, model = "unknown", "unknown"
-            if role(message) == "assistant" and ("provider" not in message or "model" not in message):
-                above = model_above(up())
-                provider, model = above[0] or provider, above[1] or model
-            return Message(complete(message, now=now, provider=provider, model=model))
         case Label(target=target):
             _entry(target, tree, up())
             return body

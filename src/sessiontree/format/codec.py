@@ -177,6 +177,8 @@ _head_decoder = msgspec.json.Decoder(LineHead)
 _glance_decoder = msgspec.json.Decoder(_GlancedLine)
 _object_decoder = msgspec.json.Decoder(dict[str, Any])
 
+_encode = msgspec.json.Encoder().encode
+
 REFUSALS = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 """What msgspec raises on lines that may still be JSON."""
 
@@ -443,17 +445,21 @@ def write_entry(
     extra: JsonObject | None = None,
 ) -> Entry:
     """A new entry and its line. `current` is given only when it is another branch than `branch`."""
-    wire: JsonObject = {"type": type_of(body), ID: id, PARENT: parent, "timestamp": timestamp, "branch": branch}
+    type = type_of(body)
+    wire: JsonObject = {"type": type, ID: id, PARENT: parent, "timestamp": timestamp, "branch": branch}
     if current is not None:
         wire["current"] = current
-    wire.update(body_to_wire(body))
+    if isinstance(body, e.Message):  # nearly all are
+        wire["message"] = body.message
+    else:
+        wire.update(body_to_wire(body))
     if extra is not None:
         wire.update(extra)
         return read_entry(write_object(wire), line)
     return Entry(
         id=id,
         parent=parent,
-        type=wire["type"],
+        type=type,
         line=line,
         source=Held(write_object(wire)),
         branch=branch,
@@ -465,7 +471,7 @@ def write_entry(
 def write_object(wire: JsonObject) -> bytes:
     """One line of JSON, without a newline in it. Strings that UTF-8 cannot hold are escaped."""
     try:
-        return msgspec.json.encode(wire)
+        return _encode(wire)
     except (UnicodeEncodeError, OverflowError):
         import json
 

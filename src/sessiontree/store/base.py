@@ -87,7 +87,10 @@ PART = 1 << 20
 
 def joined(lines: Sequence[bytes], where: str) -> bytes:
     """Lines as they are kept, each with its newline. Raises `StoreError` for one that cannot be."""
-    return b"".join(joined_parts(lines, where))
+    for line in lines:
+        if b"\n" in line or len(line) > LINE_LIMIT:
+            raise _refused(line, where)
+    return b"\n".join([*lines, b""])
 
 
 def joined_parts(lines: Sequence[bytes], where: str) -> Iterator[bytes]:
@@ -95,14 +98,16 @@ def joined_parts(lines: Sequence[bytes], where: str) -> Iterator[bytes]:
     part: list[bytes] = []
     size = 0
     for line in lines:
-        if b"\n" in line:
-            raise StoreError(where, "a line cannot hold a newline")
-        if len(line) > LINE_LIMIT:
-            raise StoreError(where, f"a line of {len(line)} bytes is over the limit of {LINE_LIMIT}")
         part.append(line)
         size += len(line)
         if size > PART:
-            yield b"\n".join([*part, b""])
+            yield joined(part, where)
             part, size = [], 0
     if part:
-        yield b"\n".join([*part, b""])
+        yield joined(part, where)
+
+
+def _refused(line: bytes, where: str) -> StoreError:
+    if b"\n" in line:
+        return StoreError(where, "a line cannot hold a newline")
+    return StoreError(where, f"a line of {len(line)} bytes is over the limit of {LINE_LIMIT}")

@@ -2,26 +2,35 @@
 
 Lines of a batch that a crash cut short are whole lines like any other. Only the note tells that they belong to
 something that was never finished, so that they can be set aside and the batch is there as a whole or not at all.
-A note is taken away when the batch is written; one that is left says nothing unless the file ends within its batch.
-It is not synced: it outlives its process, which is what it is for, but not a power cut.
+A note says of every line how long it is, how it begins and how it ends: enough to know it again, since lines have ids,
+and little enough to cost nothing beside the lines themselves. It is taken away when the batch is written; one that is
+left says nothing unless the file ends within its batch. It is not synced: it outlives its process, which is what it is
+for, but not a power cut.
 """
 
 from __future__ import annotations
 
 import os
-import struct
+from collections.abc import Iterator, Sequence
+from struct import Struct
 
-from sessiontree.store.files import Identity, identity_of, shut
+from sessiontree.format.codec import LINE_LIMIT
+from sessiontree.store.files import Identity, identity_of, read_all, shut
 
-_HEAD = struct.Struct("<8sQQQQ")
-_MAGIC = b"stbatch1"
-_PIECE = 1 << 20
+_HEAD = Struct("<8sQQQQ")
+_MAGIC = b"stbatch2"
+_FIRST, _LAST = 48, 16
+_LINE = Struct(f"<Q{_FIRST}s{_LAST}s")
+_PIECE = 1 << 10
+"""So many lines of a note are looked at at once."""
 
 
-def note(lock: int, identity: Identity, start: int, data: bytes) -> None:
-    """Note in the lock file that `data` is about to be written at the end, `start`, of a file."""
-    raw = memoryview(_HEAD.pack(_MAGIC, *identity, start, len(data)) + data)
-    done = 0
+def note(lock: int, identity: Identity, start: int, lines: Sequence[bytes]) -> None:
+    """Note in the lock file that `lines` are about to be written at the end, `start`, of a file."""
+    pack = _LINE.pack
+    head = _HEAD.pack(_MAGIC, *identity, start, len(lines))
+    raw = head + b"".join([pack(len(line), line[:_FIRST], line[-_LAST:]) for line in lines])
+    done = os.pwrite(lock, raw, 0)
     while done < len(raw):
         done += os.pwrite(lock, raw[done:], done)
 
@@ -31,16 +40,35 @@ def begun(lock: int, fd: int, size: int) -> int | None:
     head = os.pread(lock, _HEAD.size, 0)
     if len(head) < _HEAD.size:
         return None
-    magic, device, inode, start, length = _HEAD.unpack(head)
-    if magic != _MAGIC or os.fstat(lock).st_size != _HEAD.size + length:
+    magic, device, inode, start, count = _HEAD.unpack(head)
+    if magic != _MAGIC or os.fstat(lock).st_size != _HEAD.size + count * _LINE.size:
         return None  # not ours, or the note itself was cut short: nothing of its batch was written yet
-    if (device, inode) != identity_of(os.fstat(fd)) or not 0 < size - start < length:
+    if (device, inode) != identity_of(os.fstat(fd)) or start >= size:
         return None
-    for at in range(start, size, _PIECE):
-        there = os.pread(fd, min(_PIECE, size - at), at)
-        if not there or there != os.pread(lock, len(there), _HEAD.size + at - start):
+    at = start
+    for length, first, last in _noted(lock):
+        if at >= size:
+            return start
+        if length > LINE_LIMIT:
+            return None
+        there = read_all(fd, at, min(length + 1, size - at))
+        line = there[:length]
+        if (
+            b"\n" in line
+            or line[:_FIRST] != first[: len(line)]
+            or (len(there) > length and (there[length:] != b"\n" or line[-_LAST:] != last[:length]))
+        ):
             return None  # another program wrote behind it
-    return start
+        at += length + 1
+    return start if at > size else None
+
+
+def _noted(lock: int) -> Iterator[tuple[int, bytes, bytes]]:
+    """What a note says of each line."""
+    at = _HEAD.size
+    while piece := os.pread(lock, _LINE.size * _PIECE, at):
+        yield from _LINE.iter_unpack(piece[: len(piece) - len(piece) % _LINE.size])
+        at += len(piece)
 
 
 def end_of(fd: int, lock: str) -> tuple[int, int | None]:

@@ -212,7 +212,7 @@ class JsonlStore:
             identity = identity_of(os.fstat(fd))
             if self._identity not in (None, identity):
                 os.close(fd)
-                raise Conflict(self.where, "the file was replaced by another program")
+                raise self._replaced()
             self._identity = identity
             self._read_fd = fd
         return self._read_fd
@@ -224,14 +224,14 @@ class JsonlStore:
         except FileNotFoundError:
             raise Conflict(self.where, "the file was deleted by another program") from None
         if identity_of(there) != cursor.value[0]:
-            raise Conflict(self.where, "the file was replaced by another program")
+            raise self._replaced()
 
     def _check_seen(self, fd: int, after: Cursor, status: os.stat_result | None = None) -> int:
         """Refuse to go on from `after` in a file that is not the one that was read up to there; its size."""
         identity, start, seen = after.value
         status = status or os.fstat(fd)
-        if identity != identity_of(status):
-            raise Conflict(self.where, "the file was replaced by another program")
+        if identity != (status.st_dev, status.st_ino):
+            raise self._replaced()
         if status.st_size < start:
             raise self._truncated()
         if os.pread(fd, len(seen), start - len(seen)) != seen:
@@ -256,28 +256,36 @@ class JsonlStore:
             raise _Shorter(self.where, "the file was truncated by another program")
         return data
 
+    def _replaced(self) -> Conflict:
+        return Conflict(self.where, "the file was replaced by another program")
+
     def _truncated(self) -> Conflict:
         return Conflict(self.where, "the file was truncated by another program")
 
     def append(self, lines: Sequence[bytes], *, after: Cursor) -> Cursor:
+        is_batch = len(lines) > 1
+        identity, start, seen = after.value
+        if seen and not seen.endswith(b"\n"):
+            lines = [b"", *lines]
         data = joined(lines, self.where)
+        lock = self._lock
         try:
-            with self._locked():
+            lock.acquire()
+            try:
                 fd = self._at(after)
-                identity, start, seen = after.value
-                if seen and not seen.endswith(b"\n"):
-                    data = b"\n" + data
                 try:
-                    if len(lines) > 1:
-                        self._lock.note(identity, start, data)
+                    if is_batch:
+                        lock.note(identity, start, lines)
                     self._write(fd, data, start)
                 finally:
-                    if self._poisoned is None:
-                        self._lock.clear()
-                seen = data[-SEEN:] if len(data) >= SEEN else (seen + data)[-SEEN:]
-                return Cursor((identity, start + len(data), seen))
+                    if lock.has_note and self._poisoned is None:
+                        lock.clear()
+            finally:
+                lock.release()
         except OSError as error:
             raise self._failed(error) from error
+        seen = data[-SEEN:] if len(data) >= SEEN else (seen + data)[-SEEN:]
+        return Cursor((identity, start + len(data), seen))
 
     def replace(self, lines: Sequence[bytes], *, after: Cursor) -> Cursor:
         try:
@@ -353,18 +361,19 @@ class JsonlStore:
         if self._poisoned is not None:
             raise StoreError(self.where, f"{self._poisoned}: open it anew before writing")
         try:
-            if self._fd is None:
-                self._fd = self._open(WRITE)
+            fd = self._fd
+            if fd is None:
+                fd = self._fd = self._open(WRITE)
             if self._fd_identity is None:
-                self._fd_identity = identity_of(os.fstat(self._fd))
+                self._fd_identity = identity_of(os.fstat(fd))
             there = os.stat(self._file)
         except (FileNotFoundError, NotFound):
             self._let_go()
             raise Conflict(self.where, "the file was deleted by another program") from None
-        if identity_of(there) != self._fd_identity:
+        if (there.st_dev, there.st_ino) != self._fd_identity:
             self._let_go()
-            raise Conflict(self.where, "the file was replaced by another program")
-        return self._fd, there
+            raise self._replaced()
+        return fd, there
 
     def _at(self, after: Cursor) -> int:
         """The open file, if it ends at `after` once an unfinished last line is out of the way."""

@@ -9,11 +9,23 @@ import fcntl
 import os
 import stat
 import threading
+from collections.abc import Sequence
 from contextlib import suppress
 
 from sessiontree.errors import StoreError
 from sessiontree.store import batch
 from sessiontree.store.files import Identity, reason_of, shut
+
+_process = 0
+"""How many processes were forked from one another to get here: asking for one's own number takes longer."""
+
+
+def _forked() -> None:
+    global _process
+    _process += 1
+
+
+os.register_at_fork(after_in_child=_forked)
 
 
 def lock_of(path: str) -> str:
@@ -35,20 +47,21 @@ class Lock:
         self._turn = threading.Lock()
         self._fd: int | None = None
 
-    def __enter__(self) -> None:
-        process = os.getpid()
-        if self._process != process:
+    def acquire(self) -> None:
+        """Wait for our turn."""
+        if self._process != _process:
             # What a forked process has of its parent's is one lock with it: it needs its own.
-            self._process, self._turn, self._fd = process, threading.Lock(), shut(self._fd)
+            self._process, self._turn, self._fd = _process, threading.Lock(), shut(self._fd)
         self._turn.acquire()
         try:
-            if self._fd is not None:
-                fcntl.flock(self._fd, fcntl.LOCK_EX)
-                status = os.fstat(self._fd)
+            fd = self._fd
+            if fd is not None:
+                fcntl.flock(fd, fcntl.LOCK_EX)
+                status = os.fstat(fd)
                 if status.st_nlink:
                     self.has_note = status.st_size > 0
                     return
-                self._fd = shut(self._fd)  # deleted since
+                self._fd = shut(fd)  # deleted since
             self._fd = locked_file(self.path)
             self.has_note = os.fstat(self._fd).st_size > 0
         except BaseException as error:
@@ -58,7 +71,7 @@ class Lock:
                 raise StoreError(self.path, reason_of(error)) from error
             raise
 
-    def __exit__(self, *_: object) -> None:
+    def release(self) -> None:
         try:
             # Not by closing alone: a process forked meanwhile has it open too.
             if self._fd is not None:
@@ -68,10 +81,16 @@ class Lock:
         finally:
             self._turn.release()
 
-    def note(self, identity: Identity, start: int, data: bytes) -> None:
+    def __enter__(self) -> None:
+        self.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+    def note(self, identity: Identity, start: int, lines: Sequence[bytes]) -> None:
         assert self._fd is not None
         self.has_note = True
-        batch.note(self._fd, identity, start, data)
+        batch.note(self._fd, identity, start, lines)
 
     def begun(self, fd: int, size: int) -> int | None:
         assert self._fd is not None
