@@ -13,6 +13,7 @@ import pytest
 
 import sessiontree as st
 from tests.cli.conftest import HOSTILE, Run
+from tests.cli.test_cli import complete
 from tests.cli.test_ops import server as server
 from tests.model.server import Answer, Server, fail, slow
 
@@ -77,6 +78,7 @@ def test_results_are_shown_again_later_and_as_json(cli: Run, server: Server, que
     assert [found[0]] == lines(first)
     assert (found[0]["metric"], found[0]["planned"], found[0]["winner"]) == ("tokens", 2, None)
     assert cli("ab", "@").count("no winner: not enough data") == 2
+    assert complete("sessiontree", "ab", "@", "--resume", "a") == ["ab-1", "again"]
 
 
 def test_arms_may_be_models_and_levels(cli: Run, server: Server, question: str) -> None:

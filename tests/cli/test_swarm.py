@@ -22,6 +22,7 @@ from sessiontree.config import ConfigError
 from sessiontree.swarm.record import swarms_in
 from sessiontree.swarm.status import SwarmStatus
 from tests.cli.conftest import Run
+from tests.cli.test_cli import complete
 from tests.cli.test_ops import server as server
 from tests.model.server import Server, fail, slow
 
@@ -239,6 +240,7 @@ def test_swarms_are_listed_and_shown(cli: Run, server: Server, file: Path) -> No
     assert (first["branch"], second["branch"]) == ("review", "review-2")
     assert "review-2 completed" in cli("swarm", "show", "review-2")
     assert lines(cli("swarm", "show", second["id"][:8], "--json")) == [second]
+    assert complete("sessiontree", "swarm", "show", "rev") == ["review", "review-2"]
 
 
 def test_events_are_printed_and_chosen(cli: Run, server: Server, file: Path) -> None:

@@ -13,6 +13,7 @@ from sessiontree.cli.desk import PrintedUi, Working, extension_option
 from sessiontree.cli.live import Progress
 from sessiontree.cli.output import dim, echo, echo_json, safe, strong, table
 from sessiontree.config import ThinkingLevel
+from sessiontree.errors import SessionTreeError
 
 if TYPE_CHECKING:
     from sessiontree.commands.desk import Desk
@@ -35,6 +36,17 @@ Examples:
     --arm-model large=openai:gpt-5.5 --runs 10 --score judge
   sessiontree ab @ --resume ab-1 --promote
 """
+
+
+def _complete_experiment(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    from sessiontree.swarm.findings import experiments_in
+
+    given = ctx.params.get("session") or next(iter(ctx.args), None)
+    try:
+        found = [] if given is None else experiments_in(opened(given, read_only=True))
+    except (SessionTreeError, OSError):
+        return []
+    return [result.name for result in found if result.name.startswith(incomplete)]
 
 
 @app.command(epilog=EPILOG)
@@ -67,7 +79,12 @@ Examples:
 )
 @click.option("--no-tools", is_flag=True, help="They may use none of them.")
 @extension_option
-@click.option("--resume", metavar="NAME", help="Go on with an experiment: make what is missing or failed.")
+@click.option(
+    "--resume",
+    metavar="NAME",
+    shell_complete=_complete_experiment,
+    help="Go on with an experiment: make what is missing or failed.",
+)
 @click.option("--promote", "promoted", is_flag=True, help="If there is a winner, go on from its best run.")
 @json_option
 def ab(
@@ -216,11 +233,9 @@ class _Shown:
         self.progress = Progress(self._rows, quiet=quiet)
         self._running = Counter[str]()
         self._done: dict[str, list[Run]] = {}
-        self._planned = 0
 
     def take(self, step: Step) -> None:
         runs = self._done.setdefault(step.arm, [])
-        self._planned = step.planned
         if step.state == "started":
             self._running[step.arm] += 1
         elif step.run is not None:
