@@ -17,6 +17,7 @@ from sessiontree.session import Session
 from tests.export.sessions import story
 
 if TYPE_CHECKING:
+    from sessiontree.web.listening import Server
     from sessiontree.web.tokens import Scope
 
 
@@ -34,16 +35,22 @@ class Scripts:
 
 
 class Site:
-    """A server on loopback, with a token that may do everything, or what `scopes` say."""
+    """A server on loopback, and a token of it."""
 
-    def __init__(self, url: str, secret: str) -> None:
+    def __init__(self, url: str, secret: str, server: Server) -> None:
         self.url = url
         self.secret = secret
+        self._server = server
 
     @property
     def link(self) -> str:
         """What `sessiontree serve` prints."""
         return f"{self.url}/#token={self.secret}"
+
+    def cut(self) -> None:
+        """Break every connection there is, as a network does."""
+        for connection in list(self._server.server_state.connections):
+            connection.loop.call_soon_threadsafe(connection.transport.abort)  # pyright: ignore
 
 
 @contextlib.contextmanager
@@ -71,7 +78,7 @@ def served(
     thread.start()
     try:
         assert ready.wait(20)
-        yield Site(f"http://127.0.0.1:{port}", made.secret)
+        yield Site(f"http://127.0.0.1:{port}", made.secret, server)
     finally:
         server.should_exit = True
         thread.join(20)
