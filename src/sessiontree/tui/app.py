@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from msgspec import Struct
 from rich.text import Text
-from textual.app import App
 from textual.binding import Binding, BindingType
 from textual.screen import Screen
 
@@ -27,6 +26,7 @@ from sessiontree.errors import NotFound, SessionTreeError
 from sessiontree.session import Session
 from sessiontree.tui.chat import ChatScreen
 from sessiontree.tui.keys import keymap, listed, unknown
+from sessiontree.tui.ordered import OrderedApp
 from sessiontree.tui.theme import DARK, LIGHT, Look, look_of, theme_for
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class Start(Struct, frozen=True, kw_only=True):
     """Whether the session was made just now: one in which nothing was said is not kept."""
 
 
-class SessionApp(App[None]):
+class SessionApp(OrderedApp[None]):
     CSS = """
     Toast { padding: 0 1; margin: 0; width: auto; max-width: 70; background: $panel; }
     """

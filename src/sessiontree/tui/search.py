@@ -69,6 +69,8 @@ class SearchScreen(ModalScreen[Hit | None]):
         """The file of the session that is open, whose hits are marked."""
         self._all = False
         self._hits: list[Hit] = []
+        self._looking = False
+        """Whether what is listed is not yet what was typed: none of it is chosen then."""
         self._title = Line(classes="title")
         self._query = Input(query, placeholder="words in any order; role:user, since:7d", select_on_focus=False)
         self._list = OptionList(markup=False)
@@ -88,6 +90,7 @@ class SearchScreen(ModalScreen[Hit | None]):
         self._look()
 
     def _look(self) -> None:
+        self._looking = True
         self.run_worker(self._looked(self._query.value.strip()), group="look", exclusive=True, exit_on_error=False)
 
     async def _looked(self, query: str) -> None:
@@ -114,7 +117,7 @@ class SearchScreen(ModalScreen[Hit | None]):
         self._title.say(" · ".join(["Search", note, "all folders" if self._all else self._cwd]))
 
     def _show(self, hits: list[Hit]) -> None:
-        self._hits = hits
+        self._hits, self._looking = hits, False
         self._list.clear_options()
         words = [word for word in self._query.value.split() if ":" not in word]
         self._list.add_options([Option(self._line(hit, words)) for hit in hits])
@@ -138,7 +141,7 @@ class SearchScreen(ModalScreen[Hit | None]):
 
     def action_choose(self) -> None:
         at = self._list.highlighted
-        if at is not None:
+        if at is not None and not self._looking:
             self.dismiss(self._hits[at])
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Callable
 from typing import Literal, TypeAlias
 
 from msgspec import Struct
@@ -26,6 +27,7 @@ from sessiontree.session import Session
 from sessiontree.tui.beside import Beside, BesideScreen, Sides, of_diff
 from sessiontree.tui.dialogs import Chooser, Write
 from sessiontree.tui.keys import keymap
+from sessiontree.tui.ordered import OrderedApp
 from sessiontree.tui.theme import DARK, LIGHT, terminal_is_light, theme_for
 from sessiontree.tui.tree_detail import described, seen_from, words_of
 from sessiontree.tui.tree_view import MARKS, TreeView
@@ -103,6 +105,8 @@ class TreeScreen(ModalScreen[Choice | None]):
         """The keys that one needs most, as they are bound."""
         self._labeled: EntryId | None = None
         self._shown_marks: list[EntryId] = []
+        self._then: Callable[[], None] | None = None
+        """What is to be done once the rows are there that were asked for."""
         self._about = Static(markup=False)
         """What the pane says."""
         self._beside = Beside(titled=True)
@@ -134,6 +138,12 @@ class TreeScreen(ModalScreen[Choice | None]):
     def on_tree_view_changed(self, event: TreeView.Changed) -> None:
         self._show_lines()
         self._rest()
+        if self._then is not None and self.view.progress is None:
+            then, self._then = self._then, None
+            then()
+
+    def on_tree_view_working(self, event: TreeView.Working) -> None:
+        self._show_foot()
 
     def on_tree_view_left(self, event: TreeView.Left) -> None:
         self.dismiss(None)
@@ -258,13 +268,24 @@ class TreeScreen(ModalScreen[Choice | None]):
         self.dismiss(None)
 
     def action_choose(self) -> None:
-        self._choose(asks=self._summaries == "ask")
+        self._once_there(lambda: self._choose(asks=self._summaries == "ask"))
 
     def action_summarize(self) -> None:
-        chosen = self.view.chosen
         if self._summaries == "none":
             self.tell("no summary can be made here")
-        elif chosen is not None:
+        else:
+            self._once_there(self._choose_summarized)
+
+    def _once_there(self, do: Callable[[], None]) -> None:
+        """Do something with the entry under the cursor; while rows are being made, with the one that will be there."""
+        if self.view.progress is None:
+            do()
+        else:
+            self._then = do
+
+    def _choose_summarized(self) -> None:
+        chosen = self.view.chosen
+        if chosen is not None:
             self.dismiss(Choice(entry=chosen, summarize=self._leaves_something(chosen)))
 
     def _choose(self, *, asks: bool) -> None:
@@ -306,7 +327,7 @@ class TreeScreen(ModalScreen[Choice | None]):
         return position < 0 or shape.ids[position] != shape.leaf
 
 
-class TreeApp(App[Choice | None]):
+class TreeApp(OrderedApp[Choice | None]):
     """The tree of a session by itself."""
 
     ENABLE_COMMAND_PALETTE = False

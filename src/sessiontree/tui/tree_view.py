@@ -33,6 +33,8 @@ from sessiontree.tui.tree_folds import Folds
 
 FRAME = 0.012
 """How long the work on a whole tree goes on before keys and the screen have their turn, in seconds."""
+TOLD_SECONDS = 0.1
+"""How often it is told how far that work is."""
 GROWN_SECONDS = 1.0
 """How often it is looked whether the session has grown."""
 ROOM = 40
@@ -97,6 +99,9 @@ class TreeView(ScrollView, can_focus=True):
 
     class Changed(Message):
         """The cursor, the rows, the search or the marks are others."""
+
+    class Working(Message):
+        """The work on new rows has come further."""
 
     class Left(Message):
         """Nothing is to be chosen."""
@@ -176,9 +181,12 @@ class TreeView(ScrollView, can_focus=True):
             self._working = self.run_worker(partial(self._go_on, steps))
 
     async def _go_on(self, steps: Steps[Outline]) -> None:
+        told = time.monotonic()
         while not isinstance(come := _advance(steps), Outline):
-            self.progress = come
-            self.post_message(self.Changed())
+            self.progress, now = come, time.monotonic()
+            if now - told > TOLD_SECONDS:
+                told = now
+                self.post_message(self.Working())
             await asyncio.sleep(0)
         self._arranged(come)
 
@@ -250,7 +258,7 @@ class TreeView(ScrollView, can_focus=True):
         self.post_message(self.Changed())
 
     def _scroll(self, top: int) -> None:
-        self.scroll_to(y=max(0, top), animate=False, immediate=True)
+        self.scroll_to(y=max(0, top), animate=False, immediate=True, force=True)  # the scrollbar may be yet to come
 
     def _move(self, by: int, *, wraps: bool = False) -> None:
         if self._folds is None or not len(self._folds):
