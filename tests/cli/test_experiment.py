@@ -120,9 +120,9 @@ def test_interrupted_it_stops_and_goes_on_later(cli: Run, server: Server, questi
     command = [sys.executable, "-c", "from sessiontree.cli import main; main()"]
     arguments = ["ab", "sums", *ARMS, "--runs", "1", "--concurrency", "1", "--no-tools"]
     with subprocess.Popen([*command, *arguments], stderr=subprocess.PIPE, text=True) as working:
-        assert server.wait_for(lambda server: len(server.requests) == 2, 20)
+        assert server.wait_for(lambda server: len(server.requests) == 2, 60)
         working.send_signal(signal.SIGINT)
-        _, told = working.communicate(timeout=20)
+        _, told = working.communicate(timeout=60)
 
     (found,) = lines(cli("ab", "sums", "--resume", "ab-1", "--no-tools", "--json"))
 
