@@ -86,6 +86,18 @@ ROWS = (
         1.1,
         more=False,
     ),
+    Row(
+        "pg-append", "append to PostgreSQL, against psycopg alone", "pg append", "pg bare append", 1.5, 1.2, more=False
+    ),
+    Row(
+        "pg-context",
+        "context from PostgreSQL, {small}, against psycopg alone",
+        "pg context",
+        "pg bare context",
+        1.5,
+        1.2,
+        more=False,
+    ),
     Row("version", "`sessiontree --version` against `python -c pass`", "version", "python", 8, 8, more=False),
     Row("tree", "`sessiontree tree` of 30 entries against `python -c pass`", "tree", "python", 8, 8, more=False),
     Row("paint", "the app, to its first paint, against a bare Textual app", "paint", "bare paint", 2, 1.5, more=False),
@@ -220,6 +232,7 @@ class Bench:
             lambda: {"pi list": self.real_pi("sessions")["seconds"]},
             lambda: self.appended_far(large, small),
             self.worked,
+            self.kept_in_a_database,
             self.started,
             self.painted,
             lambda: {"pi context small": self.real_pi("context", file=small)["seconds"]},
@@ -280,6 +293,10 @@ class Bench:
     def worked(self) -> Values:
         found = self.ours("agent_turns", count=40, scratch=self.scratch)
         return {"agent": statistics.median(found["ours"]), "bare turn": statistics.median(found["bare"])}
+
+    def kept_in_a_database(self) -> Values:
+        given = json.dumps({"file": str(self.corpus.small), "count": 320})
+        return answer([sys.executable, str(HERE / "postgres.py"), given])
 
     def started(self) -> Values:
         with tempfile.TemporaryDirectory(dir=self.scratch) as folder:

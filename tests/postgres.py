@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 
 SETTINGS = (
-    "listen_addresses=127.0.0.1", "fsync=off", "full_page_writes=off", "max_connections=100", "shared_buffers=32MB",
+    "listen_addresses=127.0.0.1", "max_connections=100", "shared_buffers=32MB",
     "autovacuum=off", "logging_collector=off", "log_min_messages=fatal", "restart_after_crash=on", "jit=off",
 )  # fmt: skip
 
@@ -54,8 +54,9 @@ def _programs() -> str | None:
 class Server:
     """A server with a data directory of its own."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, fsync: bool = False) -> None:
         self._bin = programs()
+        self._settings = (*SETTINGS, *(() if fsync else ("fsync=off", "full_page_writes=off")))
         self.folder = tempfile.mkdtemp(prefix="sessiontree-pg-")
         self._as: list[str] = []
         if os.geteuid() == 0:
@@ -74,7 +75,7 @@ class Server:
         self.start()
 
     def start(self) -> None:
-        options = [part for setting in SETTINGS for part in ("-c", setting)]
+        options = [part for setting in self._settings for part in ("-c", setting)]
         with open(f"{self.folder}/log", "ab") as log:
             self._process = subprocess.Popen(
                 [*self._as, f"{self._bin}/postgres", "-D", self.data, "-p", str(self.port), "-k", self.folder,
