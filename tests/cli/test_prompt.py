@@ -357,6 +357,17 @@ def test_the_configured_thinking_level_holds_from_the_beginning_of_a_session(cli
     assert [request["reasoning_effort"] for request in server.requests] == ["high", "low", "low"]
 
 
+def test_it_is_said_when_the_model_does_not_think(server: Server, here: Path, capsys: Any) -> None:
+    from sessiontree.cli.app import run
+
+    server.add("One.", "Two.")
+
+    assert run(["-p", "--thinking", "high", "x"]) == 0
+    assert "openai:scripted does not think, so --thinking does nothing" in capsys.readouterr().err
+    assert run(["-p", "--thinking", "off", "x"]) == 0
+    assert "does not think" not in capsys.readouterr().err
+
+
 def test_output_that_nobody_takes_ends_the_run_and_keeps_what_had_arrived(server: Server, here: Path) -> None:
     server.add(slow("word " * 100, 0.02))
 

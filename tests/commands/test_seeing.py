@@ -6,8 +6,11 @@ import pytest
 
 import sessiontree as st
 from sessiontree.errors import InvalidOperation, NotFound
+from sessiontree.hooks.events import Notice
+from sessiontree.model.base import ModelInfo
+from sessiontree.model.scripted import ScriptedModel
 from sessiontree.session import Session
-from tests.commands.conftest import MakeDesk, Person, Screen, Scripts, run, scripted, talk
+from tests.commands.conftest import MakeDesk, Person, Screen, Scripts, listened, run, scripted, talk
 
 
 async def test_the_context_shows_the_system_prompt_part_by_part_and_what_is_said(
@@ -91,6 +94,17 @@ async def test_a_desk_without_a_model_gets_one(desk: MakeDesk) -> None:
     done = await at.submit("one")
     assert done.outcome is not None
     assert done.outcome.text == "Here."
+
+
+async def test_it_is_said_when_the_model_does_not_think(desk: MakeDesk) -> None:
+    at = desk(model=ScriptedModel([], info=ModelInfo(provider="scripted", model="plain")))
+    told = listened(at)
+
+    await run(at, "/thinking high")
+    await run(at, "/thinking off")
+
+    notices = [event.text for event in told if isinstance(event, Notice)]
+    assert notices == ["scripted:plain does not think, so this does nothing"]
 
 
 async def test_the_thinking_level_is_shown_and_changed(desk: MakeDesk) -> None:

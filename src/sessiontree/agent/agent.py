@@ -268,8 +268,11 @@ class Agent:
         await self.hooks.tell(ModelChanged(model=model.info.name, previous=previous))
 
     async def set_thinking(self, level: str) -> None:
-        """Another thinking level from here on."""
+        """Another thinking level from here on. Listeners are shown when the model does not think."""
         previous, self.thinking = self.thinking, level
+        if level != "off" and not self.model.info.thinking:
+            idle = f"{self.model.info.name} does not think, so this does nothing"
+            self.hooks.show(Notice(level="warning", text=idle))
         await self._note(ThinkingLevelChange(level))
         await self.hooks.tell(ThinkingChanged(level=level, previous=previous))
 

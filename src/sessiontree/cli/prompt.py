@@ -110,6 +110,8 @@ def prompt(
     level = thinking or (settings.thinking if before is None or before.leaf is None else None)
     if target.unread:
         _tell_unread(target)
+    if thinking not in (None, "off") and asked is not None and not asked.info.thinking:
+        click.echo(f"sessiontree: {safe(asked.info.name)} does not think, so --thinking does nothing", err=True)
     with target:
         on = before if before is not None and target is source else target.head
         desk = Desk(
