@@ -71,6 +71,7 @@ MODULES = {
     **dict.fromkeys(("archive", "delete"), "shelf"),
     "doctor": "read",
     "models": "models",
+    "worker": "worker",
     **dict.fromkeys(("serve", "token"), "serve"),
     "demo": "demo",
     "completion": "app",

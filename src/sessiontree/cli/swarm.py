@@ -17,6 +17,7 @@ from sessiontree.cli.desk import PrintedUi, Working, extension_option
 from sessiontree.cli.live import Progress
 from sessiontree.cli.output import dim, echo, echo_json, safe, strong, table
 from sessiontree.cli.swarm_view import event_line, rows_of, state_of, status_to_wire, tell_status
+from sessiontree.cli.worker import database_option
 from sessiontree.core.places import PREFIX
 from sessiontree.errors import Ambiguous, InvalidOperation, NotFound, SessionTreeError
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from sessiontree.model.base import Model
     from sessiontree.session import Branch, Session
     from sessiontree.swarm.budget import Budget
+    from sessiontree.swarm.durable.executor import DurableExecutor
     from sessiontree.swarm.events import Event
     from sessiontree.swarm.status import SwarmStatus
     from sessiontree.swarm.swarm import Swarm
@@ -127,6 +129,16 @@ def limit_options(function: F) -> F:
     return function
 
 
+def durable_options(function: F) -> F:
+    for option in (
+        database_option,
+        click.option("--concurrency", type=click.IntRange(1), help="With --durable: how many agents at a time."),
+        click.option("--durable", is_flag=True, help="Have `sessiontree worker` processes carry it out."),
+    ):
+        function = option(function)
+    return function
+
+
 # Working
 
 
@@ -139,6 +151,7 @@ def limit_options(function: F) -> F:
 @click.option("--at", metavar="PLACE", help="Where agents begin; the place in the file, or HEAD.")
 @click.option("--model", metavar="NAME", help="The model; that of the file, or the usual one.")
 @limit_options
+@durable_options
 @extension_option
 @json_option
 def run(
@@ -149,6 +162,9 @@ def run(
     max_cost: float | None,
     max_tokens: int | None,
     max_time: float | None,
+    durable: bool,
+    concurrency: int | None,
+    database: str | None,
     extensions: tuple[str, ...],
     as_json: bool,
 ) -> int:
@@ -161,7 +177,7 @@ def run(
     from sessiontree.swarm.swarm import Swarm
 
     said = load(file)
-    outfit = _Outfit(said, extensions)
+    outfit = _Outfit(said, extensions, _Durable.of(durable, concurrency, database))
     own, where = said.budget, session or said.session
     before = None if where is None else opened(where)
     usual = outfit.model_of(model or said.model, None if before is None else before.head)
@@ -208,6 +224,7 @@ def run(
     "--file", type=click.Path(dir_okay=False), help="The file it was run from: for its tools, extensions and prompts."
 )
 @limit_options
+@durable_options
 @extension_option
 @json_option
 def resume(
@@ -217,6 +234,9 @@ def resume(
     max_cost: float | None,
     max_tokens: int | None,
     max_time: float | None,
+    durable: bool,
+    concurrency: int | None,
+    database: str | None,
     extensions: tuple[str, ...],
     as_json: bool,
 ) -> int:
@@ -228,7 +248,8 @@ def resume(
     from sessiontree.swarm.swarm import Swarm
 
     found, id = _located(name, session)
-    outfit = _Outfit(None if file is None else load(file), extensions)
+    durably = _Durable.of(durable, concurrency, database)
+    outfit = _Outfit(None if file is None else load(file), extensions, durably)
     budget = _budget(max_cost, max_tokens, max_time)
 
     async def begin(desk: Desk) -> Swarm:
@@ -247,10 +268,38 @@ def resume(
         return outfit.through(target, begin, as_json=as_json)
 
 
+class _Durable(NamedTuple):
+    """How workers carry a swarm out."""
+
+    concurrency: int | None
+    database: str | None
+
+    @classmethod
+    def of(cls, durable: bool, concurrency: int | None, database: str | None) -> _Durable | None:
+        """What the options say; `None` where agents work in this process."""
+        if not durable and (concurrency is not None or database is not None):
+            raise click.UsageError("--concurrency and --database are for workers: give --durable too")
+        return cls(concurrency, database) if durable else None
+
+    def executor(self, session: Session, said: SwarmFile | None) -> DurableExecutor:
+        try:
+            from sessiontree.swarm.durable.executor import DurableExecutor
+        except ModuleNotFoundError as error:
+            raise click.UsageError("durable swarms need the extra: pip install 'sessiontree[swarm]'") from error
+        return DurableExecutor(
+            session,
+            database=self.database,
+            concurrency=self.concurrency,
+            tools=None if said is None else said.tools,
+            system=None if said is None else said.system,
+            thinking=None if said is None else said.thinking,
+        )
+
+
 class _Outfit:
     """What agents work with: models, tools, extensions and prompts. It is not in the session."""
 
-    def __init__(self, said: SwarmFile | None, extensions: tuple[str, ...]) -> None:
+    def __init__(self, said: SwarmFile | None, extensions: tuple[str, ...], durable: _Durable | None) -> None:
         from sessiontree import config
         from sessiontree.cli.prompt import chosen_tools
         from sessiontree.hooks.bus import Hooks
@@ -261,6 +310,8 @@ class _Outfit:
         self._hooks = Hooks()
         self._tools = chosen_tools(None if named is None else ",".join(named) or None, named == [])
         self._extensions = (*(() if said is None else said.extensions), *extensions)
+        self._durable = durable
+        self._executor: DurableExecutor | None = None
 
     def model_of(self, name: str | None, branch: Branch | None = None) -> Model:
         from sessiontree.cli.prompt import chosen_model
@@ -276,6 +327,7 @@ class _Outfit:
             "settings": desk.settings,
             "system": None if self._said is None else self._said.system,
             "thinking": None if self._said is None else self._said.thinking,
+            "executor": self._executor,
         }
 
     def through(self, session: Session, begin: Callable[[Desk], Awaitable[Swarm]], *, as_json: bool) -> int:
@@ -286,7 +338,15 @@ class _Outfit:
 
         async def carried_out() -> SwarmStatus:
             async with Working(desk, self._extensions):
-                return await _shown(await begin(desk), quiet=as_json)
+                if self._durable is None:
+                    return await _shown(await begin(desk), quiet=as_json)
+                self._executor = self._durable.executor(session, self._said)
+                try:
+                    if not await self._executor.workers():
+                        click.echo("sessiontree: there is no worker yet: `sessiontree worker` starts one", err=True)
+                    return await _shown(await begin(desk), quiet=as_json)
+                finally:
+                    await self._executor.close()
 
         desk = Desk(session, tools=self._tools, hooks=self._hooks, settings=self._settings, ui=PrintedUi())
         status = asyncio.run(carried_out())

@@ -1,0 +1,161 @@
+"""The command of workers: a process that takes the work of durable swarms, on this machine or any other."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import click
+
+from sessiontree.cli.app import app, json_option
+from sessiontree.cli.desk import PrintedUi, Working, extension_option
+from sessiontree.cli.output import dim, echo, echo_json, safe, table
+
+if TYPE_CHECKING:
+    from sessiontree.agent.tool import Tool
+    from sessiontree.hooks.bus import Hooks
+    from sessiontree.session import Session
+    from sessiontree.swarm.durable.order import Order
+    from sessiontree.swarm.durable.worker import DurableWorker, Keep
+    from sessiontree.swarm.swarm import Swarm
+
+STOPPED = 130
+
+database_option = click.option(
+    "--database",
+    metavar="ADDRESS",
+    help="Where work is kept: PostgreSQL, or a SQLite file; SESSIONTREE_STORE, or a file in the home by default.",
+)
+
+
+@app.command(
+    epilog="\b\nExamples:\n  sessiontree worker\n  sessiontree worker --concurrency 8 --tools read,ls,grep\n"
+    "  sessiontree worker --list"
+)
+@click.option("--concurrency", type=click.IntRange(1), default=4, show_default=True, help="How many agents at a time.")
+@database_option
+@click.option(
+    "--lease",
+    type=click.FloatRange(min=1),
+    metavar="SECONDS",
+    help="How long it may be out of reach before others take its work; 20 by default.",
+)
+@click.option("--tools", metavar="NAMES", help="Which built-in tools agents may use, with commas between.")
+@click.option("--no-tools", is_flag=True, help="They may use none of them.")
+@extension_option
+@click.option("--list", "listing", is_flag=True, help="Print which workers there are, and what they do.")
+@json_option
+def worker(
+    concurrency: int,
+    database: str | None,
+    lease: float | None,
+    tools: str | None,
+    no_tools: bool,
+    extensions: tuple[str, ...],
+    listing: bool,
+    as_json: bool,
+) -> int:
+    """Take the work of swarms that run with --durable, until it is told to end.
+
+    Models, tools and extensions are those of this machine. Ctrl-C lets the calls under way come to their end, and
+    leaves the rest to other workers; a second one ends it at once. It ends with 75 when it was out of reach for so long
+    that others have its work.
+    """
+    import asyncio
+
+    try:
+        from sessiontree.swarm.durable.roster import LEASE
+        from sessiontree.swarm.durable.worker import DurableWorker
+    except ModuleNotFoundError as error:
+        raise click.UsageError("workers need the extra: pip install 'sessiontree[swarm]'") from error
+    if listing:
+        return _list(database, as_json=as_json)
+    from sessiontree.cli.prompt import chosen_tools
+
+    opener = _Opener(chosen_tools(tools, no_tools), extensions)
+    asyncio.run(
+        _until_told(
+            DurableWorker(
+                opener.opened,
+                database=database,
+                concurrency=concurrency,
+                lease=LEASE if lease is None else lease,
+                tell=_tell,
+            )
+        )
+    )
+    return 0
+
+
+def _tell(line: str) -> None:
+    click.echo(f"sessiontree: {safe(line)}", err=True)
+
+
+class _Opener:
+    """Opens swarms with what this machine has."""
+
+    def __init__(self, tools: tuple[Tool, ...], extensions: tuple[str, ...]) -> None:
+        from sessiontree import config
+
+        self._settings = config.load()
+        self._tools = tools
+        self._extensions = extensions
+
+    @asynccontextmanager
+    async def opened(self, order: Order, session: Session, hooks: Hooks, keep: Keep) -> AsyncGenerator[Swarm]:
+        from sessiontree.commands.desk import Desk
+        from sessiontree.swarm.swarm import Swarm
+
+        desk = Desk(session, tools=self._tools, hooks=hooks, settings=self._settings, ui=PrintedUi())
+        async with Working(desk, self._extensions):
+            allowed = [tool for tool in desk.tools if order.tools is None or tool.name in order.tools]
+            yield Swarm.open(
+                session,
+                order.work.swarm,
+                model=keep(desk.models.find()) if order.work.model is None else None,
+                model_of=lambda name: keep(desk.models.find(name)),
+                tools=allowed,
+                hooks=desk.hooks,
+                settings=desk.settings,
+                system=order.system,
+                thinking=order.thinking,
+            )
+
+
+async def _until_told(worker: DurableWorker) -> None:
+    import asyncio
+    import signal
+
+    stop = asyncio.Event()
+
+    def told() -> None:
+        if stop.is_set():
+            worker.abandon(STOPPED)
+        stop.set()
+        _tell("no more work is taken, and the calls under way come to their end; once more ends them")
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, told)
+    await worker.run(stop)
+
+
+def _list(database: str | None, *, as_json: bool) -> int:
+    from sessiontree.swarm.durable.database import Database
+    from sessiontree.swarm.durable.roster import Roster
+
+    where = Database(database)
+    where.make()
+    roster = Roster(where)
+    roster.make()
+    there = roster.alive()
+    roster.close()
+    if as_json:
+        for one in there:
+            echo_json({"id": one.id, "host": one.host, "concurrency": one.concurrency, "work": one.work})
+    elif there:
+        rows = [["worker", "host", "at work"]]
+        table([*rows, *([safe(one.id), safe(one.host), f"{len(one.work)} of {one.concurrency}"] for one in there)])
+    else:
+        echo(dim("no workers"))
+    return 0

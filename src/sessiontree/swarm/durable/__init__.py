@@ -1,0 +1,12 @@
+"""Durable swarms: agents at work in other processes, on this machine or others, that may die. The one place with DBOS.
+
+database   which database the work is in, SQLite or PostgreSQL, and how it is reached
+roster     which workers there are, what they do, and which of them are dead
+order      a piece of work as it is sent, and what comes back
+once       a session in which nothing is written twice
+steps      answers of models, kept before they are written, so that no model is asked twice
+executor   the side of the swarm: sends work, and waits for it
+worker     the side of the worker: takes work, and carries it out
+
+What was done is in the session, as ever; what is here only bridges the time until it is written there.
+"""

@@ -1,0 +1,109 @@
+"""The database that work is kept in: a SQLite file in the home on one machine, PostgreSQL on many.
+
+What is kept there is JSON, and code is never read from it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import sqlite3
+from collections.abc import Generator
+from contextlib import closing, contextmanager, nullcontext
+from functools import cache
+
+import sqlalchemy as sa
+from dbos import DBOS, DBOSClient, DBOSConfig, DBOSPortableJSONSerializer
+from sqlalchemy.exc import SQLAlchemyError
+
+from sessiontree.errors import StoreError
+from sessiontree.home import home
+from sessiontree.store.files import make_private_directory, reason_of
+from sessiontree.store.postgres.address import default, is_address, parse
+
+APPLICATION = "sessiontree"
+QUEUE = "sessiontree-agents"
+VERSION = "1"
+"""Of what is sent to workers. One that knows another version does not take it."""
+FILE = "work.db"
+
+SERIALIZER = DBOSPortableJSONSerializer()
+
+
+class Database:
+    """Where the work is."""
+
+    def __init__(self, where: str | None = None) -> None:
+        """The address of a PostgreSQL database, or the path of a file; by default what `SESSIONTREE_STORE` names."""
+        address = parse(where) if is_address(where) else default() if where is None else None
+        if address is not None:
+            self.shown, self.url = address.shown, address.url
+        else:
+            self.shown = os.path.abspath(where or os.path.join(home(), FILE))
+            self.url = sa.URL.create("sqlite", database=self.shown).render_as_string()
+        self.file = self.shown if address is None else None
+
+    def make(self) -> None:
+        """Make what is not there yet. Raises `StoreError`."""
+        _quiet()
+        try:
+            with nullcontext() if self.file is None else _made_file(self.file):
+                DBOS.migrate(self.url)
+        except OSError as error:
+            raise StoreError(self.shown, reason_of(error)) from error
+        except (SQLAlchemyError, sqlite3.Error) as error:
+            raise StoreError(self.shown, said(error)) from error
+
+    def engine(self) -> sa.Engine:
+        url = sa.make_url(self.url)
+        if self.file is None:
+            return sa.create_engine(url.set(drivername="postgresql+psycopg"), pool_size=2, pool_pre_ping=True)
+        return sa.create_engine(url, connect_args={"timeout": 30})
+
+    def client(self) -> DBOSClient:
+        """For those who send work. Raises `StoreError`."""
+        try:
+            return DBOSClient(system_database_url=self.url, serializer=SERIALIZER, application_name=APPLICATION)
+        except SQLAlchemyError as error:
+            raise StoreError(self.shown, said(error)) from error
+
+    def config(self, worker: str) -> DBOSConfig:
+        """For those who carry it out."""
+        return {
+            "name": APPLICATION,
+            "system_database_url": self.url,
+            "application_version": VERSION,
+            "executor_id": worker,
+            "serializer": SERIALIZER,
+            "log_level": "CRITICAL",
+        }
+
+
+@contextmanager
+def _made_file(path: str) -> Generator[None]:
+    """A file for its owner alone, in which some can read while another writes. Others wait until it is whole."""
+    make_private_directory(os.path.dirname(path))
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+    os.close(os.open(path, flags, 0o600))
+    lock = os.open(f"{path}.lock", flags, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with closing(sqlite3.connect(path, timeout=30)) as connection:
+            connection.execute("PRAGMA journal_mode=WAL")
+        yield
+    finally:
+        os.close(lock)
+
+
+@cache
+def _quiet() -> None:
+    """DBOS tells its log of every migration and each cancelled piece of work; what matters is told by us."""
+    import logging
+
+    logging.getLogger("dbos").setLevel(logging.CRITICAL)
+
+
+def said(error: Exception) -> str:
+    """What a database says of a failure, without the statement that failed."""
+    first, *_ = str(getattr(error, "orig", None) or error).strip().splitlines() or [type(error).__name__]
+    return first

@@ -1,0 +1,183 @@
+"""The durable executor: sends the work of a swarm's agents to workers, and waits until they have done it.
+
+It belongs to the process that runs the swarm's strategy. When that dies, workers go on with what they have; the next
+one finds it under way, and waits for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from typing import Any, TypeVar
+
+from dbos import DBOSClient, WorkflowStatus, WorkflowStatusString
+from dbos import error as dbos_error
+from sqlalchemy.exc import SQLAlchemyError
+
+from sessiontree.errors import InvalidOperation, StoreError
+from sessiontree.session import Session
+from sessiontree.swarm.durable.database import APPLICATION, QUEUE, VERSION, Database, said
+from sessiontree.swarm.durable.order import WORKFLOW, Order, beginning, encoded, report_of
+from sessiontree.swarm.durable.roster import Roster, WorkerInfo
+from sessiontree.swarm.executor import CarryOut, Work
+
+POLL = 0.2
+"""Seconds between two looks for what workers have done."""
+
+WAITING = frozenset(
+    {WorkflowStatusString.ENQUEUED.value, WorkflowStatusString.PENDING.value, WorkflowStatusString.DELAYED.value}
+)
+"""States of work that is not over."""
+
+T = TypeVar("T")
+
+
+class DurableExecutor:
+    """Has work carried out by workers, wherever they are."""
+
+    def __init__(
+        self,
+        session: Session,
+        *,
+        database: str | None = None,
+        concurrency: int | None = None,
+        tools: Sequence[str] | None = None,
+        system: str | None = None,
+        thinking: str | None = None,
+    ) -> None:
+        """For the swarms of a session in a file or a database.
+
+        `database` is as for `Database`; `concurrency` is how many agents are at work at the same time. `tools` names
+        the only ones that they may use, and `system` and `thinking` are as for `Swarm`: workers get them with the work.
+        """
+        if session.file is None and "://" not in session.where:
+            raise InvalidOperation("no worker can open a session that is in memory: it has to be a file or a database")
+        self._where = session.where if session.file is None else os.path.abspath(session.file)
+        self._tools = None if tools is None else tuple(tools)
+        self._system, self._thinking = system, thinking
+        self._slots = nullcontext() if concurrency is None else asyncio.Semaphore(concurrency)
+        self._database = Database(database)
+        self._opening = asyncio.Lock()
+        self._client: DBOSClient | None = None
+        self._roster: Roster | None = None
+        self._waited: dict[str, asyncio.Future[WorkflowStatus]] = {}
+        self._polling: asyncio.Task[None] | None = None
+
+    async def run(self, work: Work, carry_out: CarryOut) -> None:
+        async with self._slots:
+            client, roster = await self._opened()
+            id = await self._under_way(client, work) or await self._sent(client, roster, work)
+            try:
+                status = await self._over(client, id)
+            except asyncio.CancelledError:
+                await self._give_up(client, roster, id)
+                raise
+            await self._called(client.delete_workflow, id)
+        if status.status == WorkflowStatusString.SUCCESS.value:
+            report = report_of(str(status.output))
+            if report.error is not None:
+                raise StoreError(self._where, f"a worker could not work on agent {work.agent}: {report.error}")
+        elif status.status != WorkflowStatusString.CANCELLED.value:
+            raise StoreError(self._where, f"the work of agent {work.agent} was given up, since workers died of it")
+
+    async def workers(self) -> list[WorkerInfo]:
+        """The workers that are there. Raises `StoreError`."""
+        _, roster = await self._opened()
+        return await self._called(roster.alive)
+
+    async def close(self) -> None:
+        """Let go of the database. What was sent stays there."""
+        if self._polling is not None:
+            self._polling.cancel()
+            await asyncio.wait([self._polling])
+        if self._client is not None:
+            await asyncio.to_thread(self._client.destroy)
+        if self._roster is not None:
+            self._roster.close()
+
+    async def _opened(self) -> tuple[DBOSClient, Roster]:
+        async with self._opening:
+            if self._client is None or self._roster is None:
+                roster = Roster(self._database)
+                await asyncio.to_thread(self._database.make)
+                await asyncio.to_thread(roster.make)
+                self._client, self._roster = await asyncio.to_thread(self._database.client), roster
+            return self._client, self._roster
+
+    async def _called(self, function: Callable[..., T], *args: Any, **options: Any) -> T:
+        try:
+            return await asyncio.to_thread(function, *args, **options)
+        except (SQLAlchemyError, dbos_error.DBOSException) as error:
+            raise StoreError(self._database.shown, said(error)) from error
+
+    # Sending
+
+    async def _under_way(self, client: DBOSClient, work: Work) -> str | None:
+        """What was sent before, by a process that has died since, and is not over."""
+        start = beginning(work)
+        found = await self._called(
+            client.list_workflows,
+            workflow_id_prefix=start,
+            status=sorted(WAITING),
+            load_input=False,
+            load_output=False,
+            application_name=APPLICATION,
+        )
+        return next((status.workflow_id for status in found if status.workflow_id.startswith(start)), None)
+
+    async def _sent(self, client: DBOSClient, roster: Roster, work: Work) -> str:
+        start = beginning(work)
+        await self._nobody_has(roster, lambda id: id.startswith(start))
+        id = start + os.urandom(8).hex()
+        order = Order(work=work, where=self._where, tools=self._tools, system=self._system, thinking=self._thinking)
+        await self._called(
+            client.enqueue,
+            {"workflow_name": WORKFLOW, "queue_name": QUEUE, "workflow_id": id, "app_version": VERSION},
+            encoded(order),
+        )
+        return id
+
+    async def _give_up(self, client: DBOSClient, roster: Roster, id: str) -> None:
+        """Have the work stopped, and wait until the worker has written down what it has."""
+        await self._called(client.cancel_workflow, id)
+        await self._nobody_has(roster, lambda other: other == id)
+        await self._called(client.delete_workflow, id)
+
+    async def _nobody_has(self, roster: Roster, meant: Callable[[str], bool]) -> None:
+        """Wait until no worker that lives has such work under way."""
+        while any(meant(id) for worker in await self._called(roster.alive) for id in worker.work):
+            await asyncio.sleep(POLL)
+
+    # Waiting
+
+    async def _over(self, client: DBOSClient, id: str) -> WorkflowStatus:
+        """How the work ended."""
+        future = self._waited[id] = asyncio.get_running_loop().create_future()
+        if self._polling is None or self._polling.done():
+            self._polling = asyncio.create_task(self._poll(client))
+        try:
+            return await future
+        finally:
+            del self._waited[id]
+
+    async def _poll(self, client: DBOSClient) -> None:
+        """Look for all that is waited for at once, as long as anything is."""
+        while self._waited:
+            ids = list(self._waited)
+            try:
+                found = await self._called(client.list_workflows, workflow_ids=ids, load_input=False)
+                gone = set(ids) - {status.workflow_id for status in found}
+                if gone:
+                    raise StoreError(self._database.shown, f"the work {', '.join(sorted(gone))} is not there any more")
+            except StoreError as error:
+                for future in self._waited.values():
+                    if not future.done():
+                        future.set_exception(error)
+                return
+            for status in found:
+                future = self._waited.get(status.workflow_id)
+                if future is not None and not future.done() and status.status not in WAITING:
+                    future.set_result(status)
+            await asyncio.sleep(POLL)

@@ -1,0 +1,91 @@
+"""A session in which nothing is written twice, though two processes may do the same piece of work.
+
+The id of an entry follows from the work, the place where it goes and what it says. A worker that was taken for dead and
+comes back finds what its successor has written of the same answer, and adds nothing. So does one that lost the
+database's answer to a write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from hashlib import sha256
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from sessiontree import catalog
+from sessiontree.core.entries import Body, Entry, EntryId, JsonObject
+from sessiontree.errors import BranchMoved, OutcomeUnknown
+from sessiontree.session import Item, Place, Session
+from sessiontree.store.base import Store
+
+
+class OnceSession(Session):
+    def __init__(self, store: Store, work: str, check: Callable[[], object] = lambda: None) -> None:
+        """For a piece of work, by its id. `check` is called before anything is written."""
+        super().__init__(store)
+        self._work = work
+        self._check = check
+
+    @classmethod
+    def at(cls, where: str, work: str, check: Callable[[], object]) -> OnceSession:
+        """The session at a path or an address."""
+        return cls(catalog.store_at(catalog.find(where)), work, check)
+
+    def append(
+        self,
+        body: Body,
+        *,
+        parent: Place | UnsetType = UNSET,
+        branch: str | UnsetType | None = UNSET,
+        extra: JsonObject | None = None,
+        expected: EntryId | UnsetType | None = UNSET,
+    ) -> Entry:
+        return self.extend([Item(body, extra)], parent=parent, branch=branch, expected=expected)[0]
+
+    def extend(
+        self,
+        bodies: Iterable[Body | Item],
+        *,
+        parent: Place | UnsetType = UNSET,
+        branch: str | UnsetType | None = UNSET,
+        expected: EntryId | UnsetType | None = UNSET,
+    ) -> list[Entry]:
+        with self.held():
+            items = self._named(bodies, self._place(parent, branch, expected))
+            there = self._there(items)
+            if there is not None:
+                return there
+            self._check()
+            try:
+                return super().extend(items, parent=parent, branch=branch, expected=expected)
+            except (BranchMoved, OutcomeUnknown):
+                self.refresh()
+                there = self._there(items)
+                if there is None:
+                    raise
+                return there
+
+    def _place(
+        self, parent: Place | UnsetType, branch: str | UnsetType | None, expected: EntryId | UnsetType | None
+    ) -> EntryId | None:
+        """Where the first entry goes, as far as the writer knows."""
+        if not isinstance(parent, UnsetType):
+            return self.place(parent)
+        if not isinstance(expected, UnsetType):
+            return expected
+        return self.heads.heads.get(branch) if isinstance(branch, str) else self.heads.leaf
+
+    def _named(self, bodies: Iterable[Body | Item], place: EntryId | None) -> list[Item]:
+        items = [body if isinstance(body, Item) else Item(body) for body in bodies]
+        named: list[Item] = []
+        for item in items:
+            said = msgspec.json.encode([item.body, item.extra], order="deterministic", enc_hook=str)
+            place = item.id or sha256(f"{self._work}\0{place}\0".encode() + said).hexdigest()[:16]
+            named.append(item._replace(id=place))
+        return named
+
+    def _there(self, items: Sequence[Item]) -> list[Entry] | None:
+        """These entries, where they have been written before: all were, or none."""
+        found = [self.tree[item.id] for item in items if item.id is not None and item.id in self.tree]
+        return found if items and len(found) == len(items) else None

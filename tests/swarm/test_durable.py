@@ -1,0 +1,435 @@
+"""Durable swarms: real workers that are killed, stopped and told to leave, and a model server that counts."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import sessiontree as st
+from sessiontree.core.entries import AgentAction, Message
+from sessiontree.core.messages import role, text
+from sessiontree.errors import InvalidOperation
+from sessiontree.session import Session
+from sessiontree.swarm.durable.executor import DurableExecutor
+from sessiontree.swarm.durable.order import Order, Report, beginning, encoded, order_of, report_of
+from sessiontree.swarm.events import EventLog, spool_path
+from sessiontree.swarm.executor import Work
+from sessiontree.swarm.record import swarms_in
+from sessiontree.swarm.status import SwarmStatus
+from sessiontree.swarm.swarm import Swarm
+from tests.model.server import Answer, Server, calls, slow
+
+ROOT = Path(__file__).parents[2]
+LEASE = "3"
+LONG = 60.0
+"""Seconds in which everything here has to come to its end."""
+
+
+class Workers:
+    """Worker processes, which end with the test."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._all: list[subprocess.Popen[bytes]] = []
+
+    def start(self, *, kill_at: str | None = None, wait: bool = False, options: tuple[str, ...] = ()) -> Worker:
+        """A worker, that waits after its imports until it is told to go, perhaps."""
+        number = len(self._all)
+        ready, go = self._folder / f"ready-{number}", self._folder / f"go-{number}"
+        env = {**os.environ, **({} if kill_at is None else {"KILL_AT": kill_at})}
+        if wait:
+            env |= {"READY": str(ready), "GO": str(go)}
+        log = (self._folder / f"worker-{number}.log").open("wb")
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tests.swarm.worker_child", "--lease", LEASE, "--concurrency", "2", *options],
+            cwd=ROOT,
+            env=env,
+            stdout=log,
+            stderr=log,
+        )
+        log.close()
+        self._all.append(process)
+        return Worker(process, go, Path(log.name))
+
+    def end(self) -> None:
+        for process in self._all:
+            process.kill()
+            process.wait()
+
+
+class Worker:
+    def __init__(self, process: subprocess.Popen[bytes], go: Path, log: Path) -> None:
+        self.process = process
+        self._go = go
+        self._log = log
+
+    def go(self) -> None:
+        self._go.touch()
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    async def ended(self) -> int:
+        """Wait for its end; the exit code."""
+        async with asyncio.timeout(LONG):
+            while self.process.poll() is None:
+                await asyncio.sleep(0.02)
+        return self.process.returncode
+
+    @property
+    def said(self) -> str:
+        return self._log.read_text()
+
+
+@pytest.fixture
+def workers(tmp_path: Path) -> Iterator[Workers]:
+    workers = Workers(tmp_path)
+    yield workers
+    workers.end()
+
+
+@contextmanager
+def serving(home: Path, answer: Callable[[dict[str, Any]], str | Answer]) -> Iterator[Server]:
+    """A model server that answers everything, and is configured as `test:scripted`."""
+    with Server([answer] * 200) as server:
+        folder = home / ".sessiontree"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "config.toml").write_text(
+            f'model = "test:scripted"\n[models."test:scripted"]\nbase_url = "{server.url}"\n'
+        )
+        yield server
+
+
+def file_session(tmp_path: Path) -> Session:
+    session = st.create(file=tmp_path / "s.jsonl", cwd=tmp_path)
+    session.append(st.user("Hello"))
+    return session
+
+
+async def run_swarm(session: Session, **options: Any) -> SwarmStatus:
+    """Create a swarm or go on with the one that is there, and have workers carry it out."""
+    executor = DurableExecutor(session)
+    known = swarms_in(session)
+    try:
+        if known:
+            swarm = Swarm.open(session, known[0].id, executor=executor)
+        else:
+            given = {"agents": 1, "model": "test:scripted", **options}
+            swarm = await Swarm.create(session, "crowd", "Do it", executor=executor, **given)
+        async with asyncio.timeout(LONG):
+            return await swarm.run()
+    finally:
+        await executor.close()
+
+
+def check_sound(session: Session) -> None:
+    """No entry is there twice, and nothing is wrong with the tree."""
+    session.refresh()
+    assert not [problem for problem in session.problems if problem.severity == "fault"]
+    ids = [entry.id for entry in session.tree.entries]
+    assert len(ids) == len(set(ids))
+    completed = [
+        entry.body.agent
+        for entry in session.tree.entries
+        if isinstance(entry.body, AgentAction) and entry.body.action == "complete"
+    ]
+    assert len(completed) == len(set(completed))
+    assert not [entry for entry in session.tree.entries if entry.branch is None]
+
+
+def spoken(session: Session, branch: str) -> list[str]:
+    bodies = [entry.body for entry in session.branch(branch).path()]
+    return [
+        f"{role(body.message)}: {text(body.message.get('content'))}" for body in bodies if isinstance(body, Message)
+    ]
+
+
+def tool_then_done(command: str) -> Callable[[dict[str, Any]], str | Answer]:
+    """An agent that runs a command once, and then is done."""
+
+    def answer(body: dict[str, Any]) -> str | Answer:
+        if any(message["role"] == "tool" for message in body["messages"]):
+            return "Done."
+        return calls(("c1", "bash", {"command": command}))
+
+    return answer
+
+
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(LONG):
+        while not condition():
+            await asyncio.sleep(0.02)
+
+
+# Workers that die
+
+
+async def test_the_work_of_killed_workers_is_taken_up_where_it_was(
+    tmp_path: Path, home: Path, workers: Workers
+) -> None:
+    """Killed between keeping an answer and writing it, in a tool, in a call of the model, and behind an answer."""
+    made, held = tmp_path / "made", asyncio.Event()
+
+    def answer(body: dict[str, Any]) -> str | Answer:
+        results = [message for message in body["messages"] if message["role"] == "tool"]
+        if "stage 2" in str(body["messages"]):
+            return "Second."
+        if not results:
+            return calls(("c1", "bash", {"command": f"echo x >> {made}; exec sleep 60"}))
+        return "First." if held.is_set() else slow()
+
+    with serving(home, answer) as server, file_session(tmp_path) as session:
+        first, second, third, fourth, fifth = (
+            workers.start(kill_at=kill_at, wait=True) for kill_at in ("before 1", None, None, "after 1", None)
+        )
+        running = asyncio.create_task(run_swarm(session, agents=2, strategy="pipeline"))
+        first.go()
+        assert await first.ended() == -signal.SIGKILL, first.said
+        assert len(server.requests) == 1
+        second.go()
+        await until(made.exists)
+        second.kill()
+        assert len(server.requests) == 1
+        third.go()
+        await until(lambda: len(server.requests) == 2)
+        third.kill()
+        held.set()
+        fourth.go()
+        assert await fourth.ended() == -signal.SIGKILL, fourth.said
+        assert len(server.requests) == 3
+        fifth.go()
+        status = await running
+
+        assert status.status == "completed"
+        assert [agent.text for agent in status.agents] == ["First.", "Second."]
+        assert (
+            len(server.requests) == 4
+        )  # one answer was on its way when its worker was killed, and was asked for again
+        assert made.read_text() == "x\n"
+        check_sound(session)
+        (shown,) = [message for message in server.requests[2]["messages"] if message["role"] == "tool"]
+        assert "interrupted" in str(shown) or "aborted" in str(shown), shown
+
+
+async def test_a_worker_that_was_only_away_writes_nothing_twice(tmp_path: Path, home: Path, workers: Workers) -> None:
+    with serving(home, lambda body: slow() if not away else "Done.") as server, file_session(tmp_path) as session:
+        away = False
+        first, second = workers.start(), workers.start(wait=True)
+        running = asyncio.create_task(run_swarm(session))
+        await until(lambda: server.requests)
+        first.process.send_signal(signal.SIGSTOP)
+        away = True
+        second.go()
+        assert (await running).status == "completed"
+        first.process.send_signal(signal.SIGCONT)
+        assert await first.ended() == 75
+        assert "ends at once" in first.said
+        assert spoken(session, "crowd/worker-1")[-2:] == ["user: Do it", "assistant: Done."]
+        check_sound(session)
+
+
+async def test_a_worker_that_is_told_to_end_leaves_its_work_between_two_calls(
+    tmp_path: Path, home: Path, workers: Workers
+) -> None:
+    go_on = tmp_path / "go-on"
+    command = f"while [ ! -e {go_on} ]; do sleep 0.05; done"
+    with serving(home, tool_then_done(command)) as server, file_session(tmp_path) as session:
+        first, second = workers.start(), workers.start(wait=True)
+        running = asyncio.create_task(run_swarm(session))
+        await until(lambda: server.requests)
+        first.process.send_signal(signal.SIGTERM)
+        await until(lambda: "no more work" in first.said)
+        go_on.touch()
+        assert await first.ended() == 0, first.said
+        second.go()
+        assert (await running).status == "completed"
+        assert len(server.requests) == 2
+        check_sound(session)
+
+
+# One worker, for several tests
+
+
+class Place:
+    """A home with a worker and a model server, whose answers a test says."""
+
+    def __init__(self, folder: Path, server: Server) -> None:
+        self.folder = folder
+        self.server = server
+        self.answer: Callable[[dict[str, Any]], str | Answer] = lambda body: "Done."
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    home = tmp_path_factory.mktemp("shared")
+    with pytest.MonkeyPatch.context() as patch, ExitStack() as stack:
+        patch.setenv("SESSIONTREE_HOME", str(home / ".sessiontree"))
+        server = stack.enter_context(serving(home, lambda body: place.answer(body)))
+        place = Place(home, server)
+        workers = Workers(home)
+        stack.callback(workers.end)
+        workers.start(options=("--tools", "bash,ls"))
+        yield place
+
+
+@pytest.fixture
+def place(shared: Place, monkeypatch: pytest.MonkeyPatch) -> Place:
+    monkeypatch.setenv("SESSIONTREE_HOME", str(shared.folder / ".sessiontree"))
+    shared.answer = lambda body: "Done."
+    shared.server.requests.clear()
+    return shared
+
+
+@pytest.fixture
+def session(tmp_path: Path) -> Iterator[Session]:
+    with file_session(tmp_path) as session:
+        yield session
+
+
+async def test_agents_work_in_other_processes_and_their_events_are_told_here(place: Place, session: Session) -> None:
+    status = await run_swarm(session, agents=3)
+    assert status.status == "completed"
+    assert [agent.text for agent in status.agents] == ["Done."] * 3
+    assert len(place.server.requests) == 3
+    told = [event.type for event in EventLog(spool_path(status.id)).read() if event.agent == "worker-1"]
+    assert told == ["branch", "agent_start", "turn_start", "text_delta", "turn_end", "agent_complete"]
+    check_sound(session)
+
+
+async def test_a_worker_has_no_more_agents_at_work_than_it_was_told(place: Place, session: Session) -> None:
+    at_work, most = 0, 0
+
+    def answer(body: dict[str, Any]) -> str | Answer:
+        nonlocal at_work, most
+        at_work += 1
+        most = max(most, at_work)
+        import time
+
+        time.sleep(0.3)
+        at_work -= 1
+        return "Done."
+
+    place.answer = answer
+    assert (await run_swarm(session, agents=5)).status == "completed"
+    assert most == 2
+
+
+async def test_a_cancelled_swarm_stops_its_agents_wherever_they_are(place: Place, session: Session) -> None:
+    place.answer = lambda body: slow()
+    executor = DurableExecutor(session)
+    swarm = await Swarm.create(session, "crowd", "Do it", agents=2, model="test:scripted", executor=executor)
+    await swarm.start()
+    gone = place.server.disconnects
+    await until(lambda: len(place.server.requests) == 2)
+    await swarm.cancel("it takes too long")
+    assert place.server.wait_for(lambda server: server.disconnects == gone + 2)
+    assert swarm.status().status == "cancelled"
+    assert [worker.work for worker in await executor.workers()] == [()]
+    await executor.close()
+    check_sound(session)
+
+
+async def test_a_swarm_cancelled_by_another_process_stops_too(place: Place, session: Session) -> None:
+    place.answer = lambda body: slow()
+    running = asyncio.create_task(run_swarm(session))
+    await until(lambda: place.server.requests)
+    gone = place.server.disconnects
+    with st.open(session.where) as other:
+        await Swarm.open(other, "crowd").cancel()
+    assert (await running).status == "cancelled"
+    assert place.server.wait_for(lambda server: server.disconnects > gone)
+
+
+async def test_a_budget_holds_for_agents_in_other_processes(place: Place, session: Session) -> None:
+    place.answer = lambda body: calls(("c1", "ls", {}))
+    status = await run_swarm(session, agents=2, budget=st.Budget(tokens=60))
+    assert status.status == "paused"
+    assert 60 <= status.tokens <= 60 + 2 * 17
+    assert len(place.server.requests) == status.tokens / 17
+
+
+async def test_workers_have_their_own_tools_and_no_more_than_the_swarm_asks_for(place: Place, session: Session) -> None:
+    executor = DurableExecutor(session, tools=["ls", "write"], system="Be brief.")
+    swarm = await Swarm.create(session, "crowd", "Do it", agents=1, model="test:scripted", executor=executor)
+    await swarm.run()
+    await executor.close()
+    (request,) = place.server.requests
+    assert [tool["function"]["name"] for tool in request["tools"]] == ["ls"]
+    assert request["messages"][0] == {"role": "system", "content": "Be brief."}
+
+
+async def test_a_worker_uses_its_usual_model_where_the_swarm_names_none(place: Place, session: Session) -> None:
+    assert (await run_swarm(session, model=None)).status == "completed"
+    assert len(place.server.requests) == 1
+
+
+async def test_a_model_that_the_worker_does_not_have_fails_its_agent(place: Place, session: Session) -> None:
+    status = await run_swarm(session, model="elsewhere:one")
+    assert status.status == "failed"
+    assert "elsewhere" in str(status.agents[0].error)
+
+
+async def test_a_session_that_the_worker_cannot_open_leaves_the_swarm_as_it_is(
+    place: Place, session: Session, tmp_path: Path
+) -> None:
+    file, moved = tmp_path / "s.jsonl", tmp_path / "elsewhere.jsonl"
+    executor = DurableExecutor(session)
+    swarm = await Swarm.create(session, "crowd", "Do it", agents=1, model="test:scripted", executor=executor)
+    work = Work(session=session.id, swarm=swarm.id, agent="worker-1", prompt="Do it")
+    file.rename(moved)
+    with pytest.raises(st.StoreError, match="a worker could not work on agent worker-1"):
+        await executor.run(work, swarm.carry_out)
+    moved.rename(file)
+    await executor.close()
+    assert swarm.status().status == "created"
+
+
+async def test_what_a_dead_swarm_process_has_sent_is_found_and_waited_for(place: Place, tmp_path: Path) -> None:
+    """The process that runs the strategy is killed; the agents go on, and the next process waits for them."""
+    file_session(tmp_path).close()
+    held = asyncio.Event()
+    place.answer = lambda body: Answer(text="Done.", pause=0 if held.is_set() else 0.1, piece=1)
+    code = f"""
+import asyncio, sessiontree as st
+from tests.swarm.test_durable import run_swarm
+with st.open({str(tmp_path / "s.jsonl")!r}) as session:
+    asyncio.run(run_swarm(session, agents=2))
+"""
+    process = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT)
+    try:
+        await until(lambda: len(place.server.requests) == 2)
+    finally:
+        process.kill()
+        process.wait()
+    held.set()
+    with st.open(tmp_path / "s.jsonl") as session:
+        status = await run_swarm(session)
+        assert status.status == "completed"
+        assert len(place.server.requests) == 2
+        check_sound(session)
+
+
+# Values
+
+
+def test_a_session_in_memory_cannot_be_worked_on_elsewhere() -> None:
+    with pytest.raises(InvalidOperation, match="in memory"):
+        DurableExecutor(st.memory())
+
+
+def test_orders_and_reports_come_through_as_they_were() -> None:
+    work = Work(session="s", swarm="w", agent="a/b %#", prompt="Do it", model="m:n", may_split=True)
+    order = Order(work=work, where="/x.jsonl", tools=("read",), system="Be brief.", thinking="low")
+    assert order_of(encoded(order)) == order
+    assert report_of(encoded(Report(error="no"))) == Report(error="no")
+    assert not beginning(work).startswith(beginning(Work(session="s", swarm="w", agent="a", prompt="")))

@@ -1,0 +1,87 @@
+"""The roster: who is there, who is dead, and who is told so."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from sessiontree.errors import StoreError
+from sessiontree.swarm.durable.database import Database
+from sessiontree.swarm.durable.roster import Roster, WorkerInfo
+
+
+@pytest.fixture(params=["file", "postgres"])
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> Database:
+    where = str(tmp_path / "work.db") if request.param == "file" else request.getfixturevalue("shared_database")
+    database = Database(where)
+    database.make()
+    return database
+
+
+@pytest.fixture
+def roster(database: Database) -> Iterator[Roster]:
+    roster = Roster(database)
+    roster.make()
+    roster.make()
+    yield roster
+    for worker in roster.alive():
+        roster.retire(worker.id)
+    roster.close()
+
+
+def worker(name: str) -> WorkerInfo:
+    return WorkerInfo(id=f"{name}-{os.urandom(4).hex()}", host="here", concurrency=3)
+
+
+def test_a_worker_is_there_from_when_it_enters_until_it_leaves(roster: Roster) -> None:
+    a, b = worker("a"), worker("b")
+    roster.enter(a)
+    roster.enter(b)
+    assert roster.renew(b.id, ["w1", "w2"])
+    assert roster.alive() == [a, WorkerInfo(id=b.id, host="here", concurrency=3, work=("w1", "w2"))]
+    roster.retire(a.id)
+    assert [one.id for one in roster.alive()] == [b.id]
+    assert a.id in roster.dead()
+    assert b.id not in roster.dead()
+
+
+def test_one_that_was_taken_for_dead_is_told_so(database: Database, roster: Roster) -> None:
+    hasty = Roster(database, lease=-1)  # over before it begins
+    a, b = worker("a"), worker("b")
+    hasty.enter(a)
+    roster.enter(b)
+    assert [one.id for one in roster.alive()] == [b.id]
+    assert a.id in roster.dead()
+    assert not hasty.renew(a.id, [])
+    assert roster.renew(b.id, [])
+    hasty.close()
+
+
+def test_the_file_is_for_its_owner_alone(tmp_path: Path) -> None:
+    database = Database(str(tmp_path / "deep" / "work.db"))
+    database.make()
+    assert stat.S_IMODE(os.stat(tmp_path / "deep" / "work.db").st_mode) == 0o600
+
+
+def test_work_is_in_the_home_or_where_the_sessions_are(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Database().shown == str(home / ".sessiontree" / "work.db")
+    monkeypatch.setenv("SESSIONTREE_STORE", "postgresql://ann:secret@db.example/work")
+    assert Database().shown == "postgresql://ann@db.example/work"
+    assert "secret" in Database().url
+
+
+def test_a_database_that_cannot_be_reached_is_an_error_without_its_password() -> None:
+    database = Database("postgresql://ann:secret@127.0.0.1:1/work?connect_timeout=1")
+    with pytest.raises(StoreError) as raised:
+        database.make()
+    assert "secret" not in str(raised.value)
+
+
+def test_many_may_make_the_database_at_once(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(lambda _: Database(str(tmp_path / "work.db")).make(), range(8)))
