@@ -375,6 +375,32 @@ async def test_an_experiment_is_found_by_its_name_or_its_id(session: Session) ->
         Experiment.open(session, first.id[:3], model=answering())
 
 
+async def test_branches_that_were_renamed_are_followed(session: Session) -> None:
+    model = answering()
+    made = Experiment.create(session, "HEAD", ARMS, runs=2, model=model, budget=Budget(tokens=10), concurrency=1)
+    first = await made.run()
+    session.rename_branch("ab-1", "tone")
+    session.rename_branch(first.runs[0].branch, "kept")
+
+    result = await Experiment.open(session, "tone", model=model).run()
+
+    assert (result.name, result.id) == ("tone", first.id)
+    assert "kept" in [run.branch for run in result.runs]
+    assert sum(run.branch.startswith("tone/") for run in result.runs) == 3
+    assert made.result() == result
+    assert experiments_in(session) == [result]
+
+
+async def test_renaming_it_while_it_runs_does_no_harm(session: Session) -> None:
+    def rename(step: Step) -> None:
+        if step.state == "scoring" and "ab-1" in session.heads.heads:
+            session.rename_branch("ab-1", "tone")
+
+    result = await experiment(session, "HEAD", ARMS, runs=2, model=answering(), watch=rename, concurrency=1)
+
+    assert (result.name, len(result.runs)) == ("tone", 4)
+
+
 async def test_a_function_that_scores_has_to_be_given_again(session: Session) -> None:
     def length(candidate: Candidate) -> int:
         return len(candidate.text)

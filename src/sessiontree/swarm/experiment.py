@@ -217,7 +217,8 @@ class Experiment:
 
     def result(self) -> ExperimentResult:
         """What is known so far."""
-        return Findings(self.session).result(self._plan)
+        findings = Findings(self.session)
+        return findings.result(findings.plans[self.id])
 
     async def run(self) -> ExperimentResult:
         """Make the runs that are not made yet, score those that are not scored, and return what all of them tell.
@@ -229,6 +230,7 @@ class Experiment:
             raise InvalidOperation(f"another process works on experiment {self.name}")
         try:
             await asyncio.to_thread(self.session.refresh)
+            self._plan = find(self.session, self.id)
             await self._work()
         finally:
             hold.let_go()
@@ -256,7 +258,7 @@ class Experiment:
         gone = self._meter.exhausted
         if gone is not None and Findings(self.session).left(self._plan):
             stopped = Stopped(experiment=self.id, reason=f"the budget is used up, {gone}")
-            await asyncio.to_thread(self.session.append, body_of(stopped), branch=self.name)
+            await asyncio.to_thread(self._note, stopped)
 
     async def _carry_out(self, trial: Trial) -> None:
         """Make one run, unless it is made, and score it. Where the budget does not let it, it stays to be done."""
@@ -286,9 +288,17 @@ class Experiment:
             judging_cost=sum(score.cost for score in scores.values()),
             judging_tokens=sum(score.tokens for score in scores.values()),
         )
-        await asyncio.to_thread(session.append, body_of(scored), branch=self.name)
+        await asyncio.to_thread(self._note, scored)
         self._done += 1
         self._show(trial, branch, "done", scored.run(session.tree))
+
+    def _note(self, record: Scored | Stopped) -> None:
+        """Write on the experiment's own branch."""
+        try:
+            self.session.append(body_of(record), branch=self.name)
+        except NotFound:  # somebody has renamed it
+            self._plan = find(self.session, self.id)
+            self.session.append(body_of(record), branch=self.name)
 
     def _begin(self, trial: Trial) -> Branch:
         """A branch for a run. Those of earlier ones that came to nothing are put away."""

@@ -11,7 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from sessiontree.comparison import BranchStats, stats_of
 from sessiontree.config import Config
@@ -27,6 +28,9 @@ RECORD = "sessiontree.experiment"
 
 Scores: TypeAlias = dict[str, float | None]
 """By scorer; `None` where it could not tell."""
+
+RENAMED = b'"renamed"'
+"""In every head record that renames a branch."""
 
 LIMIT = 100_000
 """Runs that an experiment may have."""
@@ -121,7 +125,7 @@ class Plan(Struct, frozen=True, kw_only=True, rename="camel", tag="plan", tag_fi
 
     experiment: str
     name: str
-    """Of the experiment, and of its branch."""
+    """Of the experiment, and of its branch, until somebody renames that."""
     at: EntryId | None
     arms: list[PlannedArm]
     runs: int
@@ -264,6 +268,8 @@ class Findings:
                     self._take(_read(_data(entry), Plan | Scored | Stopped))
                 elif entry.type == "agent_action":
                     self._take_action(entry)
+                elif entry.is_head_record and self.plans and RENAMED in entry.raw:
+                    self._take_rename(_read(_data(entry), _HeadRecord))
 
     def _take(self, record: Plan | Scored | Stopped | None) -> None:
         match record:
@@ -293,6 +299,23 @@ class Findings:
             made = _read(body.data, Made)
             if made is not None:
                 self._made[made.experiment, made.arm, made.number] = made
+
+    def _take_rename(self, record: _HeadRecord | None) -> None:
+        """Somebody has renamed a branch."""
+        if record is None:
+            return
+        old, new = record.renamed.old, record.renamed.new
+        for id, plan in self.plans.items():
+            if plan.name == old:
+                self.plans[id] = replace(plan, name=new)
+        for key, names in self._begun.items():
+            self._begun[key] = [new if name == old else name for name in names]
+        for key, made in self._made.items():
+            if made.branch == old:
+                self._made[key] = replace(made, branch=new)
+        for key, scored in self._scored.items():
+            if scored.made.branch == old:
+                self._scored[key] = replace(scored, made=replace(scored.made, branch=new))
 
     def left(self, plan: Plan) -> list[Trial]:
         """What is still to be done, in its order: runs that failed are made again."""
@@ -358,6 +381,15 @@ class _Key(Struct, frozen=True):
     arm: str
     number: int
     branch: str
+
+
+class _Renamed(Struct, frozen=True):
+    old: str = field(name="from")
+    new: str = field(name="to")
+
+
+class _HeadRecord(Struct, frozen=True):
+    renamed: _Renamed
 
 
 def _data(entry: Entry) -> Any:
