@@ -346,8 +346,8 @@ def test_a_phone_has_tabs_instead_of_panes(serve: Serve, visit: Visit, scheme: s
     page.get_by_role("link", name="Tree").tap()
     page.locator("#graph").tap(position={"x": MARGIN + 20, "y": MARGIN + ROW})
     page.get_by_role("link", name="Conversation").tap()
-    wait_for_text(page, "I will read it first.")
-    assert "25 ms" not in path(page)
+    page.wait_for_function("() => !document.querySelector('.path').textContent.includes('25 ms')")
+    assert "I will read it first." in path(page)
     for name in ("Branches", "Compare", "A/B", "Tree"):
         page.get_by_role("link", name=name).tap()
         page.wait_for_timeout(100)

@@ -50,7 +50,7 @@ const Body = ({ entry }) => {
   if (kind === "tool") return html`<${Output} text=${entry.text} failed=${entry.failed} />`;
   return html`
     ${entry.thinking && html`<details class="thinking"><summary>Thinking</summary><pre class="plain">${entry.thinking}</pre></details>`}
-    ${entry.html ? html`<${Cleaned} name="prose" markup=${entry.html} />` : entry.text && html`<pre class="plain">${entry.text}</pre>`}
+    ${entry.html && html`<${Cleaned} name="prose" markup=${entry.html} />`}
     ${entry.tools?.map((use) => html`<${Call} use=${use} />`)}
     ${entry.error && html`<pre class="block error">${entry.error}</pre>`}`;
 };
