@@ -1,0 +1,138 @@
+"""`sessiontree serve` and `sessiontree token`, as processes of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+import sessiontree as st
+from sessiontree.cli.app import run
+from sessiontree.web.tokens import Tokens
+
+
+@contextmanager
+def serving(*options: str) -> Iterator[tuple[subprocess.Popen[str], str, str]]:
+    """A server, its address and its token."""
+    command = [sys.executable, "-m", "sessiontree", "serve", "--port", "0", *options]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "NO_COLOR": "1"}
+    )
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        found = re.fullmatch(r"serving at (http://\S+:\d+)/#token=(\S+)\n", line)
+        assert found, (line, process.stderr and process.stderr.read() if process.poll() is not None else "")
+        yield process, found[1], found[2]
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.communicate(timeout=20)
+
+
+def test_a_server_is_started_asked_and_ended_by_ctrl_c(home: Path) -> None:
+    with st.create("auth") as session:
+        session.head.append(st.user("How?"))
+    with serving() as (process, base, token):
+        port = base.rpartition(":")[2]
+        file = home / ".sessiontree" / f"serve-{port}.token"
+        assert file.read_text().strip() == token
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
+        headers = {"authorization": f"Bearer {token}"}
+        assert httpx.get(f"{base}/api/health").status_code == 401
+        assert httpx.get(f"{base}/api/me", headers=headers).json()["allowRun"] is False
+        tree = httpx.get(f"{base}/api/sessions/{session.id}/tree", headers=headers).json()
+        assert [row["text"] for row in tree["entries"]] == ["How?"]
+        page = httpx.get(f"{base}/")
+        assert page.headers["content-type"].startswith("text/html")
+        assert "script-src 'self'" in page.headers["content-security-policy"]
+
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=20)
+
+    assert process.returncode == 0
+    assert out.endswith("stopped\n")
+    assert err == ""
+    assert token not in out
+    assert not file.exists()
+
+
+def test_a_port_that_is_taken_is_told_in_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+
+        code = run(["serve", "--port", str(port)])
+
+    assert code == 1
+    said = capsys.readouterr().err
+    assert said.startswith(f"sessiontree: port {port} of 127.0.0.1 is taken")
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5", "example.org"])
+def test_a_host_that_others_can_reach_is_not_served_without_a_flag(
+    host: str, capsys: pytest.CaptureFixture[str], home: Path
+) -> None:
+    assert run(["serve", "--host", host, "--port", "0"]) == 1
+
+    assert "--allow-remote" in capsys.readouterr().err
+    assert not list(home.rglob("serve-*.token"))
+
+
+def test_with_the_flags_it_is_served_runs_agents_and_still_asks_for_the_token() -> None:
+    options = ("--host", "0.0.0.0", "--allow-remote", "--name", "tower.local", "--allow-run")
+    with serving(*options) as (_, base, token):
+        assert base.startswith("http://127.0.0.1:")
+        port = base.rpartition(":")[2]
+        headers = {"authorization": f"Bearer {token}"}
+        assert httpx.get(f"{base}/api/health").status_code == 401
+        assert httpx.get(f"{base}/api/me", headers=headers).json()["allowRun"] is True
+        for host, status in ((f"tower.local:{port}", 200), (f"evil.example:{port}", 403), (f"10.1.2.3:{port}", 200)):
+            assert httpx.get(f"{base}/api/health", headers={**headers, "host": host}).status_code == status
+
+
+# Tokens
+
+
+def test_a_token_is_made_shown_once_listed_and_revoked(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    run(["token", "create", "--scope", "write", "--scope", "read", "--project", str(tmp_path), "--json"])
+    made = json.loads(capsys.readouterr().out)
+    run(["token", "ls", "--json"])
+    listed = capsys.readouterr().out
+    run(["token", "ls"])
+    shown = capsys.readouterr().out
+
+    assert made["scopes"] == ["read", "write"]
+    assert made["projects"] == [str(tmp_path)]
+    assert made["token"] not in listed + shown
+    assert json.loads(listed)["id"] == made["id"]
+    assert made["id"] in shown
+    assert Tokens().find(made["token"]) is not None
+
+    assert run(["token", "revoke", made["id"]]) == 0
+    assert Tokens().find(made["token"]) is None
+    assert run(["token", "revoke", made["id"]]) == 1
+
+
+def test_a_token_that_was_made_is_let_in_by_a_server_that_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    with serving() as (_, base, _token):
+        run(["token", "create", "--json"])
+        made = json.loads(capsys.readouterr().out)
+        headers = {"authorization": f"Bearer {made['token']}"}
+        assert httpx.get(f"{base}/api/sessions", headers=headers).status_code == 200
+        assert httpx.post(f"{base}/api/sessions", headers=headers, json={}).status_code == 403
+        run(["token", "revoke", made["id"]])
+        assert httpx.get(f"{base}/api/sessions", headers=headers).status_code == 401
