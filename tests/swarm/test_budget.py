@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import random
 
 import pytest
 
@@ -19,8 +20,6 @@ from sessiontree.swarm.status import AgentSpec
 from sessiontree.swarm.swarm import Swarm
 from tests.swarm.conftest import Doors, facts, replying
 from tests.swarm.world import START, Disk, Loop, ids, opened
-
-import random  # isort: skip
 
 
 @st.tool
@@ -218,9 +217,9 @@ def test_time_at_work_is_limited_without_waiting_for_anybody() -> None:
         hour = replying(lambda request: asyncio.sleep(3600, "Done."))
         swarm = Swarm(
             session,
-            "crowd",
+            "line",
             "Do it",
-            agents=1,
+            strategy="pipeline",
             budget=Budget(seconds=100),
             model=hour,
             system="Be brief.",
@@ -234,7 +233,7 @@ def test_time_at_work_is_limited_without_waiting_for_anybody() -> None:
         assert swarm.status().status == "paused"
         status = await swarm.wait()
         assert (status.status, status.seconds) == ("paused", pytest.approx(100, abs=1))
-        assert status.agents[0].status == "completed" or status.agents[0].status == "paused"
+        assert [agent.status for agent in status.agents] == ["completed", "pending"]
         await swarm.leave()
 
     loop.run_until_complete(play())
@@ -253,9 +252,9 @@ def _made() -> Disk:
     return disk
 
 
-async def test_time_while_it_is_paused_does_not_count(session: Session) -> None:
+async def test_time_while_it_is_paused_does_not_count() -> None:
     moment = START
-    session._now = lambda: moment
+    session = Session.create(Disk(), id="s", now=lambda: moment)
     doors = Doors()
     swarm = Swarm(session, "crowd", "Do it", agents=1, model=replying(doors), now=lambda: moment)
     await swarm.start()
@@ -270,3 +269,23 @@ async def test_time_while_it_is_paused_does_not_count(session: Session) -> None:
 
     assert status.seconds == 7
     assert status.agents[0].seconds == 7
+
+
+async def test_a_budget_that_is_used_up_by_the_last_call_stops_nobody(session: Session) -> None:
+    swarm = Swarm(session, "crowd", "Do it", agents=1, budget=Budget(cost=0.1), model=turns(1))
+
+    status = await swarm.run()
+
+    assert status.status == "completed"
+    assert status.budget_used == 1
+    assert [event.level for event in swarm.events.read(types=["budget"])] == ["exhausted"]
+    assert "paused" not in facts(session)
+
+
+async def test_nobody_begins_once_the_budget_is_used_up(session: Session) -> None:
+    swarm = Swarm(session, "line", "Do it", strategy="pipeline", budget=Budget(cost=0.1), model=turns(1))
+
+    status = await swarm.run()
+
+    assert [agent.status for agent in status.agents] == ["completed", "pending"]
+    assert [entry.type for entry in session.branch("line/stage-2").path()][-2:] == ["agent_action", "branch_summary"]

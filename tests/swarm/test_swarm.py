@@ -393,6 +393,21 @@ async def test_scaling_a_map_reduce_changes_how_many_work_at_once(session: Sessi
     assert (await swarm.wait()).status == "completed"
 
 
+async def test_scaling_from_another_process_counts(tmp_path: Path) -> None:
+    doors = Doors()
+    session = st.create(file=tmp_path / "s.jsonl")
+    swarm = Swarm(session, "crowd", "Do it", agents=1, model=replying(doors))
+    await swarm.start()
+    await doors.until(1)
+
+    with st.open(tmp_path / "s.jsonl") as other:
+        await Swarm.open(other, swarm.id).scale(2)
+    await doors.until(2)
+    doors.open(2)
+
+    assert states(await swarm.wait()) == {"worker-1": "completed", "worker-2": "completed"}
+
+
 async def test_there_are_never_more_agents_than_were_allowed(session: Session) -> None:
     swarm = await Swarm.create(session, "crowd", "Do it", agents=2, max_agents=3, model=replying())
 

@@ -210,11 +210,10 @@ class Account(Struct):
                 self.budget = fact.budget or self.budget
                 if fact.agent_budget is not None:
                     self.agent_budget, self.same_for_all = fact.agent_budget, True
-                fresh = fact.budget is not None, fact.agent_budget is not None
                 self.reached = {
                     (scope, kind, level)
                     for scope, kind, level in self.reached
-                    if level != "exhausted" and not fresh[scope != "swarm"]
+                    if level != "exhausted" and (fact.budget if scope == "swarm" else fact.agent_budget) is None
                 }
                 self._go_on(now)
             case Scaled(agents=wanted):

@@ -12,6 +12,7 @@ from contextvars import ContextVar
 from typing import Any, TypeAlias
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from sessiontree.core.entries import BranchSummary
 from sessiontree.core.merge import merged_from, plan_merge
@@ -141,9 +142,9 @@ class Crew:
         return [(name, begun[name].description if name in begun else None) for name in self._account.branches]
 
     @property
-    def busy(self) -> bool:
-        """Whether any agent is at work."""
-        return self._busy > 0
+    def stuck(self) -> bool:
+        """Whether agents wait that are not done, and none is at work: only `resume` changes that, once it is paused."""
+        return not self._busy and any(agent.ended is None for agent in self._account.agents.values())
 
     def scaled(self) -> None:
         """Told when another number of agents is to work."""
@@ -181,29 +182,26 @@ class Crew:
         group = _group.get()
         if group is not None:
             group.append(id)
-        agent = self._account.agents.get(id)
-        if agent is None or agent.ended == "cancelled":
-            spawn = Spawn(
-                swarm=self._record.id,
-                role=role,
-                task=task,
-                prompt=prompt,
-                branch=branch or f"{self._account.created.name}/{id}",
-                model=model,
-                budget=budget,
-                reads=tuple(result.agent for result in reads),
-                parent=parent,
-                joins=joins and parent is None,
-            )
-            self._busy += 1
-            try:
-                async with self._spawning:
-                    await self._spawn(id, spawn, known=agent is not None)
-            finally:
-                self._done_something()
-            agent = self._account.agents[id]
-        if agent.ended is None and not agent.begun:
-            await self._merge_into(self._branch(agent), [self._agent(result.agent) for result in reads])
+        spawn = Spawn(
+            swarm=self._record.id,
+            role=role,
+            task=task,
+            prompt=prompt,
+            branch=branch or f"{self._account.created.name}/{id}",
+            model=model,
+            budget=budget,
+            reads=tuple(result.agent for result in reads),
+            parent=parent,
+            joins=joins and parent is None,
+        )
+        self._busy += 1
+        try:
+            async with self._spawning:
+                agent = await self._spawned(id, spawn)
+            if agent.ended is None and not agent.begun:
+                await self._merge_into(self._branch(agent), [self._agent(result.agent) for result in reads])
+        finally:
+            self._done_something()
         await self._see_to(id, on_split)
         return self._result(id)
 
@@ -211,16 +209,23 @@ class Crew:
         number = self._numbers[role] = self._numbers.get(role, 0) + 1
         return f"{role}-{number}"
 
-    async def _spawn(self, id: str, spawn: Spawn, *, known: bool) -> None:
+    async def _spawned(self, id: str, spawn: Spawn) -> AgentAccount:
+        """The agent, made if it is not there, and again at work if it was cancelled."""
         session, account = self._record.session, self._account
+        known = account.agents.get(id)
+        if known is not None:
+            if known.ended == "cancelled":
+                await self._record.did(id, replace(spawn, branch=known.branch))
+            return known
         holder = next((agent for agent in account.agents.values() if agent.branch == spawn.branch), None)
-        if holder is not None and holder.id != id:
+        if holder is not None:
             raise InvalidOperation(f"agent {holder.id!r} holds the branch {spawn.branch!r} already")
-        if not known and spawn.branch not in session.heads.heads:
+        if spawn.branch not in session.heads.heads:
             at = account.start if account.branch == account.own else session.branch(account.branch).leaf
             await in_thread(self._make_branch, spawn.branch, at)
             self._emit(BranchEvent(name=spawn.branch, entry=session.branch(spawn.branch).leaf), id, spawn.branch)
         await self._record.did(id, spawn)
+        return self._agent(id)
 
     def _make_branch(self, name: str, at: str | None) -> None:
         session = self._record.session
@@ -244,7 +249,7 @@ class Crew:
             self._busy += 1
             try:
                 async with self._slots:
-                    while self._may_work(self._agent(id)):
+                    while self._may_work(self._agent(id)) and await self._gate.admits(id):
                         await self._executor.run(work, self._carry_out)
                         await self._record.look()
                         if self._agent(id).failures > failures:
@@ -314,11 +319,7 @@ class Crew:
             branch=agent.branch,
             ok=agent.ended == "completed",
             text=agent.text,
-            error=agent.error
-            if agent.ended == "failed"
-            else "it was cancelled"
-            if agent.ended == "cancelled"
-            else None,
+            error="it was cancelled" if agent.ended == "cancelled" else agent.error,
             cost=cost,
             tokens=tokens,
             seconds=seconds,

@@ -80,28 +80,34 @@ class Gate:
         self._noting = asyncio.Lock()
 
     async def admits(self, agent: str) -> bool:
-        """Whether the agent may go on; otherwise it has to wait, for what the session tells."""
-        account = await self.note(agent)
+        """Whether the agent may go on; otherwise it has to wait, for what the session tells.
+
+        When the swarm's budget is used up, the swarm pauses.
+        """
+        await self.note(agent)
+        account = await self.pause_if_used_up()
         return account.status == "running" and free(account, account.agents[agent])
 
-    async def note(self, agent: str | None = None) -> Account:
-        """Write down which levels of budgets were reached, and pause the swarm when its budget is used up."""
-        account = await self._record.look()
-        if not self._due(account, agent) and self._used_up(account) is None:
-            return account
+    async def note(self, agent: str | None = None) -> None:
+        """Write down which levels of budgets were reached, by those at work and by an agent that may have ended."""
+        if not self._due(await self._record.look(), agent):
+            return
         async with self._noting:
-            for fact in self._due(account := self._record.account, agent):
+            for fact in self._due(self._record.account, agent):
                 await self._record.tell(fact)
-                event = BudgetEvent(
-                    level=fact.level, used=fact.used, limit=fact.limit, kind=fact.kind, scope=fact.scope
+                self._emit(
+                    BudgetEvent(level=fact.level, used=fact.used, limit=fact.limit, kind=fact.kind, scope=fact.scope)
                 )
-                self._emit(event)
-            self._bell.ring()
-            account = self._record.account
-            use = self._used_up(account)
-            if use is not None:
-                await self.pause(f"the budget is used up: {use}")
-            return self._record.account
+        self._bell.ring()
+
+    async def pause_if_used_up(self) -> Account:
+        """Pause the swarm if its budget is used up; gives what is known then."""
+        if self._used_up(self._record.account) is not None:
+            async with self._noting:
+                use = self._used_up(self._record.account)
+                if use is not None:
+                    await self.pause(f"the budget is used up: {use}")
+        return self._record.account
 
     def _used_up(self, account: Account) -> Use | None:
         """The limit for which a running swarm has to pause."""

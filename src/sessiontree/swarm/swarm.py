@@ -296,7 +296,7 @@ class Swarm:
         """Wait until it has come to its end, or is paused and the calls under way are over."""
         task, crew = self._task, self._crew
         while task is not None and crew is not None and not task.done():
-            if self._account.status == "paused" and not crew.busy:
+            if self._account.status == "paused" and crew.stuck:
                 break
             await self._bell.wait()
         if task is not None and task.done() and not task.cancelled():
@@ -328,7 +328,7 @@ class Swarm:
 
     async def _work(self, strategy: Strategy, crew: Crew) -> None:
         off = self._worker.watch()
-        watching = asyncio.create_task(self._watch())
+        watching = asyncio.create_task(self._watch(crew))
         watching.add_done_callback(lambda _: self._bell.ring())
         working = asyncio.ensure_future(self._carried_through(strategy, crew))
         try:
@@ -359,15 +359,16 @@ class Swarm:
             fact = Completed(swarm=self.id, result=result, reason=reason)
             await self._say(fact, SwarmEvent(status="completed", reason=reason))
 
-    async def _watch(self) -> None:
+    async def _watch(self, crew: Crew) -> None:
         """See to budgets of time, and to what other processes have told the swarm to do, until they end it."""
         while True:
             left = self._gate.time_left()
             await asyncio.sleep(LOOK if left is None else min(left, LOOK))
-            before = self._account.status
-            account = await self._gate.note()
-            if account.status != before:
-                self._bell.ring()
+            before = self._account.status, self._account.wanted
+            await self._gate.note()
+            account = await self._gate.pause_if_used_up()
+            if (account.status, account.wanted) != before:
+                crew.scaled()
             if account.over:
                 return
 

@@ -19,7 +19,7 @@ from sessiontree.agent.tool import Tool, ToolError, tool
 from sessiontree.config import Config
 from sessiontree.core.entries import BranchSummary, CustomMessage, Entry, Message, Usage
 from sessiontree.core.messages import role, spent, stopped_abnormally, text, tool_calls
-from sessiontree.errors import InvalidOperation, SessionTreeError
+from sessiontree.errors import InvalidOperation, NotFound, SessionTreeError
 from sessiontree.hooks.bus import Hooks
 from sessiontree.hooks.events import (
     BeforeCompact,
@@ -144,7 +144,10 @@ class Worker:
 
     async def carry_out(self, work: Work) -> None:
         """Have the agent work until it is done, fails or has to wait. Whatever happens is in the session."""
-        account = (await self._record.look()).agents[work.agent]
+        agents = (await self._record.look()).agents
+        if work.agent not in agents:
+            raise NotFound("agent", work.agent)
+        account = agents[work.agent]
         if account.ended is not None:
             return
         branch = self._record.session.branch(account.branch)
