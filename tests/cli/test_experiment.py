@@ -68,6 +68,7 @@ def test_without_enough_data_it_says_so(cli: Run, server: Server, question: str)
 
 
 def test_results_are_shown_again_later_and_as_json(cli: Run, server: Server, question: str) -> None:
+    assert cli("ab", "@") == "no experiments\n"
     server.add(*[answer] * 6)
     first = cli("ab", "@", *ARMS, "--runs", "1", "--no-tools", "--metric", "tokens", "--json")
     cli("ab", "@", *ARMS, "--runs", "2", "--no-tools", "--name", "again")
@@ -184,7 +185,8 @@ def test_what_a_session_says_is_made_safe(cli: Run, question: str) -> None:
         (("--arm", "a=1", "--arm", "a=2"), "--arm is given twice for 'a'"),
         (("--arm-thinking", "a=lots"), "no thinking level 'lots'"),
         ((*ARMS, "--score", "beauty"), "--score takes exact=TEXT"),
-        ((*ARMS, "--resume", "ab-1"), "--resume goes on with the arms that there are"),
+        ((*ARMS, "--resume", "ab-1"), "--resume goes on with what was planned"),
+        (("--resume", "ab-1", "--metric", "time"), "--resume goes on with what was planned"),
     ],
 )
 def test_what_makes_no_sense_is_wrong_usage(

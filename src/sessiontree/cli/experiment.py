@@ -118,6 +118,11 @@ def ab(
     Every run is on a branch of its own; the current branch stays where it is. A winner is named only when the runs
     tell one. Without an arm, the experiments that the session has are shown.
     """
+    named = any((arms, arm_models, arm_levels, arm_systems))
+    if resume is not None and any((named, prompt, model, scores, judge, metric, name)):
+        raise click.UsageError("--resume goes on with what was planned: give no arms, models, prompts, scores or names")
+    if not named and resume is None:
+        return _list(session, as_json=as_json)
     from sessiontree import config
     from sessiontree.cli.prompt import chosen_model, chosen_tools
     from sessiontree.commands.desk import Desk
@@ -126,10 +131,6 @@ def ab(
     from sessiontree.swarm.experiment import Experiment
 
     ways = _arms(arms, arm_models, arm_levels, arm_systems, prompt)
-    if ways and resume is not None:
-        raise click.UsageError("--resume goes on with the arms that there are: give no others")
-    if not ways and resume is None:
-        return _list(session, as_json=as_json)
     limits = Budget(cost=max_cost, tokens=max_tokens, seconds=max_time)
     limits.check()
     chosen, settings, hooks = chosen_tools(tools, no_tools), config.load(), Hooks()
@@ -310,8 +311,11 @@ async def _promote(session: Session, result: ExperimentResult, hooks: Hooks) -> 
 def _list(session: str, *, as_json: bool) -> int:
     from sessiontree.swarm.findings import experiments_in
 
-    for result in experiments_in(opened(session, read_only=True)):
+    found = experiments_in(opened(session, read_only=True))
+    for result in found:
         _tell(result, as_json=as_json)
+    if not found and not as_json:
+        echo(dim("no experiments"))
     return 0
 
 

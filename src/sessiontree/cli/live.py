@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+
+if TYPE_CHECKING:
+    import asyncio
 
 PAUSE = 0.25
 """Seconds between two drawings."""
@@ -30,6 +32,8 @@ class Progress:
                 from rich.live import Live
             except ModuleNotFoundError:  # it comes with the terminal app
                 return self
+            import asyncio
+
             console = Console(stderr=True)
             self._live = Live(get_renderable=self._table, console=console, transient=True, auto_refresh=False)
             self._live.start()
@@ -38,6 +42,8 @@ class Progress:
 
     async def __aexit__(self, *_: Any) -> None:
         if self._drawing is not None:
+            import asyncio
+
             self._drawing.cancel()
             await asyncio.wait([self._drawing])
             self._live.stop()
@@ -48,6 +54,8 @@ class Progress:
             click.echo(line, err=True)
 
     async def _draw(self) -> None:
+        import asyncio
+
         while True:
             self._live.refresh()
             await asyncio.sleep(PAUSE)
