@@ -156,8 +156,9 @@ class Heads:
     def _advance(self, branch: str, entry: Entry, tree: Tree) -> None:
         head = self._heads[branch]
         if branch == self.current and not (entry.parent == head and tree.is_sound):
+            above = entry.parent if tree.is_sound else tree.parent(entry.id)
             known = head if head in tree else None
-            if tree.real(tree.parent(entry.id)) != tree.real(known):
+            if tree.real(above) != tree.real(known):
                 self._log(Move(branch, head, False))
         self._heads[branch] = entry.id
 

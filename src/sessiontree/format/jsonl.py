@@ -20,6 +20,7 @@ from sessiontree.format.codec import (
     VERSION,
     NotJson,
     Reading,
+    read_body,
     read_entry,
     read_header,
     read_object,
@@ -177,9 +178,13 @@ class Reader(Reading):
             self._report("long_line", f"{len(raw)} bytes, over the limit of {LINE_LIMIT}: not looked into", line)
         elif raw.strip():
             try:
-                items.append(read_entry(raw, line, self))
+                entry = read_entry(raw, line, self)
             except NotJson as error:
                 self._report("malformed_line", f"not an entry: {error}", line)
+            else:
+                if entry.is_head_record or entry.type in ("label", "session_info"):
+                    entry.kept = read_body(raw)  # the heads and the tree ask at once
+                items.append(entry)
 
     def _take_header(self, raw: bytes) -> None:
         if not raw.strip():
