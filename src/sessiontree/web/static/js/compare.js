@@ -2,7 +2,7 @@
 import { Bars } from "./charts.js";
 import { Entry } from "./conversation.js";
 import { Button, Component, Empty, Notice, html } from "./html.js";
-import { duration, figure, plural } from "./figures.js";
+import { figure, plural } from "./figures.js";
 
 const METRICS = [["cost", "Cost", "totalCost"], ["tokens", "Tokens", "totalTokens"], ["time", "Time", "durationMs"]];
 const ROWS = [
@@ -88,11 +88,10 @@ export class Compare extends Component {
             }))} />`;
           })}
         </div>
-        <div class="wide" tabindex="0" role="region" aria-label="Figures"><table>
+        <details><summary>More figures</summary><div class="wide" tabindex="0" role="region" aria-label="Figures"><table>
           <thead><tr><th scope="col">From where they part</th>${result.branches.map((stats) => html`<th scope="col">${stats.name}</th>`)}</tr></thead>
-          <tbody>${ROWS.map(([label, value]) => html`<tr><th scope="row">${label}</th>${result.branches.map((stats) => html`<td>${value(stats)}</td>`)}</tr>`)}
-            <tr><th scope="row">Time</th>${result.branches.map((stats) => html`<td>${duration(stats.durationMs / 1000)}</td>`)}</tr></tbody>
-        </table></div>
+          <tbody>${ROWS.map(([label, value]) => html`<tr><th scope="row">${label}</th>${result.branches.map((stats) => html`<td>${value(stats)}</td>`)}</tr>`)}</tbody>
+        </table></div></details>
         <div class="columns">
           ${result.branches.slice(0, MOST).map((stats) => {
             const column = columns[stats.name];

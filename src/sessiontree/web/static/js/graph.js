@@ -5,7 +5,7 @@ import { Component, createRef, html } from "./html.js";
 import { onScheme, palette } from "./palette.js";
 
 const ROW = 30, DOT = 5, TEXT = 14, MARGIN = 28;
-const NARROWEST = 176, WIDEST = 420, APART = 16; // between lanes: at full scale, and however far away
+const NARROWEST = 160, WIDEST = 420, APART = 16; // between lanes: at full scale, and however far away
 const MOST = 2.5;
 const READABLE = 0.55; // from this scale on, entries have words
 const DOTTED = 0.16; // and from this one, dots; from further away only so many heads are marked
@@ -161,9 +161,22 @@ export class Graph extends Component {
       const marked = [...this.props.heads.keys(), leaf, selected].slice(-MARKED);
       this.drawn = [...new Set(marked)].map((id) => layout.nodes[layout.index.get(id) ?? -1]).filter(Boolean);
     }
+    this.findRoom();
     for (const node of this.drawn) this.drawEntry(pen, node, shown.has(node.number));
     canvas.dataset.drawn = this.drawn.length;
     canvas.dataset.scale = scale.toFixed(4);
+  }
+
+  /** How wide the words of each entry may be: up to what stands in the same row further right. */
+  findRoom() {
+    const taken = new Map();
+    this.rooms = new Map();
+    for (const { depth, chain } of this.drawn) taken.set(depth, [...(taken.get(depth) ?? []), chain.lane]);
+    for (const { number, depth, chain } of this.drawn) {
+      const next = Math.min(...taken.get(depth).filter((lane) => lane > chain.lane), Infinity);
+      const sight = Math.max(this.lane(), this.width - this.view.x - chain.lane * this.lane());
+      this.rooms.set(number, Math.min(WIDEST * this.view.scale, (next - chain.lane) * this.lane(), sight));
+    }
   }
 
   drawLines(pen, chains, sight, shown) {
@@ -226,7 +239,7 @@ export class Graph extends Component {
     if (chosen) {
       pen.fillStyle = c.tint;
       pen.beginPath();
-      pen.roundRect(x - 12 * size, y - 12.5 * size, scale >= READABLE ? this.lane() - 10 : 24 * size, 25 * size, 8 * size);
+      pen.roundRect(x - 12 * size, y - 12.5 * size, scale >= READABLE ? this.rooms.get(node.number) - 10 : 24 * size, 25 * size, 8 * size);
       pen.fill();
     }
     const radius = (here || chosen ? DOT + 1.5 : DOT) * size;
@@ -243,10 +256,10 @@ export class Graph extends Component {
     else if (names.length && this.lane() > 60) this.drawPill(pen, names[0], x + 10, y, c.green, c["green-tint"], 0.9, this.lane() - 30);
   }
 
-  drawWords(pen, { row }, names, onPath, x, y) {
+  drawWords(pen, { row, number }, names, onPath, x, y) {
     const { scale } = this.view, c = this.colours;
     let left = x + TEXT * scale;
-    const end = x + this.lane() - 18;
+    const end = x + this.rooms.get(number) - 18;
     if (row.label) left = this.drawPill(pen, row.label, left, y, c.amber, c["amber-tint"], scale, 110) + 6;
     const taken = names.reduce((sum, name) => sum + Math.min(100 * scale, this.measure(pen, name, 11 * scale)) + 18 * scale, 0);
     const room = Math.max(36 * scale, end - left - Math.min(taken, (end - left) * 0.6));
@@ -327,13 +340,13 @@ export class Graph extends Component {
 
   /** The entry under the pointer. */
   hit({ offsetX, offsetY }) {
-    const wide = this.view.scale >= READABLE ? this.lane() - 18 : 12;
+    const wide = (node) => (this.view.scale >= READABLE ? this.rooms.get(node.number) - 18 : 12);
     const high = Math.max(this.row() / 2, 9);
     let best = null, least = Infinity;
     for (const node of this.drawn) {
       const { x, y } = this.at(node);
       const away = Math.abs(offsetY - y);
-      if (offsetX >= x - 14 && offsetX <= x + wide && away <= high && away < least) [best, least] = [node, away];
+      if (offsetX >= x - 14 && offsetX <= x + wide(node) && away <= high && away < least) [best, least] = [node, away];
     }
     return best;
   }

@@ -126,9 +126,9 @@ export class SwarmView extends Component {
           ${status.status === "paused" || status.status === "created" ? html`<${Button} kind="primary" label="Resume" onClick=${() => this.do("resume")} />` : html`<${Button} label="Pause" onClick=${() => this.do("pause")} />`}
           <${Button} label="Scale" onClick=${this.askScale} />
           <${Button} kind="danger" label="Stop" onClick=${() => this.do("stop")} />`}
-        ${allowed && !live && html`<${Button} kind="danger" label="Destroy" onClick=${this.askDestroy} />`}
         ${status.agents.length > 1 && html`<a class="button" href=${`#/s/${encodeURIComponent(status.sessionId)}/compare?${new URLSearchParams(status.agents.map((one) => ["branch", one.branch]))}`}>Compare</a>`}
-        <a class="button" href=${`#/s/${encodeURIComponent(status.sessionId)}/tree`}>Session</a></div>
+        <a class="button" href=${`#/s/${encodeURIComponent(status.sessionId)}/tree`}>Session</a>
+        ${allowed && !live && html`<${Button} kind="danger" label="Destroy" onClick=${this.askDestroy} />`}</div>
       </header>
       <${Notice} text=${error} kind="wrong" />
       <${Notice} text=${status.reason} />
