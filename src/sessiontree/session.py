@@ -47,6 +47,7 @@ from sessiontree.format.tail import tail_context
 from sessiontree.loaded import Loaded
 from sessiontree.store.base import Cursor, Indexed, Store
 from sessiontree.store.jsonl import JsonlStore
+from sessiontree.store.memory import MemoryStore
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -169,6 +170,11 @@ class Session:
         from pathlib import Path
 
         return Path(self._store.path) if isinstance(self._store, JsonlStore) else None
+
+    @property
+    def kept_at(self) -> str | None:
+        """What `open` takes to open it again: a path or an address; `None` when it is in memory."""
+        return None if isinstance(self._store, MemoryStore) else self._store.where
 
     @property
     def store(self) -> Store:

@@ -364,7 +364,7 @@ class Desk:
 
     def _empty(self, name: str | None) -> Session:
         before = self.session
-        if before.file is None:
+        if before.kept_at is None:
             return catalog.memory(name, cwd=before.cwd)
         return catalog.create(name, cwd=self.cwd)
 
@@ -430,4 +430,4 @@ class Desk:
 
 
 def _file(session: Session) -> str | None:
-    return None if session.file is None else str(session.file)
+    return session.kept_at

@@ -73,7 +73,7 @@ async def _resume(desk: Desk, args: Sequence[str]) -> Done:
 
 
 async def _chosen_session(desk: Desk) -> str | None:
-    own = None if desk.session.file is None else str(desk.session.file)
+    own = desk.session.kept_at
     known = [summary for summary in catalog.sessions(desk.cwd) if summary.file != own]
     if not known:
         raise InvalidOperation("there is no other session of this folder")
@@ -99,7 +99,7 @@ async def _session(desk: Desk, args: Sequence[str]) -> Done:
     rows = [
         ["session", session.id],
         ["name", session.name or "(none)"],
-        ["file", "(in memory)" if session.file is None else str(session.file)],
+        ["file", session.kept_at or "(in memory)"],
         ["folder", session.cwd],
         ["parent", session.header.parent_session or ""],
         ["branch", f"{desk.branch.name}, one of {shown}, at {short(desk.branch.leaf)}"],

@@ -62,4 +62,4 @@ def _before(session: Session, entry: str | None) -> tuple[str | None, str]:
 
 
 def _file(session: Session) -> str | None:
-    return None if session.file is None else str(session.file)
+    return session.kept_at

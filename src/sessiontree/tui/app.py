@@ -85,7 +85,7 @@ class SessionApp(OrderedApp[None]):
         self._models = models
         self._extensions: Extensions | None = None
         self._presence: Presence | None = None
-        self._file_size: int | None = None
+        self._file_size: object = None
         """Of the session's file, when it was last looked at."""
         self._followed = False
         self.register_theme(DARK)
@@ -193,10 +193,10 @@ class SessionApp(OrderedApp[None]):
             while f"beside-{number}" in session.heads.heads:
                 number += 1
             return session, session.create_branch(f"beside-{number}", current=False)
-        if chosen == FOLLOW or session.file is None:
+        if chosen == FOLLOW or session.kept_at is None:
             self._followed = True
             return session, None
-        return catalog.open(session.file, read_only=True), None
+        return catalog.open(session.kept_at, read_only=True), None
 
     async def _find_model(self) -> None:
         """Find the model in a thread: the one that was asked for, that the session had, or the usual one."""
@@ -246,7 +246,9 @@ class SessionApp(OrderedApp[None]):
         desk = self.desk
         if desk is None or desk.running:
             return
-        size = _size(desk.session)
+        # A file is looked at here, a database asked in a thread: it may be far away.
+        session = desk.session
+        size = await asyncio.to_thread(_size, session) if session.file is None else _size(session)
         if size == self._file_size:
             return
         self._file_size = size
@@ -380,7 +382,7 @@ class SessionApp(OrderedApp[None]):
 
         desk = self.desk
         assert desk is not None
-        own = None if desk.session.file is None else str(desk.session.file)
+        own = desk.session.kept_at
         file = await self.ui.ask(SessionsScreen(desk.session.cwd or self.start.cwd, own=own))
         if file is not None and file != own:
             await self._go_over(file)
@@ -411,8 +413,8 @@ class SessionApp(OrderedApp[None]):
 
         desk = self.desk
         assert desk is not None
-        own = None if desk.session.file is None else str(desk.session.file)
-        hit = await self.ui.ask(SearchScreen(desk.cwd, query, own=own))
+        own = desk.session.kept_at
+        hit = await self.ui.ask(SearchScreen(desk.session.cwd or self.start.cwd, query, own=own))
         if hit is None or (hit.file != own and not await self._go_over(hit.file)):
             return Done()
         if hit.entry not in desk.session.tree:
@@ -459,17 +461,18 @@ def _faults(session: Session) -> list[str]:
     """What is wrong with a session, looked for in one of its own, since this one may grow meanwhile."""
     from sessiontree import catalog
 
-    if session.file is None:
+    if session.kept_at is None:
         return []
     try:
-        with catalog.open(session.file, read_only=True) as looked_at:
+        with catalog.open(session.kept_at, read_only=True) as looked_at:
             return [problem.message for problem in looked_at.problems if problem.severity == "fault"]
     except (SessionTreeError, OSError):  # it was moved away, say; whoever writes next is told
         return []
 
 
-def _size(session: Session) -> int | None:
+def _size(session: Session) -> object:
+    """How far the session goes: something else when others have written."""
     try:
-        return None if session.file is None else os.stat(session.file).st_size
-    except OSError:
+        return session.store.end().cursor.value if session.file is None else os.stat(session.file).st_size
+    except (OSError, SessionTreeError):
         return None

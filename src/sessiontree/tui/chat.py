@@ -458,7 +458,7 @@ class ChatScreen(Screen[None]):
         if self._drafting is not None:
             self._drafting.stop()
             self._drafting = None
-        if self.desk is not None and self.desk.session.file is not None:
+        if self.desk is not None and self.desk.session.kept_at is not None:
             draft = self.editor.draft
             queued = (*filter(None, [self._unsaid]), *self._waiting)
             Drafts(self.desk.session).write(Draft(text=draft.text, pastes=draft.pastes, queued=queued))
