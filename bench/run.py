@@ -87,6 +87,16 @@ ROWS = (
         more=False,
     ),
     Row(
+        "swarm",
+        "append by 16 agents on one session, synced, against a bare store",
+        "swarm append",
+        "store append",
+        2,
+        1.2,
+        more=False,
+    ),
+    Row("events", "an event of a swarm, against `os.write`", "event", "raw event", 20, 10, more=False),
+    Row(
         "pg-append", "append to PostgreSQL, against psycopg alone", "pg append", "pg bare append", 1.5, 1.2, more=False
     ),
     Row(
@@ -121,6 +131,7 @@ BESIDE: tuple[tuple[str, str, dict[str, str]], ...] = (
             "sessiontree": "append",
             "pi": "pi append",
             "pp-coding-agent": "pp append",
+            "the least that makes an entry": "raw entry",
             "`os.write` with lock and checks": "raw safe write",
             "`os.write`": "raw write",
         },
@@ -232,6 +243,7 @@ class Bench:
             lambda: {"pi list": self.real_pi("sessions")["seconds"]},
             lambda: self.appended_far(large, small),
             self.worked,
+            self.swarmed,
             self.kept_in_a_database,
             self.started,
             self.painted,
@@ -258,6 +270,7 @@ class Bench:
             "append": statistics.median(plain["ours"]),
             "raw write": statistics.median(plain["raw"]),
             "raw safe write": statistics.median(plain["safe"]),
+            "raw entry": statistics.median(plain["flat"]),
             "append synced": statistics.median(synced["ours"]),
             "disk": plain["disk"],
         }
@@ -293,6 +306,19 @@ class Bench:
     def worked(self) -> Values:
         found = self.ours("agent_turns", count=40, scratch=self.scratch)
         return {"agent": statistics.median(found["ours"]), "bare turn": statistics.median(found["bare"])}
+
+    def swarmed(self) -> Values:
+        def swarms(task: str, **given: Any) -> Any:
+            given["scratch"] = self.scratch
+            return answer([sys.executable, str(HERE / "swarms.py"), task, json.dumps(given)])
+
+        appends, events = swarms("appends", turns=10), swarms("events", count=5000)
+        return {
+            "swarm append": appends["ours"],
+            "store append": appends["bare"],
+            "event": statistics.median(events["ours"]),
+            "raw event": statistics.median(events["bare"]),
+        }
 
     def kept_in_a_database(self) -> Values:
         given = json.dumps({"file": str(self.corpus.small), "count": 320})
