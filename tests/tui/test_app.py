@@ -146,20 +146,17 @@ async def test_a_branch_is_chosen_from_the_list_of_branches(running: Running, ta
         await app.shows("on other")
 
 
-async def test_what_a_command_requires_is_asked_for(running: Running, talk: Session) -> None:
+async def test_what_a_command_requires_is_asked_for(running: Running, talk: Session, project: Path) -> None:
+    talk.append(st.user("tried elsewhere"), branch="other")
     async with running("What was done there.", session=talk) as app:
-        await app.say("/compare")
-        await app.shows("/compare: branch?", "other")
+        await app.say("/merge")
+        await app.shows("/merge: branch?", "other")
         await app.press("enter")
-        await app.shows("tokens", "main", "other")
-        await app.say("/search")
-        await app.shows("/search: query?")
-        await app.press(*"second", "enter")
-        await app.shows("second question")
-        await app.say("/diff")
-        await app.shows("type to search")
-        await app.press("home", "enter")
-        await app.shows("from where they part")
+        await app.shows("other is merged", "merged from another branch")
+        await app.say("/export")
+        await app.shows("/export: file?")
+        await app.press(*"out.txt", "enter")
+        await app.until((project / "out.txt").exists)
 
 
 async def test_a_command_that_is_not_told_what_it_needs_does_nothing(running: Running, talk: Session) -> None:

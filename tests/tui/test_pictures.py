@@ -7,14 +7,20 @@ from __future__ import annotations
 
 import os
 import re
+from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import sessiontree as st
-from sessiontree.core.messages import ToolCall
-from sessiontree.model.scripted import Thinking, Used
+from sessiontree.config import Config
+from sessiontree.core.messages import ToolCall, tool_call
+from sessiontree.model.scripted import ScriptedModel, Thinking, Used
 from sessiontree.session import Session
+from sessiontree.store.jsonl import JsonlStore
+from sessiontree.store.memory import MemoryStore
+from sessiontree.tui.tree import TreeApp
 
 from .conftest import Driver, Running
 
@@ -31,6 +37,13 @@ def price(prices: dict[str, int], name: str) -> int:
 - `price` takes 0.1 µs now, with 10,000 rows 41 µs before
 - nothing else has changed
 """
+
+
+MADE: dict[str, Any] = {
+    "provider": "anthropic",
+    "model": "claude-sonnet-4-5",
+    "usage": {"input": 2100, "output": 160, "cost": 0.0087},
+}
 
 
 def picture(app: Driver) -> str:
@@ -95,6 +108,77 @@ async def test_the_tree_over_the_chat(running: Running, size: tuple[int, int]) -
         await app.press("ctrl+t")
         await app.shows("← active")
         await check(app, "tree", size)
+
+
+def two_ways(file: Path | None = None) -> Session:
+    """A question that two branches answer, at times and with ids that are always the same."""
+    moments, numbers = count(1767258000000, 1500), count(1)
+    session = Session.create(
+        MemoryStore() if file is None else JsonlStore(str(file)),
+        id="019b7a1e-0000-7000-8000-000000000000",
+        cwd="/home/ann/shop",
+        name="faster lookups",
+        now=lambda: next(moments),
+        new_id=lambda: f"{next(numbers) * 0x9E3779B97F4A7C15 % 2**64:016x}",
+    )
+    session.append(st.user("How do I make `price` faster?"))
+    here = session.append(st.assistant("It reads every row for each name. A cache, or a dict?", **MADE))
+    session.append(st.user("Try a cache"))
+    session.append(st.assistant([tool_call("a", "edit", {"path": "shop.py"})], **MADE))
+    session.append(st.tool_result("a", "edit", "edited", details={"diff": "@@ -1 +1 @@\n-for row in rows:\n+@cache"}))
+    session.append(st.assistant("With a cache: **40 ms**, and it grows with every name.", **MADE))
+    session.create_branch("dict", at=here)
+    session.append(st.user("Try a dict"))
+    session.append(st.assistant(ANSWER, **MADE))
+    session.label("HEAD", "best")
+    return session
+
+
+@pytest.mark.parametrize("size", SIZES, ids=str)
+async def test_the_tree_by_itself(size: tuple[int, int]) -> None:
+    app: Any = TreeApp(two_ways(), Config())
+    async with app.run_test(size=size) as pilot:
+        driver = Driver(app, pilot, ScriptedModel([]))
+        await driver.shows("← active", " · assistant · 2026-01-01 09:", " · [best]")
+        await check(driver, "tree-alone", size)
+
+
+@pytest.mark.parametrize("size", SIZES, ids=str)
+async def test_branches_side_by_side(running: Running, size: tuple[int, int]) -> None:
+    async with running(session=two_ways(), size=size) as app:
+        await app.say("/compare main dict")
+        await app.shows("main, dict · ahead", "40 ms")
+        await check(app, "compare", size)
+
+
+@pytest.mark.parametrize("size", SIZES, ids=str)
+async def test_two_marks_in_the_tree(running: Running, size: tuple[int, int]) -> None:
+    async with running(session=two_ways(), size=size) as app:
+        await app.press("ctrl+t")
+        await app.shows("← active")
+        await app.press("ctrl+k", "end", "ctrl+k")
+        await app.shows("part at", "Try a")
+        await check(app, "marks", size)
+
+
+@pytest.mark.parametrize("size", SIZES, ids=str)
+async def test_a_search(running: Running, size: tuple[int, int]) -> None:
+    with shop() as made:
+        file = made.file
+    assert file is not None
+    file.unlink()
+    async with running(session=two_ways(file), size=size) as app:
+        await app.say("/search cache")
+        await app.shows("3 hits", "grows with every name")
+        await check(app, "search", size)
+
+
+@pytest.mark.parametrize("size", SIZES, ids=str)
+async def test_the_keys(running: Running, size: tuple[int, int]) -> None:
+    async with running(session=shop(), size=size) as app:
+        await app.press("f1")
+        await app.shows("Keys; [keys] in the configuration")
+        await check(app, "keys", size)
 
 
 @pytest.mark.parametrize("size", SIZES, ids=str)

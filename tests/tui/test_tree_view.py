@@ -407,8 +407,14 @@ def doings_of(view):
         ("fold", lambda: view.action_fold()),
         ("unfold", lambda: view.action_unfold()),
         ("mark", lambda: view.action_mark()),
-        ("draw", lambda: [view.render_line(y) for y in range(10)]),
+        ("draw", lambda: draw_anew(view)),
     ]
+
+
+def draw_anew(view):
+    view._texts.clear()
+    for y in range(10):
+        view.render_line(y)
 
 
 async def test_the_work_for_a_key_does_not_grow_with_the_tree():

@@ -97,7 +97,7 @@ def figures(stats: BranchStats) -> tuple[str, ...]:
 
 
 def _known(models: Sequence[str]) -> list[str]:
-    return [model for model in models if model != "unknown/unknown"]
+    return [model for model in models if not model.endswith("/unknown")]
 
 
 def _files(files: Sequence[str]) -> str:
@@ -113,7 +113,7 @@ class Beside(ScrollView, can_focus=True):
 
     DEFAULT_CSS = """
     Beside {
-        height: 1fr; background: $background; overflow-x: hidden;
+        height: 1fr; background: $background; overflow-x: hidden; scrollbar-gutter: stable;
         scrollbar-size-vertical: 1; scrollbar-background: $background; scrollbar-color: $panel;
     }
     """
@@ -217,7 +217,7 @@ class Beside(ScrollView, can_focus=True):
         for side in self._sides:
             rule = f"── {side.name} "
             lines += _cut([(rule.ljust(width, "─"), look.user)], width)
-            lines += [*self._drawn(side, pen, width), Strip([])]
+            lines += self._drawn(side, pen, width)
         return head, lines
 
     def _drawn(self, side: Side, pen: Pen, width: int) -> list[Strip]:

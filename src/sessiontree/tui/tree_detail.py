@@ -66,7 +66,7 @@ def described(session: Session, id: EntryId) -> Text:
         entry.timestamp[:19].replace("T", " "),
         f"[{label}]" if label else "",
         f"on {entry.branch}" if isinstance(entry.branch, str) else "",
-        "/".join(model) if model else "",
+        "/".join(model) if model and model[1] != "unknown" else "",
         f"{short_count(sum(item.tokens for item in sums))} tokens" if sums else "",
         f"${sum(item.cost for item in sums):.4f}" if any(item.cost for item in sums) else "",
     ]
