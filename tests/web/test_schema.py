@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +12,6 @@ import msgspec
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings, strategies
-from hypothesis.errors import Unsatisfiable
 from schemathesis import GenerationMode
 from schemathesis.specs.openapi.checks import (
     content_type_conformance,
@@ -32,21 +32,28 @@ SHAPES = [
     shape for shape in vars(wire).values() if isinstance(shape, type) and issubclass(shape, wire.Answer | wire.Asked)
 ]
 DOCUMENT = document(create_app(hosts=hosts_of("127.0.0.1", 7373), tokens=Tokens(file="")))
-OPERATIONS = [(method, path) for path, methods in DOCUMENT["paths"].items() for method in methods]
+OPERATIONS = [
+    (method, path, mode)
+    for path, methods in DOCUMENT["paths"].items()
+    for method, told in methods.items()
+    for mode in ("positive", "negative")
+    # What is in an address can be wrong in no other way than by not being there.
+    if mode == "positive" or "requestBody" in told or any(one["in"] == "query" for one in told.get("parameters", ()))
+]
 CHECKS = [
     schemathesis.checks.not_a_server_error,
     response_schema_conformance,
     status_code_conformance,
     content_type_conformance,
 ]
-EXAMPLES = 10
+EXAMPLES = 8
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.__name__)
 def test_the_example_of_every_shape_is_one(shape: type[Any]) -> None:
     example = example_of(shape)
 
-    assert msgspec.to_builtins(msgspec.convert(example, shape)).items() >= example.items()
+    assert set(example) <= set(msgspec.to_builtins(msgspec.convert(example, shape)))
 
 
 def test_every_route_is_in_the_document_with_what_it_takes_and_gives(house: House) -> None:
@@ -79,7 +86,8 @@ PLACES = ("branch", "name", "into", "onto", "from", "to", "at", "entry", "a", "b
 
 class Target(NamedTuple):
     base: str
-    ids: list[str]
+    ids: dict[str, list[str]]
+    """What there is of each kind."""
     headers: dict[str, str]
     home: str
 
@@ -91,7 +99,12 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
         patch.setenv("SESSIONTREE_HOME", str(root / "home"))
         patch.setenv("HOME", str(root))
         house = House(root, *["An answer."] * 1000)
-        ids = [house.session(), _odd_session(house)]
+        sessions = [house.session(), _odd_session(house)]
+        ids = {
+            "sessions": sessions,
+            "swarms": [asyncio.run(house.swarm(id)) for id in sessions],
+            "experiments": [house.experiment(id) for id in sessions],
+        }
         with served(house) as base:
             yield Target(base, ids, bearing(house.owner), str(root / "home"))
 
@@ -108,18 +121,18 @@ def _odd_session(house: House) -> str:
         return session.id
 
 
-@pytest.mark.parametrize("mode", ["positive", "negative"])
-@pytest.mark.parametrize(("method", "path"), OPERATIONS, ids=lambda part: part)
+@pytest.mark.parametrize(("method", "path", "mode"), OPERATIONS, ids=lambda part: part)
 def test_whatever_is_asked_the_answer_is_as_the_document_says(
     method: str, path: str, mode: str, target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SESSIONTREE_HOME", target.home)
     operation = schemathesis.openapi.from_dict({**DOCUMENT, "security": []})[path][method]
-    fixed = {"query": {"after": "nowhere"}} if path.endswith("/events") else {}  # it would not end otherwise
+    endless = path == "/api/sessions/{id}/events"
+    fixed = {"query": {"after": "nowhere"}} if endless else {}
 
     @given(
         case=operation.as_strategy(generation_mode=GenerationMode(mode), **fixed),
-        id=strategies.sampled_from(target.ids),
+        id=strategies.sampled_from(target.ids.get(path.split("/")[2], [""])),
         place=strategies.sampled_from((None, "main", "other", "HEAD", "HEAD~1", "root")),
     )
     @settings(
@@ -133,6 +146,7 @@ def test_whatever_is_asked_the_answer_is_as_the_document_says(
     def ask(case: Any, id: str, place: str | None) -> None:
         if "{id}" in path:
             case.path_parameters = {**(case.path_parameters or {}), "id": id}
+        _keep_small(case.body)
         if place is not None and mode == "positive":
             for part in (case.body, case.query, case.path_parameters):
                 _name_real_places(part, place)
@@ -141,10 +155,14 @@ def test_whatever_is_asked_the_answer_is_as_the_document_says(
         checks = [check for check in CHECKS if check is not response_schema_conformance or "/export" not in path]
         case.validate_response(response, checks=checks)
 
-    try:
-        ask()
-    except Unsatisfiable:
-        assert mode == "negative", "nothing can be asked"
+    ask()
+
+
+def _keep_small(body: Any) -> None:
+    """A thousand agents would answer too, but not in the time there is."""
+    for key, most in (("agents", 2), ("runs", 1)):
+        if isinstance(body, dict) and isinstance(body.get(key), int):
+            body[key] = min(body[key], most)
 
 
 def _name_real_places(part: Any, place: str) -> None:

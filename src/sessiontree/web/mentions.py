@@ -57,4 +57,4 @@ class Mentions:
                 looked.size = opened.tell()
                 if looked.found:
                     return
-                before = block[-rest:]
+                before = (before + block)[-rest:]

@@ -1,0 +1,129 @@
+"""Sessions that the server holds open: one object for each file, few at once, and none that somebody needs closed."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+import sessiontree as st
+from sessiontree.web.guard import Limits
+from sessiontree.web.opened import OpenSessions, Position, read_position
+from sessiontree.web.refusals import Refused
+from sessiontree.web.tokens import Token
+from tests.web.conftest import House
+
+OWNER = Token(id="x", hash="", scopes=("read",))
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_all_who_ask_at_once_share_one_session(house: House) -> None:
+    id, sessions = house.session(), OpenSessions(Limits())
+    held: list[Any] = []
+
+    threads = [threading.Thread(target=lambda: held.append(sessions.hold(id, OWNER))) for _ in range(10)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert len({one.session for one in held}) == 1
+    assert held[0].holders == 10
+
+
+def test_a_session_is_as_it_is_now_whoever_wrote(house: House) -> None:
+    id, sessions = house.session(), OpenSessions(Limits())
+    with sessions.reading(id, OWNER) as opened:
+        before = opened.position
+    with st.open(id) as other:
+        other.head.append(st.user("more"))
+
+    with sessions.reading(id, OWNER) as opened:
+        assert opened.position.count == before.count + 1
+        opened.check(before)
+        with pytest.raises(Refused):
+            opened.check(Position(before.count, "00000000"))
+
+
+def test_what_nobody_asks_for_is_closed_and_what_is_held_is_not(house: House) -> None:
+    clock = Clock()
+    sessions = OpenSessions(Limits(idle_seconds=10), clock)
+    idle, held = house.session(), house.session()
+    kept = sessions.hold(held, OWNER)
+    with sessions.reading(idle, OWNER):
+        pass
+
+    clock.now = 5
+    assert list(sessions.idle()) == []
+    clock.now = 20
+    assert [one.session.id for one in sessions.idle()] == [idle]
+    assert [one.session.id for one in sessions.open_now()] == [held]
+    sessions.let_go(kept)
+    clock.now = 40
+    assert [one.session.id for one in sessions.idle()] == [held]
+
+
+def test_only_so_many_are_held_open_those_asked_for_last(house: House) -> None:
+    clock = Clock()
+    sessions = OpenSessions(Limits(sessions=2), clock)
+    ids = [house.session() for _ in range(4)]
+    for id in ids:
+        clock.now += 1
+        with sessions.reading(id, OWNER):
+            pass
+
+    assert [one.session.id for one in sessions.idle()] == ids[:2]
+    assert [one.session.id for one in sessions.open_now()] == ids[2:]
+
+
+def test_an_id_that_is_nobodys_is_looked_for_and_not_found(house: House) -> None:
+    sessions = OpenSessions(Limits())
+    for id in ("", "nothing", "../x"):
+        with pytest.raises(Refused) as refused:
+            sessions.hold(id, OWNER)
+        assert refused.value.status == 404
+    id = house.session()
+    assert sessions.hold(id, OWNER).session.id == id
+
+
+def test_a_token_of_another_project_holds_nothing(house: House) -> None:
+    id, sessions = house.session(), OpenSessions(Limits())
+    stranger = Token(id="y", hash="", scopes=("read",), projects=(str(house.other),))
+
+    with pytest.raises(Refused):
+        sessions.hold(id, stranger)
+
+    assert [one.holders for one in sessions.open_now()] == [0]
+
+
+def test_a_session_whose_file_is_called_otherwise_is_found_by_its_id(house: House) -> None:
+    with st.create(cwd=house.project) as session:
+        file = session.file
+    assert file is not None
+    file.rename(file.with_name("otherwise.jsonl"))
+
+    assert OpenSessions(Limits()).hold(session.id, OWNER).session.id == session.id
+
+
+def test_depths_are_counted_from_the_root(house: House) -> None:
+    id, sessions = house.session(), OpenSessions(Limits())
+    with sessions.reading(id, OWNER) as opened:
+        assert [opened.depth(entry.id) for entry in opened.session.tree.entries] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("text", ["", "x", "1", "-", "x-1", "-1-ab", "9" * 20 + "-ab", "²-ab"])
+def test_what_is_no_position_is_refused(text: str) -> None:
+    with pytest.raises(Refused):
+        read_position(text)
+
+
+def test_a_position_is_told_and_read() -> None:
+    assert read_position(str(Position(12, "9a0b1c2d"))) == Position(12, "9a0b1c2d")

@@ -1,0 +1,221 @@
+"""Sessions over HTTP: listed, searched, made, named, archived, exported."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import httpx
+import pytest
+
+import sessiontree as st
+from sessiontree import shelf
+from sessiontree._version import __version__
+from tests.web.conftest import House, asking, bearing
+
+
+async def ids(client: httpx.AsyncClient, **params: str) -> list[str]:
+    return [session["id"] for session in (await client.get("/api/sessions", params=params)).json()["sessions"]]
+
+
+async def test_the_server_says_who_it_is_and_what_the_token_may_do(house: House) -> None:
+    made = house.token("read", project=house.project)
+    async with asking(house.app(), made) as client:
+        health = (await client.get("/api/health")).json()
+        me = (await client.get("/api/me")).json()
+        models = (await client.get("/api/models")).json()
+
+    assert (health["status"], health["version"]) == ("ok", __version__)
+    assert health["uptime"] >= 0
+    assert me == {"scopes": ["read"], "projects": [str(house.project)], "allowRun": True, "version": __version__}
+    assert models["default"] == "scripted:scripted"
+    assert models["models"][0]["provider"] == "scripted"
+
+
+async def test_sessions_are_listed_the_newest_first_and_by_pages(house: House, client: httpx.AsyncClient) -> None:
+    made = [house.session() for _ in range(5)]
+
+    whole = await client.get("/api/sessions")
+    pages: list[str] = []
+    cursor: str | None = None
+    while True:
+        params = {"limit": "2", **({} if cursor is None else {"cursor": cursor})}
+        page = (await client.get("/api/sessions", params=params)).json()
+        pages += [session["id"] for session in page["sessions"]]
+        cursor = page["next"]
+        if cursor is None:
+            break
+
+    assert [session["id"] for session in whole.json()["sessions"]] == made[::-1]
+    assert pages == made[::-1]
+    first = whole.json()["sessions"][0]
+    assert (first["name"], first["firstMessage"], first["entries"]) == ("auth", "How do I make this faster?", 3)
+
+
+async def test_a_listing_is_narrowed_by_words_folders_and_the_archive(house: House, client: httpx.AsyncClient) -> None:
+    here, there = house.session(), house.session(house.other)
+    shelf.archive(there)
+
+    assert await ids(client) == [here]
+    assert await ids(client, archived="true") == [there]
+    assert await ids(client, project=str(house.project)) == [here]
+    assert await ids(client, project=str(house.other)) == []
+    assert await ids(client, q="FASTER auth") == [here]
+    assert await ids(client, q="nothing of the kind") == []
+
+
+async def test_a_token_of_a_project_lists_and_finds_that_alone(house: House) -> None:
+    here, there = house.session(), house.session(house.other)
+    async with asking(house.app(), house.token("read", project=house.project)) as client:
+        hits = (await client.get("/api/search", params={"q": "faster"})).json()["hits"]
+        elsewhere = (await client.get("/api/search", params={"q": "faster", "session": there})).json()["hits"]
+
+        assert await ids(client) == [here]
+        assert await ids(client, project=str(house.other)) == []
+    assert [hit["session"] for hit in hits] == [here]
+    assert elsewhere == []
+
+
+async def test_entries_are_found_in_all_sessions_or_in_one(house: House, client: httpx.AsyncClient) -> None:
+    made = {house.session(), house.session()}
+    one = next(iter(made))
+
+    everywhere = (await client.get("/api/search", params={"q": "faster"})).json()["hits"]
+    there = (await client.get("/api/search", params={"q": "faster", "session": one})).json()["hits"]
+    first = (await client.get("/api/search", params={"q": "faster", "limit": "1"})).json()
+    second = (await client.get("/api/search", params={"q": "faster", "limit": "1", "cursor": first["next"]})).json()
+
+    assert {hit["session"] for hit in everywhere} == made
+    assert [hit["session"] for hit in there] == [one]
+    assert everywhere[0]["role"] == "user"
+    assert [*first["hits"], *second["hits"]] == everywhere
+    assert second["next"] is None
+    assert (await client.get("/api/search", params={"q": "since:nonsense"})).status_code == 422
+
+
+async def test_a_session_is_made_where_the_token_may(house: House) -> None:
+    async with asking(house.app(), house.owner) as client:
+        usual = (await client.post("/api/sessions", json={})).json()
+        named = (await client.post("/api/sessions", json={"name": "x", "cwd": str(house.other)})).json()
+        relative = await client.post("/api/sessions", json={"cwd": "a"})
+        missing = await client.post("/api/sessions", json={"cwd": "/there/is/no/such/folder"})
+        made = house.token("read", "write", project=house.other)
+        own = await client.post("/api/sessions", json={}, headers=bearing(made))
+        foreign = await client.post("/api/sessions", json={"cwd": str(house.project)}, headers=bearing(made))
+        out = await client.post("/api/sessions", json={"cwd": f"{house.other}/../a"}, headers=bearing(made))
+
+    assert usual["cwd"] == str(house.project)
+    assert (named["name"], named["cwd"]) == ("x", str(house.other))
+    assert (relative.status_code, missing.status_code) == (422, 422)
+    assert own.json()["cwd"] == str(house.other)
+    assert (foreign.status_code, out.status_code) == (403, 403)
+
+
+async def test_what_a_session_is(house: House, client: httpx.AsyncClient) -> None:
+    id = house.session()
+    with st.open(id) as session:
+        usage = {"input": 10, "output": 5, "cost": 0.01}
+        session.head.append(st.assistant("An index.", provider="openai", model="gpt", usage=usage))
+
+    answer = await client.get(f"/api/sessions/{id}")
+    info = answer.json()
+
+    assert (info["id"], info["name"], info["branch"], info["entries"]) == (id, "auth", "main", 4)
+    assert (info["cost"], info["tokens"], info["models"]) == (0.01, 15, ["openai:gpt"])
+    assert (info["readOnly"], info["problems"], info["running"], info["archived"]) == (None, [], [], False)
+    assert answer.headers["etag"].startswith('"4-')
+
+
+async def test_a_session_is_named_and_archived(house: House, client: httpx.AsyncClient) -> None:
+    id = house.session()
+
+    named = await client.patch(f"/api/sessions/{id}", json={"name": "faster\nnow"})
+    archived = await client.post(f"/api/sessions/{id}/archive", json={"archived": True})
+    info = (await client.get(f"/api/sessions/{id}")).json()
+    await client.post(f"/api/sessions/{id}/archive", json={"archived": False})
+
+    assert named.json() == {"id": id, "name": "faster now"}
+    assert archived.json() == {"id": id, "archived": True}
+    assert info["archived"] is True
+    assert await ids(client) == [id]
+
+
+@pytest.mark.parametrize(
+    ("form", "media"),
+    [("html", "text/html"), ("md", "text/markdown"), ("json", "application/json"), ("text", "text/plain")],
+)
+async def test_a_session_is_exported_as_a_file(house: House, client: httpx.AsyncClient, form: str, media: str) -> None:
+    answer = await client.get(f"/api/sessions/{house.session()}/export", params={"format": form})
+
+    assert answer.headers["content-type"].startswith(media)
+    assert answer.headers["content-disposition"].startswith('attachment; filename="session-')
+    assert "How do I make this faster?" in answer.text
+
+
+async def test_jsonl_is_the_file_byte_for_byte_unless_secrets_are_taken_out(
+    house: House, client: httpx.AsyncClient
+) -> None:
+    id = house.session()
+    with st.open(id) as session:
+        session.head.append(st.user("the key is sk-ant-REDACTED"))
+        file = session.file
+    assert file is not None
+
+    whole = await client.get(f"/api/sessions/{id}/export", params={"format": "jsonl"})
+    redacted = await client.get(f"/api/sessions/{id}/export", params={"format": "jsonl", "redact": "1"})
+
+    assert whole.content == file.read_bytes()
+    assert "sk-ant-api03" not in redacted.text
+
+
+@pytest.mark.parametrize(
+    "id", ["..", "%2e%2e", "..%2f..%2fetc%2fpasswd", "a/b", "%00", "x" * 5000, "é", "CON", "@", "auth"]
+)
+async def test_an_id_is_only_ever_compared(house: House, client: httpx.AsyncClient, id: str) -> None:
+    house.session()
+
+    answer = await client.get(f"/api/sessions/{id}/branches")
+
+    assert answer.status_code in (404, 405, 401), answer.text
+
+
+async def test_a_session_that_is_taken_away_is_not_there_any_more(house: House, client: httpx.AsyncClient) -> None:
+    id = house.session()
+    assert (await client.get(f"/api/sessions/{id}")).status_code == 200
+
+    shelf.delete(id)
+
+    assert (await client.get(f"/api/sessions/{id}")).status_code == 404
+    assert (await client.post(f"/api/sessions/{id}/label", json={"entry": "HEAD", "label": "x"})).status_code == 404
+
+
+async def test_a_file_that_was_put_in_the_place_of_another_is_read_anew(
+    house: House, client: httpx.AsyncClient
+) -> None:
+    id = house.session()
+    with st.open(id) as session:
+        file = Path(str(session.file))
+    before = (await client.get(f"/api/sessions/{id}")).headers["etag"]
+    lines = file.read_bytes().splitlines(keepends=True)
+    other = file.with_suffix(".new")
+    other.write_bytes(b"".join(lines[:3]))
+    os.replace(other, file)
+
+    answer = await client.get(f"/api/sessions/{id}")
+
+    assert answer.json()["entries"] == 2
+    assert answer.headers["etag"] != before
+
+
+async def test_a_damaged_session_is_read_and_says_what_is_wrong(house: House, client: httpx.AsyncClient) -> None:
+    id = house.session()
+    with st.open(id) as session:
+        file = Path(str(session.file))
+    with file.open("ab") as damaged:
+        damaged.write(b'{"type":"message","id":"broken"\n{"torn')
+
+    info = (await client.get(f"/api/sessions/{id}")).json()
+
+    assert "fault" in {problem["severity"] for problem in info["problems"]}
+    for path in ("tree", "entries", "path", "context", "branches"):
+        assert (await client.get(f"/api/sessions/{id}/{path}")).status_code == 200, path

@@ -1,0 +1,258 @@
+"""What is in a session, over HTTP: trees, entries, paths, contexts, branches and what is appended."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import pytest
+
+import sessiontree as st
+from sessiontree.core.outline import outline
+from tests.web.conftest import House
+
+
+def grown(house: House, count: int = 30) -> str:
+    """A session with two branches that part half-way, and a label."""
+    id = house.session()
+    with st.open(id) as session:
+        session.head.extend([st.user(f"step {number}") for number in range(count)])
+        session.label("HEAD~3", "here")
+        other = session.create_branch("other", at=f"HEAD~{count // 2}", current=False)
+        other.extend([st.user(f"other {number}") for number in range(count // 2)])
+    return id
+
+
+async def all_pages(client: httpx.AsyncClient, path: str, **params: Any) -> list[dict[str, Any]]:
+    entries: list[dict[str, Any]] = []
+    cursor = None
+    while True:
+        page = (await client.get(path, params={**params, **({} if cursor is None else {"cursor": cursor})})).json()
+        entries += page["entries"]
+        cursor = page["next"]
+        if cursor is None:
+            return entries
+
+
+@pytest.mark.parametrize("filter", ["default", "no-tools", "user-only", "labeled-only", "all"])
+async def test_the_tree_has_the_rows_and_the_order_of_its_drawing(
+    house: House, client: httpx.AsyncClient, filter: str
+) -> None:
+    id = grown(house)
+    path = f"/api/sessions/{id}/tree"
+
+    whole = (await client.get(path, params={"filter": filter, "limit": 2000})).json()
+    pages = await all_pages(client, path, filter=filter, limit=7)
+
+    with st.open(id, read_only=True) as session:
+        rows = outline(session.tree, session.heads.leaf, filter)
+    assert [row["id"] for row in whole["entries"]] == [row.entry.id for row in rows]
+    assert [row["active"] for row in whole["entries"]] == [row.on_path for row in rows]
+    assert pages == whole["entries"]
+    assert (whole["total"], whole["next"], whole["branch"]) == (len(rows), None, "main")
+    shown = {row["id"] for row in whole["entries"]}
+    assert all(row["parent"] is None or row["parent"] in shown for row in whole["entries"])
+
+
+async def test_a_row_says_what_it_is(house: House, client: httpx.AsyncClient) -> None:
+    id = grown(house)
+
+    rows = (await client.get(f"/api/sessions/{id}/tree", params={"filter": "labeled-only"})).json()["entries"]
+
+    (row,) = rows
+    assert {**row, "id": "", "timestamp": ""} == {
+        "id": "",
+        "parent": None,
+        "type": "message",
+        "role": "user",
+        "label": "here",
+        "branch": "main",
+        "depth": 29,
+        "timestamp": "",
+        "text": "step 26",
+        "active": True,
+    }
+
+
+async def test_pages_of_a_tree_that_grows_are_of_one_moment_or_are_refused(
+    house: House, client: httpx.AsyncClient
+) -> None:
+    id = grown(house)
+    path = f"/api/sessions/{id}/tree"
+    before = (await client.get(path, params={"limit": 2000})).json()["entries"]
+    first = (await client.get(path, params={"limit": 10})).json()
+    await client.post(f"/api/sessions/{id}/entries", json={"role": "user", "text": "more"})
+
+    second = (await client.get(path, params={"limit": 2000, "cursor": first["next"]})).json()
+    strange = await client.get(path, params={"limit": 10, "cursor": "3-00000000.10"})
+    nonsense = await client.get(path, params={"cursor": "nonsense"})
+
+    assert [row["id"] for row in (*first["entries"], *second["entries"])] == [row["id"] for row in before]
+    assert (strange.status_code, strange.json()["error"]["code"]) == (410, "resync")
+    assert nonsense.status_code == 400
+
+
+async def test_entries_are_the_lines_of_the_file(house: House, client: httpx.AsyncClient) -> None:
+    id = grown(house)
+
+    lines = await all_pages(client, f"/api/sessions/{id}/entries", limit=9)
+
+    with st.open(id, read_only=True) as session:
+        assert [line["id"] for line in lines] == [entry.id for entry in session.tree.entries]
+    assert lines[1]["message"]["content"] == "How do I make this faster?"
+
+
+async def test_one_entry_by_any_name_of_its_place(house: House, client: httpx.AsyncClient) -> None:
+    id = grown(house)
+    found = [(await client.get(f"/api/sessions/{id}/entries/{place}")).json() for place in ("here", "HEAD~3", "main~3")]
+
+    assert found[0] == found[1] == found[2]
+    assert (found[0]["label"], found[0]["branch"], len(found[0]["children"])) == ("here", "main", 1)
+    assert (await client.get(f"/api/sessions/{id}/entries/nowhere")).status_code == 404
+    assert (await client.get(f"/api/sessions/{id}/entries/root")).status_code == 404
+
+
+async def test_a_path_is_read_from_both_ends(house: House, client: httpx.AsyncClient) -> None:
+    path = f"/api/sessions/{grown(house)}/path"
+
+    whole = (await client.get(path, params={"at": "other", "limit": 2000})).json()
+    forth = await all_pages(client, path, at="other", limit=7)
+    back: list[dict[str, Any]] = []
+    cursor: str | None = "end"
+    while cursor is not None:
+        page = (await client.get(path, params={"at": "other", "limit": 7, "cursor": cursor})).json()
+        back = [row for row in page["entries"] if row not in back] + back
+        cursor = page["previous"]
+
+    assert forth == back == whole["entries"]
+    assert whole["total"] == len(forth)
+    assert whole["entries"][-1]["text"] == "other 14"
+
+
+async def test_what_a_path_tells_of_an_answer(house: House, client: httpx.AsyncClient) -> None:
+    id = house.session()
+    with st.open(id) as session:
+        call = st.tool_call("c1", "read", {"path": "a.py"})
+        usage = {"input": 10, "output": 5, "cost": 0.01}
+        said = [{"type": "thinking", "thinking": "Well."}, {"type": "text", "text": "I *look*."}, call]
+        session.head.append(st.assistant(said, provider="openai", model="gpt", usage=usage))
+        session.head.append(st.tool_result("c1", "read", "<b>text</b>", error=True))
+
+    rows = (await client.get(f"/api/sessions/{id}/path", params={"html": "1"})).json()["entries"]
+
+    row, result = rows[-2:]
+    assert (row["text"], row["html"], row["thinking"]) == ("I *look*.", "<p>I <em>look</em>.</p>\n", "Well.")
+    assert row["tools"] == [{"name": "read", "arguments": {"path": "a.py"}, "result": "<b>text</b>", "ok": False}]
+    assert (row["model"], row["cost"], row["tokens"]) == ("openai:gpt", 0.01, 15)
+    assert (result["role"], result["text"]) == ("toolResult", "<b>text</b>")
+    assert "html" not in result
+
+
+async def test_nothing_in_the_html_of_a_session_can_act(house: House, client: httpx.AsyncClient) -> None:
+    id = house.session()
+    said = '<script>alert(1)</script> <img src=x onerror=alert(1)> [x](javascript:alert(1)) <b onclick="x">b</b>'
+    await client.post(f"/api/sessions/{id}/entries", json={"role": "user", "text": said})
+
+    html = (await client.get(f"/api/sessions/{id}/path", params={"html": "1"})).json()["entries"][-1]["html"]
+
+    for tag in ("<script", "<img", "<b ", "href"):
+        assert tag not in html
+
+
+async def test_what_the_model_sees_and_why(house: House, client: httpx.AsyncClient) -> None:
+    id = house.session()
+
+    seen = (await client.get(f"/api/sessions/{id}/context")).json()
+    why = (await client.get(f"/api/sessions/{id}/context", params={"explain": "1", "at": "HEAD~1"})).json()
+
+    assert [message["role"] for message in seen["messages"]] == ["user", "assistant"]
+    assert seen["tokens"] > 0
+    assert "explanation" not in seen
+    assert [item["reaches"] for item in why["explanation"]] == [False, True]
+
+
+async def test_branches_differences_and_comparisons_are_as_the_commands_tell_them(
+    house: House, client: httpx.AsyncClient
+) -> None:
+    id = grown(house)
+
+    branches = (await client.get(f"/api/sessions/{id}/branches")).json()
+    diff = (await client.get(f"/api/sessions/{id}/diff", params={"a": "main", "b": "other"})).json()
+    compared = (
+        await client.post(f"/api/sessions/{id}/compare", json={"branches": ["main", "other"], "metric": "entries"})
+    ).json()
+
+    assert [(row["name"], row["archived"]) for row in branches["branches"]] == [("main", False), ("other", False)]
+    assert branches["current"] == "main"
+    assert (len(diff["a"]["entries"]), len(diff["b"]["entries"])) == (15, 16)
+    assert (compared["winner"], compared["reason"]) == ("main", "lowest entries")
+
+
+# Appending
+
+
+async def test_an_entry_is_written_at_the_head_of_a_branch(house: House, client: httpx.AsyncClient) -> None:
+    id = grown(house)
+    path = f"/api/sessions/{id}/entries"
+
+    user = (await client.post(path, json={"role": "user", "text": "one"})).json()
+    answer = (await client.post(path, json={"role": "assistant", "text": "two", "branch": "other"})).json()
+    whole = (await client.post(path, json={"entry": {"type": "custom", "customType": "x", "data": {"a": 1}}})).json()
+    lines = {line["id"]: line for line in await all_pages(client, path)}
+
+    assert (user["branch"], user["leaf"], answer["branch"]) == ("main", user["id"], "other")
+    assert lines[user["id"]]["message"]["content"] == "one"
+    assert lines[answer["id"]]["message"]["role"] == "assistant"
+    assert lines[whole["id"]]["data"] == {"a": 1}
+    assert lines[whole["id"]]["parentId"] == user["id"]
+
+
+@pytest.mark.parametrize(
+    ("said", "status"),
+    [
+        ({}, 422),
+        ({"role": "user"}, 422),
+        ({"text": "x"}, 422),
+        ({"role": "system", "text": "x"}, 422),
+        ({"entry": {}}, 422),
+        ({"entry": {"type": "session"}}, 422),
+        ({"entry": {"type": "custom"}, "text": "x"}, 422),
+        ({"role": "user", "text": "x", "branch": "nothing"}, 404),
+    ],
+)
+async def test_an_entry_that_makes_no_sense_is_not_written(
+    house: House, client: httpx.AsyncClient, said: dict[str, Any], status: int
+) -> None:
+    id = house.session()
+    before = (await client.get(f"/api/sessions/{id}")).headers["etag"]
+
+    answer = await client.post(f"/api/sessions/{id}/entries", json=said)
+
+    assert answer.status_code == status
+    assert (await client.get(f"/api/sessions/{id}")).headers["etag"] == before
+
+
+async def test_a_write_says_how_far_the_session_goes_then(house: House, client: httpx.AsyncClient) -> None:
+    id = house.session()
+
+    written = await client.post(f"/api/sessions/{id}/entries", json={"role": "user", "text": "x"})
+
+    assert written.headers["etag"] == (await client.get(f"/api/sessions/{id}")).headers["etag"]
+
+
+@pytest.mark.parametrize(
+    ("tag", "status"), [("{now}", 201), ('"1-x", {now}', 201), ("*", 201), ('"1-x"', 412), ("W/{now}", 412)]
+)
+async def test_a_write_is_done_only_on_what_was_seen(
+    house: House, client: httpx.AsyncClient, tag: str, status: int
+) -> None:
+    id = house.session()
+    now = (await client.get(f"/api/sessions/{id}")).headers["etag"]
+
+    answer = await client.post(
+        f"/api/sessions/{id}/entries",
+        json={"role": "user", "text": "x"},
+        headers={"if-match": tag.replace("{now}", now)},
+    )
+
+    assert answer.status_code == status
