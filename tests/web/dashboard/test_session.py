@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import sessiontree as st
 from sessiontree.model.scripted import Delay, ScriptedModel, Thinking
-from tests.export.sessions import long_session
+from tests.export.sessions import SECRET, long_session
 from tests.web.dashboard.conftest import Serve, Visit
 from tests.web.dashboard.site import Site, a_story, branching, put
 
@@ -214,6 +215,28 @@ def test_without_the_scope_nothing_can_be_written_in_the_page(serve: Serve, visi
     assert page.locator(".composer").count() == 0
     assert page.get_by_role("button", name="New branch").count() == 0
     assert page.get_by_role("button", name="Undo").count() == 0
+    for key in "bflmu":
+        page.keyboard.press(key)
+    assert page.locator("dialog, .said.on").count() == 0
+
+
+def test_a_session_is_downloaded_without_its_secrets_if_one_likes(serve: Serve, visit: Visit) -> None:
+    session = a_story()
+    session.append(st.user(f"my key is {SECRET}"))
+    page = opened(visit, serve(), session.id)
+
+    page.get_by_role("button", name="Export").click()
+    page.get_by_label("As").select_option("md")
+    page.get_by_label("Take secrets out").check()
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Download").click()
+
+    assert download.value.suggested_filename == "Make the report fast.md"
+    text = Path(download.value.path()).read_text()
+    assert "The report takes **40 seconds**." in text
+    assert SECRET not in text
+    page.wait_for_selector("dialog", state="detached")
+    assert page.evaluate("document.activeElement.textContent") == "Export"
 
 
 def test_branches_stand_side_by_side_with_charts_of_their_figures(serve: Serve, visit: Visit) -> None:

@@ -86,6 +86,7 @@ export class Conversation extends Component {
   }
 
   getSnapshotBeforeUpdate() {
+    if (this.stuck) return null;
     const window = this.window.current;
     const first = [...window.querySelectorAll("article[data-entry]")].find((article) => article.getBoundingClientRect().bottom > window.getBoundingClientRect().top);
     return first ? { id: first.id, top: first.getBoundingClientRect().top } : null;

@@ -7,8 +7,12 @@ class Modal extends Component {
   componentDidMount() {
     this.dialog.current.showModal();
   }
+  componentWillUnmount() {
+    this.gone = true;
+    this.dialog.current.close(); // the keys go back to where they were
+  }
   render({ title, children, close }) {
-    return html`<dialog ref=${this.dialog} aria-label=${title} onClose=${close} onClick=${(event) => event.target === event.currentTarget && close()}>
+    return html`<dialog ref=${this.dialog} aria-label=${title} onClose=${() => this.gone || close()} onClick=${(event) => event.target === event.currentTarget && close()}>
       <div class="sheet"><h2>${title}</h2>${children}</div>
     </dialog>`;
   }

@@ -160,13 +160,12 @@ const bestRun = (result, arm) => {
 const Result = ({ result, running, session, promote, go }) => {
   const metrics = [...new Set(result.arms.flatMap(({ metrics: known }) => Object.keys(known)))];
   metrics.sort((a, b) => (b === result.metric) - (a === result.metric));
-  const best = result.winner && bestRun(result, result.winner);
   const scores = [...new Set(result.runs.flatMap((run) => Object.keys(run.scores ?? {})))];
   return html`<section class="card result" aria-label="Result">
     <header class="row"><h2>${result.arms.map(({ arm }) => nameOf(arm)).join(" and ")}</h2><span class="fact">by ${result.metric}, ${result.better} is better</span></header>
     ${!running && (result.winner
       ? html`<p class="verdict won"><b>${result.winner}</b> is best. <span>${sentence(result.reason)}</span>
-          ${promote && best && html`<${Button} kind="primary" label=${`Promote the best run of ${result.winner}`} onClick=${() => promote(best.branch)} />`}</p>`
+          ${promote && result.best && html`<${Button} kind="primary" label=${`Promote the best run of ${result.winner}`} onClick=${() => promote(result.best)} />`}</p>`
       : html`<p class="verdict undecided"><b>Not enough data.</b> <span>${sentence(result.reason.replace(/^not enough data:?\s*/i, ""))}</span></p>`)}
     <div class="charts">
       ${metrics.map((metric) => html`<${Intervals} title=${metric} items=${result.arms.map(({ arm, metrics: known }) => {

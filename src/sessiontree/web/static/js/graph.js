@@ -148,7 +148,7 @@ export class Graph extends Component {
     const { layout, leaf, selected } = this.props;
     const { x, y, scale } = this.view;
     const ratio = devicePixelRatio || 1;
-    const shown = new Set(pathTo(layout, selected ?? leaf));
+    const shown = this.path();
     const sight = { top: -y / this.row() - 1, bottom: (this.height - y) / this.row() + 1, left: -x / this.lane() - 1, right: (this.width - x) / this.lane() };
     pen.setTransform(ratio, 0, 0, ratio, 0, 0);
     pen.clearRect(0, 0, this.width, this.height);
@@ -165,6 +165,13 @@ export class Graph extends Component {
     for (const node of this.drawn) this.drawEntry(pen, node, shown.has(node.number));
     canvas.dataset.drawn = this.drawn.length;
     canvas.dataset.scale = scale.toFixed(4);
+  }
+
+  /** The shown path, made anew only when it may be another. */
+  path() {
+    const { layout, leaf, selected } = this.props, end = selected ?? leaf;
+    if (this.known?.layout !== layout || this.known.end !== end) this.known = { layout, end, numbers: new Set(pathTo(layout, end)) };
+    return this.known.numbers;
   }
 
   /** How wide the words of each entry may be: up to what stands in the same row further right. */

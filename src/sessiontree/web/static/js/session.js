@@ -11,8 +11,9 @@ const SETTLE = 40, STAY = 60, INFO = 1500;
 const MOST_PAGES = 5; // of the path, kept at once: what is further away is loaded again when one comes back
 
 export class Session {
-  constructor(api, id, changed) {
-    Object.assign(this, { api, id, changed });
+  /** `changed()` is called whenever there is something to draw, `tell(text, kind)` with what a handler says. */
+  constructor(api, id, { changed, tell }) {
+    Object.assign(this, { api, id, changed, tell });
     this.base = at("sessions", id);
     this.filter = "default";
     this.info = null;
@@ -243,6 +244,7 @@ export class Session {
     else if (type === "delta") this.hearDelta(data);
     else if (type === "tool") this.hearTool(data);
     else if (type === "run") this.hearRun(data);
+    else if (type === "notice") this.tell(data.text, data.level === "info" ? "" : "wrong");
     this.soon ??= setTimeout(() => this.settle(), SETTLE);
   }
 
@@ -361,8 +363,10 @@ export class Session {
   rename(name) {
     return this.act("PATCH", "", { name });
   }
-  archive(archived) {
-    return this.api.post(`${this.base}/archive`, { archived });
+  async archive(archived) {
+    await this.api.post(`${this.base}/archive`, { archived });
+    await this.loadInfo();
+    this.changed();
   }
   add(text) {
     return this.act("POST", "/entries", { role: "user", text, branch: this.branch ?? undefined });

@@ -3,16 +3,18 @@ import { Ask } from "./dialogs.js";
 import { Button, Chip, Component, Empty, Notice, html } from "./html.js";
 import { ago, money, plural } from "./figures.js";
 
-const PAGE = 50, PAUSE = 180;
+const PAGE = 50, PAUSE = 180, LOOK = 5000;
 
 export class Sessions extends Component {
   state = { sessions: null, next: null, hits: [], error: null, query: this.props.query ?? "", archived: false, dialog: false };
 
   componentDidMount() {
     this.load();
+    this.looking = setInterval(() => document.visibilityState === "visible" && (this.state.sessions?.length ?? 0) <= PAGE && this.load(), LOOK);
   }
   componentWillUnmount() {
     clearTimeout(this.timer);
+    clearInterval(this.looking);
     this.asked = null;
   }
 

@@ -18,7 +18,7 @@ export class Workspace extends Component {
 
   constructor(props) {
     super(props);
-    this.session = new Session(props.api, props.id, () => this.drawSoon());
+    this.session = new Session(props.api, props.id, { changed: () => this.drawSoon(), tell: props.tell });
   }
 
   componentDidMount() {
@@ -28,12 +28,12 @@ export class Workspace extends Component {
       p: () => this.show("talk", ".composer textarea"),
       j: () => this.conversation.current?.step(1),
       k: () => this.conversation.current?.step(-1),
-      g: () => this.session.selected && this.askNavigate(this.session.selected),
-      b: () => this.askBranch(this.session.end),
-      l: () => this.session.end && this.askLabel(this.session.end),
-      f: () => this.askFork(this.session.end),
-      m: () => this.askMerge(),
-      u: () => this.undo(),
+      g: () => this.writes && this.session.selected && this.askNavigate(this.session.selected),
+      b: () => this.writes && this.askBranch(this.session.end),
+      l: () => this.writes && this.session.end && this.askLabel(this.session.end),
+      f: () => this.writes && this.askFork(this.session.end),
+      m: () => this.writes && this.askMerge(),
+      u: () => this.writes && this.undo(),
       c: () => this.show("compare"),
       x: () => this.show("ab"),
       Escape: () => this.back(),
@@ -41,12 +41,14 @@ export class Workspace extends Component {
   }
 
   componentWillUnmount() {
+    document.title = "sessiontree";
     this.session.close();
     this.endKeys();
     cancelAnimationFrame(this.frame);
   }
 
   componentDidUpdate(before) {
+    document.title = [this.session.info?.name, "sessiontree"].filter(Boolean).join(" · ");
     if (before.place !== this.props.place) this.lookAt();
   }
 
@@ -85,8 +87,8 @@ export class Workspace extends Component {
     else if (this.session.selected || this.session.looking) this.session.look(this.session.current);
   }
 
-  tell(said) {
-    this.props.tell(said);
+  tell(said, kind) {
+    this.props.tell(said, kind);
   }
 
   // Asking and doing
@@ -96,8 +98,11 @@ export class Workspace extends Component {
   }
   close = () => this.setState({ dialog: null });
 
-  can(scope) {
-    return this.props.me.scopes.includes(scope);
+  get writes() {
+    return this.props.me.scopes.includes("write") && !this.session.info?.readOnly;
+  }
+  get runs() {
+    return this.props.me.allowRun && this.props.me.scopes.includes("run") && !this.session.info?.readOnly;
   }
 
   askNavigate(entry) {
@@ -107,8 +112,8 @@ export class Workspace extends Component {
       note: `Moves ${session.current} to this entry. What stands below stays in the tree.`,
       action: "Go",
       fields: [
-        { name: "how", label: "What is left behind", kind: "choice", value: "no", options: [["no", "is not summarised"], ["model", "is summarised by the model"], ["own", "is summarised in my words"]] },
-        { name: "text", label: "Instructions, or the summary itself", kind: "text" },
+        { name: "how", label: "What is left behind", kind: "choice", value: "no", options: [["no", "is not summarised"], ...(this.runs ? [["model", "is summarised by the model"]] : []), ["own", "is summarised in my words"]] },
+        { name: "text", label: this.runs ? "Instructions, or the summary itself" : "The summary", kind: "text" },
       ],
       submit: async ({ how, text }) => {
         const options = how === "model" ? { summarize: true, instructions: text } : how === "own" && text ? { summary: text } : {};
@@ -171,12 +176,31 @@ export class Workspace extends Component {
       action: "Merge",
       fields: [
         { name: "from", label: "Branch", kind: "choice", value: from ?? session.looking ?? others[0], options: others.map((name) => [name, name]) },
-        { name: "summary", label: "Summary", kind: "text", help: "Left empty, the model writes it." },
+        { name: "summary", label: "Summary", kind: "text", ...this.byModel() },
       ],
       submit: async (values) => {
         await session.merge({ ...values, into: session.current });
         this.tell(`Merged into ${session.current}`);
       },
+    });
+  }
+
+  /** A summary may be left to the model where one may be asked. */
+  byModel() {
+    return this.runs ? { help: "Left empty, the model writes it." } : { required: true };
+  }
+
+  askExport() {
+    const { session } = this;
+    this.ask({
+      title: "Export",
+      action: "Download",
+      fields: [
+        { name: "format", label: "As", kind: "choice", value: "html", options: [["html", "a page"], ["md", "Markdown"], ["text", "plain text"], ["jsonl", "a session file"], ["json", "JSON"]] },
+        { name: "redact", label: "Take secrets out", kind: "check" },
+      ],
+      submit: ({ format, redact }) =>
+        session.api.download(`${session.base}/export`, { format, redact: redact === "yes" ? 1 : undefined }, `${session.info.name || session.id}.${format === "text" ? "txt" : format}`),
     });
   }
 
@@ -202,7 +226,7 @@ export class Workspace extends Component {
   }
 
   actions = (entry) =>
-    this.can("write") && html`
+    this.writes && html`
       <${Button} kind="small" label="Go here" onClick=${() => this.askNavigate(entry.id)} />
       <${Button} kind="small" label="Branch" onClick=${() => this.askBranch(entry.id)} />
       <${Button} kind="small" label="Label" onClick=${() => this.askLabel(entry.id)} />
@@ -231,11 +255,11 @@ export class Workspace extends Component {
         <section class="pane talk" aria-label="Conversation">
           ${this.where()}
           <${Conversation} handle=${this.conversation} session=${session} end=${session.end} follows=${session.follows()} actions=${this.actions} />
-          <${Composer} session=${session} editing=${editing} allowed=${{ write: this.can("write"), run: this.can("run") && me.allowRun }} models=${models} />
+          <${Composer} session=${session} editing=${editing} allowed=${{ write: me.scopes.includes("write"), run: this.runs }} models=${models} />
         </section>
       </div>`}
-      ${tab === "compare" && html`<${Compare} session=${session} names=${place.names} go=${go} promote=${this.can("write") && ((name) => this.askPromote(name))} />`}
-      ${tab === "ab" && html`<${Experiments} api=${this.props.api} session=${session} chosen=${place.experiment} models=${models} allowed=${this.can("run") && me.allowRun} go=${go} promote=${this.can("write") && ((name) => this.askPromote(name))} />`}
+      ${tab === "compare" && html`<${Compare} session=${session} names=${place.names} go=${go} promote=${this.writes && ((name) => this.askPromote(name))} />`}
+      ${tab === "ab" && html`<${Experiments} api=${this.props.api} session=${session} chosen=${place.experiment} models=${models} allowed=${this.runs} go=${go} promote=${this.writes && ((name) => this.askPromote(name))} />`}
       ${dialog && html`<${Ask} ...${dialog} close=${this.close} />`}
     </main>`;
   }
@@ -245,7 +269,7 @@ export class Workspace extends Component {
       title: `Promote ${branch}`,
       note: `${this.session.current} goes on from where ${branch} ends. The branches that were tried beside it are summarised there and archived, not deleted.`,
       action: "Promote",
-      fields: [{ name: "summary", label: "Summary of the others", kind: "text", help: "Left empty, the model writes it." }],
+      fields: [{ name: "summary", label: "Summary of the others", kind: "text", ...this.byModel() }],
       submit: async (values) => {
         const answer = await this.session.promote({ branch, ...values });
         if (answer.cancelled) throw new Error("a hook cancelled the promotion");
@@ -263,9 +287,10 @@ export class Workspace extends Component {
         <p class="facts">${told.filter(Boolean).map((fact) => html`<span>${fact}</span>`)}<span class="path-of">${info.cwd}</span></p></div>
       <div class="row">
         <span class="link ${session.connection}" role="status" title=${session.connection === "live" ? "Changes appear as they happen" : "Trying to reach the server"}>${session.connection === "live" ? "live" : "waiting"}</span>
-        ${this.can("write") && html`<${Button} label="Rename" kind="desk" onClick=${() => this.askRename()} />
+        ${this.writes && html`<${Button} label="Rename" kind="desk" onClick=${() => this.askRename()} />
         <${Button} label="Undo" keys="u" title="Take the last move back" onClick=${() => this.undo()} />`}
-        <${Button} label="Export" kind="desk" title="Download the session as a page" onClick=${() => this.try(() => session.api.download(`${session.base}/export`, { format: "html" }, `${session.id}.html`))} />
+        <${Button} label="Export" kind="desk" title="Download the session" onClick=${() => this.askExport()} />
+        ${this.writes && html`<${Button} label=${info.archived ? "Bring back" : "Archive"} kind="desk" onClick=${() => this.try(() => session.archive(!info.archived), info.archived ? "Brought back" : "Archived")} />`}
       </div>
       ${info.problems?.length > 0 && html`<details class="notice"><summary>This session is damaged: ${plural(info.problems.length, "problem")}</summary><ul>${info.problems.slice(0, 100).map((problem) => html`<li>${problem.message ?? String(problem)}</li>`)}</ul></details>`}
     </header>`;
@@ -282,7 +307,7 @@ export class Workspace extends Component {
           <span class="fact">${count(session.rows.length)}${session.total > session.rows.length ? ` of ${count(session.total)}` : ""}</span>`}
       <span class="gap"></span>
       ${tab !== "branches" && html`<${Button} kind="small desk" label="Branches" onClick=${() => this.show("branches")} />`}
-      ${this.can("write") && html`<${Button} kind="small" label="Merge" keys="m" onClick=${() => this.askMerge()} />
+      ${this.writes && html`<${Button} kind="small" label="Merge" keys="m" onClick=${() => this.askMerge()} />
       <${Button} kind="small" label="New branch" keys="b" onClick=${() => this.askBranch(session.end)} />`}
     </div>`;
   }
@@ -298,8 +323,8 @@ export class Workspace extends Component {
       </select>
       <span class="gap"></span>
       ${elsewhere && html`
-        ${this.can("write") && session.branch && session.branch !== session.current && html`<${Button} kind="small" label=${`Switch to ${session.branch}`} onClick=${() => this.try(() => session.switchTo(session.branch), "Switched")} />`}
-        ${this.can("write") && session.selected && session.selected !== session.leaf && html`<${Button} kind="small" label="Go here" keys="g" onClick=${() => this.askNavigate(session.selected)} />`}
+        ${this.writes && session.branch && session.branch !== session.current && html`<${Button} kind="small" label=${`Switch to ${session.branch}`} onClick=${() => this.try(() => session.switchTo(session.branch), "Switched")} />`}
+        ${this.writes && session.selected && session.selected !== session.leaf && html`<${Button} kind="small" label="Go here" keys="g" onClick=${() => this.askNavigate(session.selected)} />`}
         <${Button} kind="small" label="Back to current" keys="Esc" onClick=${() => session.look(session.current)} />`}
     </div>`;
   }
@@ -316,7 +341,7 @@ export class Workspace extends Component {
           <span class="fact">${plural(branch.entryCount, "entry", "entries")}</span>
           ${branch.description && html`<small>${branch.description}</small>`}
         </button>
-        ${this.can("write") && html`<span class="row">
+        ${this.writes && html`<span class="row">
           ${branch.name !== session.current && html`<${Button} kind="small" label="Switch" onClick=${() => this.try(() => session.switchTo(branch.name), `On ${branch.name}`)} />
           <${Button} kind="small" label="Merge" onClick=${() => this.askMerge(branch.name)} />
           <${Button} kind="small" label="Promote" onClick=${() => this.askPromote(branch.name)} />`}
