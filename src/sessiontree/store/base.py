@@ -10,12 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
+from msgspec import Struct
+
 from sessiontree.core.entries import EntryId
 from sessiontree.errors import StoreError
 from sessiontree.format.codec import LINE_LIMIT
 
 
-class Cursor(NamedTuple):
+class Cursor(Struct, frozen=True):
     """A place in a store up to which a reader has read. Opaque to everyone but its store."""
 
     value: Any

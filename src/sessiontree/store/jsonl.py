@@ -380,8 +380,7 @@ class JsonlStore:
         fd, there = self._standing()
         if self._lock.has_note:
             there = self._settle(fd, there)
-        size = self._check_seen(fd, after, there)
-        start = after.value[1]
+        size, start = self._check_seen(fd, after, there), after.value[1]
         if size > start and not self._mend_tail(fd, start, size):
             raise Conflict(self.where, "others wrote first")
         return fd
