@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -19,19 +20,54 @@ from sessiontree.core.entries import AgentAction, Message
 from sessiontree.core.messages import role, text
 from sessiontree.errors import InvalidOperation
 from sessiontree.session import Session
+from sessiontree.swarm.durable.database import Database
 from sessiontree.swarm.durable.executor import DurableExecutor
 from sessiontree.swarm.durable.order import Order, Report, beginning, encoded, order_of, report_of
+from sessiontree.swarm.durable.roster import Roster
 from sessiontree.swarm.events import EventLog, spool_path
 from sessiontree.swarm.executor import Work
 from sessiontree.swarm.record import swarms_in
 from sessiontree.swarm.status import SwarmStatus
 from sessiontree.swarm.swarm import Swarm
 from tests.model.server import Answer, Server, calls, slow
+from tests.swarm import worker_child
 
 ROOT = Path(__file__).parents[2]
-LEASE = "3"
-LONG = 60.0
+LEASE = "20"
+"""Seconds. Tests say who is dead, but for the one that waits for it."""
+LONG = 240.0
 """Seconds in which everything here has to come to its end."""
+
+_nursery = multiprocessing.get_context("forkserver")
+_nursery.set_forkserver_preload(["tests.swarm.worker_child"])
+
+
+class Worker:
+    """A worker process."""
+
+    def __init__(self, log: Path, options: tuple[str, ...], environment: dict[str, str]) -> None:
+        self._log = log
+        given = ["--lease", LEASE, "--concurrency", "2", *options]
+        self._process = _nursery.Process(target=worker_child.main, args=(environment, str(log), given))
+        self._process.start()
+
+    def send(self, number: signal.Signals) -> None:
+        assert self._process.pid is not None
+        os.kill(self._process.pid, number)
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.join()
+
+    async def ended(self) -> int:
+        """Wait for its end; the exit code."""
+        await until(lambda: self._process.exitcode is not None)
+        assert self._process.exitcode is not None
+        return self._process.exitcode
+
+    @property
+    def said(self) -> str:
+        return self._log.read_text() if self._log.exists() else ""
 
 
 class Workers:
@@ -39,56 +75,24 @@ class Workers:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._all: list[subprocess.Popen[bytes]] = []
+        self._all: list[Worker] = []
 
-    def start(self, *, kill_at: str | None = None, wait: bool = False, options: tuple[str, ...] = ()) -> Worker:
-        """A worker, that waits after its imports until it is told to go, perhaps."""
-        number = len(self._all)
-        ready, go = self._folder / f"ready-{number}", self._folder / f"go-{number}"
-        env = {**os.environ, **({} if kill_at is None else {"KILL_AT": kill_at})}
-        if wait:
-            env |= {"READY": str(ready), "GO": str(go)}
-        log = (self._folder / f"worker-{number}.log").open("wb")
-        process = subprocess.Popen(
-            [sys.executable, "-m", "tests.swarm.worker_child", "--lease", LEASE, "--concurrency", "2", *options],
-            cwd=ROOT,
-            env=env,
-            stdout=log,
-            stderr=log,
-        )
-        log.close()
-        self._all.append(process)
-        return Worker(process, go, Path(log.name))
+    def start(self, *options: str, kill_at: str | None = None, **environment: str) -> Worker:
+        given = {**os.environ, **environment, **({} if kill_at is None else {"KILL_AT": kill_at})}
+        worker = Worker(self._folder / f"worker-{len(self._all)}.log", options, given)
+        self._all.append(worker)
+        return worker
+
+    def bury(self) -> None:
+        """Say that all workers are dead, as their leases would in time."""
+        roster = Roster(Database())
+        for worker in roster.alive():
+            roster.retire(worker.id)
+        roster.close()
 
     def end(self) -> None:
-        for process in self._all:
-            process.kill()
-            process.wait()
-
-
-class Worker:
-    def __init__(self, process: subprocess.Popen[bytes], go: Path, log: Path) -> None:
-        self.process = process
-        self._go = go
-        self._log = log
-
-    def go(self) -> None:
-        self._go.touch()
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.wait()
-
-    async def ended(self) -> int:
-        """Wait for its end; the exit code."""
-        async with asyncio.timeout(LONG):
-            while self.process.poll() is None:
-                await asyncio.sleep(0.02)
-        return self.process.returncode
-
-    @property
-    def said(self) -> str:
-        return self._log.read_text()
+        for worker in self._all:
+            worker.kill()
 
 
 @pytest.fixture
@@ -96,6 +100,12 @@ def workers(tmp_path: Path) -> Iterator[Workers]:
     workers = Workers(tmp_path)
     yield workers
     workers.end()
+
+
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(LONG):
+        while not condition():
+            await asyncio.sleep(0.02)
 
 
 @contextmanager
@@ -165,12 +175,6 @@ def tool_then_done(command: str) -> Callable[[dict[str, Any]], str | Answer]:
     return answer
 
 
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(LONG):
-        while not condition():
-            await asyncio.sleep(0.02)
-
-
 # Workers that die
 
 
@@ -189,25 +193,26 @@ async def test_the_work_of_killed_workers_is_taken_up_where_it_was(
         return "First." if held.is_set() else slow()
 
     with serving(home, answer) as server, file_session(tmp_path) as session:
-        first, second, third, fourth, fifth = (
-            workers.start(kill_at=kill_at, wait=True) for kill_at in ("before 1", None, None, "after 1", None)
-        )
         running = asyncio.create_task(run_swarm(session, agents=2, strategy="pipeline"))
-        first.go()
+        first = workers.start(kill_at="before 1")
         assert await first.ended() == -signal.SIGKILL, first.said
         assert len(server.requests) == 1
-        second.go()
+        workers.bury()
+        second = workers.start()
         await until(made.exists)
         second.kill()
         assert len(server.requests) == 1
-        third.go()
+        workers.bury()
+        third = workers.start()
         await until(lambda: len(server.requests) == 2)
         third.kill()
         held.set()
-        fourth.go()
+        workers.bury()
+        fourth = workers.start(kill_at="after 1")
         assert await fourth.ended() == -signal.SIGKILL, fourth.said
         assert len(server.requests) == 3
-        fifth.go()
+        workers.bury()
+        workers.start()
         status = await running
 
         assert status.status == "completed"
@@ -224,14 +229,14 @@ async def test_the_work_of_killed_workers_is_taken_up_where_it_was(
 async def test_a_worker_that_was_only_away_writes_nothing_twice(tmp_path: Path, home: Path, workers: Workers) -> None:
     with serving(home, lambda body: slow() if not away else "Done.") as server, file_session(tmp_path) as session:
         away = False
-        first, second = workers.start(), workers.start(wait=True)
+        first = workers.start("--lease", "4")
         running = asyncio.create_task(run_swarm(session))
         await until(lambda: server.requests)
-        first.process.send_signal(signal.SIGSTOP)
+        first.send(signal.SIGSTOP)
         away = True
-        second.go()
+        workers.start()  # its lease is long, and that of the other is over soon
         assert (await running).status == "completed"
-        first.process.send_signal(signal.SIGCONT)
+        first.send(signal.SIGCONT)
         assert await first.ended() == 75
         assert "ends at once" in first.said
         assert spoken(session, "crowd/worker-1")[-2:] == ["user: Do it", "assistant: Done."]
@@ -244,14 +249,14 @@ async def test_a_worker_that_is_told_to_end_leaves_its_work_between_two_calls(
     go_on = tmp_path / "go-on"
     command = f"while [ ! -e {go_on} ]; do sleep 0.05; done"
     with serving(home, tool_then_done(command)) as server, file_session(tmp_path) as session:
-        first, second = workers.start(), workers.start(wait=True)
+        first = workers.start()
         running = asyncio.create_task(run_swarm(session))
         await until(lambda: server.requests)
-        first.process.send_signal(signal.SIGTERM)
+        first.send(signal.SIGTERM)
         await until(lambda: "no more work" in first.said)
         go_on.touch()
         assert await first.ended() == 0, first.said
-        second.go()
+        workers.start()
         assert (await running).status == "completed"
         assert len(server.requests) == 2
         check_sound(session)
@@ -278,7 +283,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
         place = Place(home, server)
         workers = Workers(home)
         stack.callback(workers.end)
-        workers.start(options=("--tools", "bash,ls"))
+        workers.start("--tools", "bash,ls")
         yield place
 
 

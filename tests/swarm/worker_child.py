@@ -1,7 +1,6 @@
-"""A worker that is killed at a certain point: `python -m tests.swarm.worker_child [OPTIONS OF sessiontree worker]`.
+"""Worker processes for tests, killed at a certain point: forked from one that has imported everything already.
 
-KILL_AT says where: `before` or `after` the model's answer of that number is written to the session. READY names a file
-that is made when everything is imported, and GO one that is waited for then, so that a test need not wait for imports.
+`KILL_AT` in their environment says where: `before` or `after` the model's answer of that number is written.
 """
 
 from __future__ import annotations
@@ -9,13 +8,16 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import time
-from collections.abc import Iterable
-from pathlib import Path
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-import pydantic_ai.direct  # noqa: F401 - what takes long to import, before one is told to begin
+import pydantic_ai.direct  # noqa: F401 - it takes long to import
 
+import sessiontree.cli.worker
+import sessiontree.commands.desk
+import sessiontree.extensions.extensions
+import sessiontree.model.adapter
+import sessiontree.swarm.durable.worker  # noqa: F401
 from sessiontree.cli.app import run
 from sessiontree.core.entries import Entry, Message
 from sessiontree.core.messages import role
@@ -43,12 +45,14 @@ def killed_at(when: str, number: int) -> None:
     OnceSession.extend = counted  # type: ignore[method-assign]
 
 
-if __name__ == "__main__":
-    if "KILL_AT" in os.environ:
-        when, _, number = os.environ["KILL_AT"].partition(" ")
+def main(environment: Mapping[str, str], log: str, options: list[str]) -> None:
+    """`sessiontree worker` with these options, in an environment of its own; what it prints goes to a file."""
+    os.environ.clear()
+    os.environ.update(environment)
+    file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.dup2(file, 1)
+    os.dup2(file, 2)
+    if "KILL_AT" in environment:
+        when, _, number = environment["KILL_AT"].partition(" ")
         killed_at(when, int(number))
-    if "GO" in os.environ:
-        Path(os.environ["READY"]).touch()
-        while not os.path.exists(os.environ["GO"]):
-            time.sleep(0.02)
-    sys.exit(run(["worker", *sys.argv[1:]]))
+    sys.exit(run(["worker", *options]))

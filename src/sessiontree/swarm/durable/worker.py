@@ -89,6 +89,7 @@ class DurableWorker:
         beating.start()
         try:
             await self._launch()
+            await asyncio.to_thread(self._take_up)
             self._launched = True
             self._tell(f"worker {self.id} takes work from {self._database.shown}, {self._concurrency} at a time")
             await stop.wait()
@@ -128,7 +129,7 @@ class DurableWorker:
     # The lease
 
     def _beat(self) -> None:
-        """Renew the lease, and have the work of dead workers taken up."""
+        """Renew the lease, and look for dead workers, again and again."""
         said = time.monotonic()
         while not self._stopped.wait(self._roster.lease / 5):
             before = time.monotonic()
@@ -136,14 +137,20 @@ class DurableWorker:
                 if not self._roster.renew(self.id, list(self._under_way)):
                     self._lost("others took it for dead, since it had not been heard of for too long")
                 said = before
-                dead = self._roster.dead()
-                if dead and self._launched:
-                    DBOS._recover_pending_workflows(dead)  # pyright: ignore[reportPrivateUsage] - there is no other way
+                if self._launched:
+                    self._take_up()
             except StoreError as error:
                 if time.monotonic() - said > self._roster.lease:
                     self._lost(f"it could not reach the database for {self._roster.lease:g} s: {error}")
-            except Exception as error:  # noqa: BLE001 - what DBOS raises is not for us to know; it is tried again
-                self._tell(f"the work of dead workers could not be taken up: {type(error).__name__}: {error}")
+
+    def _take_up(self) -> None:
+        """Put the work of dead workers back into the queue. Whoever does it first has done it."""
+        dead = self._roster.dead()
+        try:
+            if dead:
+                DBOS._recover_pending_workflows(dead)  # pyright: ignore[reportPrivateUsage] - there is no other way
+        except Exception as error:  # noqa: BLE001 - what DBOS raises is not for us to know; it is tried again
+            self._tell(f"the work of dead workers could not be taken up: {type(error).__name__}: {error}")
 
     def _lost(self, reason: str) -> NoReturn:
         sentence = f"worker {self.id} ends at once: {reason}"
