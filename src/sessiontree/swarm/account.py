@@ -52,7 +52,7 @@ from sessiontree.swarm.facts import (
     read_deed,
     read_fact,
 )
-from sessiontree.swarm.status import ENDED, OVER, AgentInfo, AgentState, SwarmState, SwarmStatus
+from sessiontree.swarm.status import OVER, AgentInfo, AgentState, SwarmState, SwarmStatus
 
 RENAMED = b'"renamed"'
 
@@ -325,7 +325,7 @@ class Account(Struct):
         spending, created = self.spending(now), self.created
         agents = tuple(self._info(agent, now) for agent in self.agents.values())
         known = max(len(agents), self.expected)
-        ended = sum(agent.status in ENDED for agent in agents)
+        ended = sum(agent.ended is not None for agent in self.agents.values())
         return SwarmStatus(
             id=created.swarm,
             name=created.name,

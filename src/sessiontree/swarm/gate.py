@@ -30,13 +30,9 @@ class Bell:
         event, self._event = self._event, asyncio.Event()
         event.set()
 
-    async def wait(self, timeout: float | None = None) -> None:
-        """Wait for the next ring, no longer than some seconds."""
-        try:
-            async with asyncio.timeout(timeout):
-                await self._event.wait()
-        except TimeoutError:
-            pass
+    async def wait(self) -> None:
+        """Wait for the next ring."""
+        await self._event.wait()
 
 
 class CountedModel:
