@@ -125,6 +125,9 @@ def growth(counts: list[int]) -> dict[str, dict[str, float]]:
             start = perf_counter()
             store.create(list(short_session(count)))
             filled = perf_counter() - start
+            with psycopg.connect(url, autocommit=True) as connection:
+                connection.execute("VACUUM ANALYZE sessiontree.entry")  # as the server does by itself, some time later
+                connection.execute("CHECKPOINT")
             session = Session(store)
             context = contexts(url, store.where, "context")["pg context"]
             assert len(session.tree) == count

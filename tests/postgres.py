@@ -124,6 +124,11 @@ class Server:
             self._process.wait(30)
         shutil.rmtree(self.folder, ignore_errors=True)
 
+    def program(self, name: str, *arguments: str, input: str | None = None) -> str:
+        """What one of PostgreSQL's programs prints."""
+        command = [f"{self._bin}/{name}", *arguments]
+        return subprocess.run(command, input=input, capture_output=True, text=True, check=True, timeout=120).stdout
+
     def url(self, database: str, *, user: str = "postgres", password: str = "", port: int | None = None) -> str:
         login = f"{user}:{password}" if password else user
         return f"postgresql://{login}@127.0.0.1:{port or self.port}/{database}"
@@ -142,15 +147,15 @@ class Server:
             connection.execute("TRUNCATE sessiontree.session, sessiontree.entry, sessiontree.shared, sessiontree.torn")
         return self._emptied
 
-    def new_database(self) -> str:
-        """The address of a new, empty database."""
+    def new_database(self, *, owner: str = "postgres") -> str:
+        """The address of a new, empty database, for its owner."""
         import psycopg
 
         self._number += 1
         name = f"t{self._number}"
         with psycopg.connect(self.url("postgres"), autocommit=True) as connection:
-            connection.execute(f"CREATE DATABASE {name}".encode())
-        return self.url(name)
+            connection.execute(f"CREATE DATABASE {name} OWNER {owner}".encode())
+        return self.url(name, user=owner)
 
 
 class Proxy:

@@ -40,7 +40,10 @@ class Shelf:
 
     def __init__(self, address: Address) -> None:
         self.address = address._replace(session=None)
-        self._database: Database = database(address)
+
+    @property
+    def _database(self) -> Database:
+        return database(self.address)
 
     # Finding and opening
 

@@ -153,7 +153,8 @@ _databases: dict[tuple[int, str], Database] = {}
 
 def database(address: Address) -> Database:
     """The one `Database` of this process for an address: a forked process has its own."""
-    return _databases.setdefault((os.getpid(), address.url), Database(address))
+    key = os.getpid(), address.url
+    return _databases.get(key) or _databases.setdefault(key, Database(address))
 
 
 def _driver() -> Any:

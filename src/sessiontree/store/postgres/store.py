@@ -80,11 +80,15 @@ class PostgresStore:
         self.address = address
         self.id = address.session
         self.where = address.of(address.session)
-        self.database: Database = database(address)
         self._known: _Known | None = None
         self._blocks = Blocks()
         self._pending: tuple[Cursor, tuple[bytes, ...], uuid.UUID] | None = None
         """An append of which nobody knows whether it was done."""
+
+    @property
+    def database(self) -> Database:
+        """The connections of this process: one that was forked has its own."""
+        return database(self.address)
 
     # Reading
 
