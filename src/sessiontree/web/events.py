@@ -186,7 +186,7 @@ def _next(opened: Opened, come: Come, heads: JsonObject | None) -> tuple[bytes, 
 def _more(opened: Opened, index: int) -> JsonObject:
     """What a path tells of an entry; the result of a tool comes with an entry of its own."""
     entry = opened.session.tree.entry_at(index)
-    return msgspec.to_builtins(path_row(opened, entry, {}, html=True))
+    return msgspec.to_builtins(path_row(opened, entry, entry.decoded(), {}, html=True))
 
 
 def _event(kind: str, data: bytes, id: str) -> bytes:

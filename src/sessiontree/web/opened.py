@@ -14,15 +14,16 @@ import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from sessiontree import catalog
 from sessiontree.comparison import usages
 from sessiontree.core.entries import Entry, EntryId, Message, Problem
 from sessiontree.core.messages import model_of, spent
-from sessiontree.core.outline import Outline, finish, lay_out, survey
+from sessiontree.core.outline import Outline, finish, lay_out, plain_text, role_of, survey
 from sessiontree.errors import Conflict, NotFound, StoreError
 from sessiontree.index.folder import id_of
 from sessiontree.session import Session
@@ -36,6 +37,9 @@ T = TypeVar("T")
 
 OUTLINES = 8
 """Outlines of a session that are kept, so that pages of one go on where the last one ended."""
+
+GISTS = 50_000
+"""Entries of a session that are kept as what their row says."""
 
 
 class Position(Struct, frozen=True):
@@ -60,6 +64,14 @@ def read_position(text: str) -> Position:
     if not (dash and count.isascii() and count.isdigit() and len(count) < 16):
         raise Refused(400, f"{text[:100]!r} is no position in a session")
     return Position(int(count), mark)
+
+
+class Gist(NamedTuple):
+    """What one row of the tree says of an entry. It never changes, so it is read once."""
+
+    role: str | None
+    timestamp: str
+    text: str
 
 
 class Totals:
@@ -97,6 +109,8 @@ class Opened:
         self.watch = Watch(file, self.feed)
         self._outlines: OrderedDict[tuple[str, str], Outline] = OrderedDict()
         self._depths: dict[EntryId, int] = {}
+        self._gists: dict[int, Gist] = {}
+        """By the line, since of two entries with one id the last counts."""
         self._totals = Totals()
         self._kept: dict[type[Any], Any] = {}
         self._problems: tuple[Position, list[Problem]] | None = None
@@ -133,6 +147,16 @@ class Opened:
                 self._outlines.popitem(last=False)
         self._outlines.move_to_end(key)
         return at, outline
+
+    def gist(self, entry: Entry) -> Gist:
+        """What a row says of an entry, from what was read before if it was."""
+        gist = self._gists.get(entry.line)
+        if gist is None:
+            read = replace(entry, kept=entry.decoded())
+            if len(self._gists) >= GISTS:
+                self._gists.clear()
+            gist = self._gists[entry.line] = Gist(role_of(read), read.timestamp, plain_text(read))
+        return gist
 
     def depth(self, id: EntryId) -> int:
         """How many entries stand above one."""
@@ -178,6 +202,7 @@ class Opened:
         self.session = session
         self._outlines.clear()
         self._depths.clear()
+        self._gists.clear()
         self._kept.clear()
         self._totals, self._problems = Totals(), None
 

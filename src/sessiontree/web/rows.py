@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from msgspec import UNSET
 
 from sessiontree.comparison import usages
 from sessiontree.core.entries import (
+    Body,
     BranchSummary,
     Compaction,
     CustomMessage,
@@ -17,7 +18,7 @@ from sessiontree.core.entries import (
     Message,
 )
 from sessiontree.core.messages import answered_call, blocks, is_object, model_of, role, spent, string, text, tool_calls
-from sessiontree.core.outline import REACH, Outline, plain_text, role_of
+from sessiontree.core.outline import REACH, Outline
 from sessiontree.format.codec import NotJson, read_object
 from sessiontree.session import BranchInfo, Session
 from sessiontree.web.wire import Branches, BranchRow, PathRow, ToolUse, TreeRow
@@ -61,48 +62,60 @@ def tree_row(opened: Opened, entry: Entry) -> TreeRow:
 
 
 def _tree_row(opened: Opened, entry: Entry, parent: str | None, active: bool) -> TreeRow:
+    gist = opened.gist(entry)
     return TreeRow(
         id=entry.id,
         parent=parent,
         type=entry.type,
-        role=role_of(entry),
+        role=gist.role,
         label=opened.session.tree.label(entry.id),
         branch=branch_of(entry),
         depth=opened.depth(entry.id),
-        timestamp=entry.timestamp,
-        text=plain_text(entry),
+        timestamp=gist.timestamp,
+        text=gist.text,
         active=active,
     )
 
 
 def path_rows(opened: Opened, path: Sequence[Entry], rows: range, *, html: bool) -> list[PathRow]:
     """Entries of a path, with what tools answered to their calls."""
-    following = path[rows.start : rows.stop + REACH]
+    following = [(entry, entry.decoded()) for entry in path[rows.start : rows.stop]]
     answers = {
-        call: message
-        for entry in following
-        if (message := _message(entry)) and (call := answered_call(message)) is not None
+        call: body.message
+        for body in (*(body for _, body in following), *_results(path[rows.stop : rows.stop + REACH]))
+        if isinstance(body, Message) and (call := answered_call(body.message)) is not None
     }
-    return [path_row(opened, path[row], answers, html=html) for row in rows]
+    return [path_row(opened, entry, body, answers, html=html) for entry, body in following]
 
 
-def path_row(opened: Opened, entry: Entry, answers: dict[str, JsonObject], *, html: bool) -> PathRow:
-    message = _message(entry)
-    words = _words(entry, message)
-    spending = [found for usage in usages(entry.decoded()) if (found := spent(usage)) is not None]
+def _results(entries: Iterable[Entry]) -> Iterator[Body]:
+    """What tools answered right behind a page: until the user speaks again."""
+    for entry in entries:
+        body = entry.decoded()
+        if isinstance(body, Message) and role(body.message) == "user":
+            return
+        yield body
+
+
+def path_row(opened: Opened, entry: Entry, body: Body, answers: dict[str, JsonObject], *, html: bool) -> PathRow:
+    """An entry with all that it says, given what it holds."""
+    message = body.message if isinstance(body, Message) else {}
+    words = _words(body)
+    spending = [found for usage in usages(body) if (found := spent(usage)) is not None]
     uses = [_use(call.name, call.arguments, answers.get(call.id)) for call in tool_calls(message)]
     model = model_of(message)
     usage = message.get("usage")
     thinking = "\n".join(string(block.get("thinking")) for block in blocks(message.get("content"))).strip()
+    gist = opened.gist(entry)
     return PathRow(
         id=entry.id,
         parent=opened.session.tree.parent(entry.id),
         type=entry.type,
-        role=role_of(entry),
+        role=gist.role,
         label=opened.session.tree.label(entry.id),
         branch=branch_of(entry),
-        timestamp=entry.timestamp,
-        text=plain_text(entry) if words is None else words,
+        timestamp=gist.timestamp,
+        text=gist.text if words is None else words,
         html=_html(words) if html and words is not None and answered_call(message) is None else UNSET,
         thinking=thinking or UNSET,
         tools=uses or UNSET,
@@ -114,15 +127,10 @@ def path_row(opened: Opened, entry: Entry, answers: dict[str, JsonObject], *, ht
     )
 
 
-def _message(entry: Entry) -> JsonObject:
-    body = entry.decoded() if entry.type == "message" else None
-    return body.message if isinstance(body, Message) else {}
-
-
-def _words(entry: Entry, message: JsonObject) -> str | None:
+def _words(body: Body) -> str | None:
     """What an entry says in full; `None` for one that says nothing to a reader."""
-    match entry.decoded():
-        case Message():
+    match body:
+        case Message(message):
             if role(message) in ("bashExecution", "pythonExecution"):
                 said = string(message.get("command")) or string(message.get("code"))
                 return f"$ {said}\n{string(message.get('output'))}"
