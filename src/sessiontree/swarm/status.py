@@ -13,8 +13,6 @@ SwarmState: TypeAlias = Literal["created", "running", "paused", "completed", "fa
 
 OVER: frozenset[SwarmState] = frozenset({"completed", "failed", "cancelled", "destroyed"})
 """Swarms that have come to their end."""
-ENDED: frozenset[AgentState] = frozenset({"completed", "failed", "cancelled"})
-"""Agents that have come to their end."""
 
 
 class AgentSpec(Struct, frozen=True, kw_only=True):
