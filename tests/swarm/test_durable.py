@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import multiprocessing
 import os
+import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -83,11 +86,12 @@ class Workers:
         self._all.append(worker)
         return worker
 
-    def bury(self) -> None:
-        """Say that all workers are dead, as their leases would in time."""
+    def bury(self, *dead: Worker) -> None:
+        """Say that workers are dead, all or these, as their leases would in time."""
         roster = Roster(Database())
         for worker in roster.alive():
-            roster.retire(worker.id)
+            if not dead or any(worker.id in other.said for other in dead):
+                roster.retire(worker.id)
         roster.close()
 
     def end(self) -> None:
@@ -118,6 +122,11 @@ def serving(home: Path, answer: Callable[[dict[str, Any]], str | Answer]) -> Ite
             f'model = "test:scripted"\n[models."test:scripted"]\nbase_url = "{server.url}"\n'
         )
         yield server
+
+
+def copy_of(home: Path, name: str) -> Path:
+    """Another home with the same configuration."""
+    return Path(shutil.copytree(home / ".sessiontree", home / name))
 
 
 def file_session(tmp_path: Path) -> Session:
@@ -182,7 +191,7 @@ async def test_the_work_of_killed_workers_is_taken_up_where_it_was(
     tmp_path: Path, home: Path, workers: Workers
 ) -> None:
     """Killed between keeping an answer and writing it, in a tool, in a call of the model, and behind an answer."""
-    made, held = tmp_path / "made", asyncio.Event()
+    made, dead = tmp_path / "made", threading.Event()
 
     def answer(body: dict[str, Any]) -> str | Answer:
         results = [message for message in body["messages"] if message["role"] == "tool"]
@@ -190,7 +199,8 @@ async def test_the_work_of_killed_workers_is_taken_up_where_it_was(
             return "Second."
         if not results:
             return calls(("c1", "bash", {"command": f"echo x >> {made}; exec sleep 60"}))
-        return "First." if held.is_set() else slow()
+        dead.wait(LONG)
+        return "First."
 
     with serving(home, answer) as server, file_session(tmp_path) as session:
         running = asyncio.create_task(run_swarm(session, agents=2, strategy="pipeline"))
@@ -206,7 +216,7 @@ async def test_the_work_of_killed_workers_is_taken_up_where_it_was(
         third = workers.start()
         await until(lambda: len(server.requests) == 2)
         third.kill()
-        held.set()
+        dead.set()
         workers.bury()
         fourth = workers.start(kill_at="after 1")
         assert await fourth.ended() == -signal.SIGKILL, fourth.said
@@ -227,19 +237,52 @@ async def test_the_work_of_killed_workers_is_taken_up_where_it_was(
 
 
 async def test_a_worker_that_was_only_away_writes_nothing_twice(tmp_path: Path, home: Path, workers: Workers) -> None:
-    with serving(home, lambda body: slow() if not away else "Done.") as server, file_session(tmp_path) as session:
-        away = False
+    away = threading.Event()
+
+    def answer(body: dict[str, Any]) -> str:
+        away.wait(LONG)
+        return "Done."
+
+    with serving(home, answer) as server, file_session(tmp_path) as session:
         first = workers.start("--lease", "4")
         running = asyncio.create_task(run_swarm(session))
         await until(lambda: server.requests)
         first.send(signal.SIGSTOP)
-        away = True
+        away.set()
         workers.start()  # its lease is long, and that of the other is over soon
         assert (await running).status == "completed"
         first.send(signal.SIGCONT)
         assert await first.ended() == 75
         assert "ends at once" in first.said
         assert spoken(session, "crowd/worker-1")[-2:] == ["user: Do it", "assistant: Done."]
+        check_sound(session)
+
+
+async def test_two_workers_share_the_work_of_a_database_and_one_takes_up_what_the_other_had(
+    home: Path, tmp_path: Path, workers: Workers, shared_database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The session and the work are both in PostgreSQL: each worker has a home of its own, as on its own machine."""
+    monkeypatch.setenv("SESSIONTREE_STORE", shared_database)
+    alone = threading.Event()
+
+    def answer(body: dict[str, Any]) -> str:
+        alone.wait(LONG)
+        return "Done."
+
+    with serving(home, answer) as server, st.create(cwd=tmp_path) as session:
+        session.append(st.user("Hello"))
+        first, second = (workers.start(SESSIONTREE_HOME=str(copy_of(home, name))) for name in ("one", "two"))
+        running = asyncio.create_task(run_swarm(session, agents=4))
+        await until(lambda: len(server.requests) == 4)
+        at_work = [line for worker in (first, second) for line in worker.said.splitlines() if "at work" in line]
+        assert len(at_work) == 4
+        assert all("at work" in worker.said for worker in (first, second))
+        first.kill()
+        alone.set()
+        workers.bury(first)
+        status = await running
+        assert [agent.text for agent in status.agents] == ["Done."] * 4
+        assert len(server.requests) == 6
         check_sound(session)
 
 
@@ -312,21 +355,38 @@ async def test_agents_work_in_other_processes_and_their_events_are_told_here(pla
 
 
 async def test_a_worker_has_no_more_agents_at_work_than_it_was_told(place: Place, session: Session) -> None:
-    at_work, most = 0, 0
+    pairs = threading.Barrier(2)
 
-    def answer(body: dict[str, Any]) -> str | Answer:
-        nonlocal at_work, most
-        at_work += 1
-        most = max(most, at_work)
-        import time
-
-        time.sleep(0.3)
-        at_work -= 1
+    def answer(body: dict[str, Any]) -> str:
+        pairs.wait(LONG)  # two are at work at the same time
         return "Done."
 
     place.answer = answer
-    assert (await run_swarm(session, agents=5)).status == "completed"
+    running = asyncio.create_task(run_swarm(session, agents=6))
+    most = 0
+    roster = Roster(Database())
+    while not running.done():
+        most = max(most, *(len(worker.work) for worker in await asyncio.to_thread(roster.alive)))
+    roster.close()
+    assert (await running).status == "completed"
     assert most == 2
+
+
+async def test_a_swarm_has_no_more_agents_at_work_than_it_was_told(place: Place, session: Session) -> None:
+    executor = DurableExecutor(session, concurrency=1)
+    swarm = await Swarm.create(session, "crowd", "Do it", agents=3, model="test:scripted", executor=executor)
+    sent: list[int] = []
+
+    def answer(body: dict[str, Any]) -> str:
+        with closing(sqlite3.connect(place.folder / ".sessiontree" / "work.db", timeout=30)) as database:
+            waiting = "SELECT count(*) FROM workflow_status WHERE status IN ('ENQUEUED', 'PENDING')"
+            sent.extend(database.execute(waiting).fetchone())
+        return "Done."
+
+    place.answer = answer
+    assert (await swarm.run()).status == "completed"
+    await executor.close()
+    assert sent == [1, 1, 1]
 
 
 async def test_a_cancelled_swarm_stops_its_agents_wherever_they_are(place: Place, session: Session) -> None:
@@ -402,8 +462,13 @@ async def test_a_session_that_the_worker_cannot_open_leaves_the_swarm_as_it_is(
 async def test_what_a_dead_swarm_process_has_sent_is_found_and_waited_for(place: Place, tmp_path: Path) -> None:
     """The process that runs the strategy is killed; the agents go on, and the next process waits for them."""
     file_session(tmp_path).close()
-    held = asyncio.Event()
-    place.answer = lambda body: Answer(text="Done.", pause=0 if held.is_set() else 0.1, piece=1)
+    dead = threading.Event()
+
+    def answer(body: dict[str, Any]) -> str:
+        dead.wait(LONG)
+        return "Done."
+
+    place.answer = answer
     code = f"""
 import asyncio, sessiontree as st
 from tests.swarm.test_durable import run_swarm
@@ -416,7 +481,7 @@ with st.open({str(tmp_path / "s.jsonl")!r}) as session:
     finally:
         process.kill()
         process.wait()
-    held.set()
+    dead.set()
     with st.open(tmp_path / "s.jsonl") as session:
         status = await run_swarm(session)
         assert status.status == "completed"
