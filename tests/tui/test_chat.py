@@ -8,10 +8,10 @@ import pytest
 
 import sessiontree as st
 from sessiontree.config import Config
-from sessiontree.core.entries import CustomMessage
+from sessiontree.core.entries import BranchSummary, CustomMessage
 from sessiontree.core.messages import ToolCall
 from sessiontree.model.base import ModelError
-from sessiontree.model.scripted import Delay, Thinking
+from sessiontree.model.scripted import Delay, Thinking, Used
 from sessiontree.tui.drafts import Draft, Drafts
 
 from .conftest import Running
@@ -302,3 +302,14 @@ async def test_keys_are_what_the_configuration_says(running: Running) -> None:
 async def test_a_name_that_no_key_has_is_told(running: Running) -> None:
     async with running(settings=Config(keys={"jump": "f9"})) as app:
         await app.shows("'jump'")
+
+
+async def test_the_footer_counts_what_all_branches_and_summaries_took(running: Running, project: Path) -> None:
+    session = st.create("counted")
+    for number in range(100):
+        session.append(st.assistant(f"answer {number}", usage={"input": 900, "output": 100, "cost": 0.01}))
+    session.append(BranchSummary(summary="left", usage={"input": 1000, "output": 0, "cost": 0.5}), parent=None)
+    async with running([Used({"input": 800, "output": 200, "cost": 0.25}), "Yes."], session=session) as app:
+        await app.shows("101k tokens · $1.500")
+        await app.answered("and now?")
+        await app.shows("102k tokens · $1.750")

@@ -178,7 +178,9 @@ class SessionApp(OrderedApp[None]):
 
     async def _tell_faults(self, session: Session) -> None:
         """Say what is wrong with a session. All of it is read for that, so it is not waited for."""
-        faults = await asyncio.to_thread(_faults, session)
+        from sessiontree.tui.faults import faults_of
+
+        faults = [] if session.file is None else await faults_of(str(session.file))
         if faults:
             more = f", and {len(faults) - 1} more" if len(faults) > 1 else ""
             self.chat.fail(f"{faults[0]}{more}: `sessiontree doctor` tells all")
@@ -455,19 +457,6 @@ def _prepare() -> None:
     """Import what a desk needs, in a thread, so that keys are answered meanwhile."""
     for module in ("agent.tools", "commands.builtin", "commands.desk"):
         import_module(f"sessiontree.{module}")
-
-
-def _faults(session: Session) -> list[str]:
-    """What is wrong with a session, looked for in one of its own, since this one may grow meanwhile."""
-    from sessiontree import catalog
-
-    if session.kept_at is None:
-        return []
-    try:
-        with catalog.open(session.kept_at, read_only=True) as looked_at:
-            return [problem.message for problem in looked_at.problems if problem.severity == "fault"]
-    except (SessionTreeError, OSError):  # it was moved away, say; whoever writes next is told
-        return []
 
 
 def _size(session: Session) -> object:

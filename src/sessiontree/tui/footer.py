@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -10,9 +11,10 @@ from rich.text import Text
 from textual.app import RenderResult
 from textual.widget import Widget
 
+from sessiontree.comparison import usages
 from sessiontree.core.compaction import context_tokens
 from sessiontree.core.context import reach
-from sessiontree.core.entries import Entry, Message
+from sessiontree.core.entries import Entry
 from sessiontree.core.messages import spent
 from sessiontree.core.outline import short_count
 from sessiontree.core.safe import safe
@@ -30,19 +32,18 @@ class Taken(Struct, frozen=True):
     tokens: float = 0
     cost: float = 0
 
-    def plus(self, entry: Entry) -> Taken:
-        if not isinstance(entry.body, Message):
-            return self
-        used = spent(entry.body.message.get("usage"))
-        return self if used is None else Taken(self.tokens + used.tokens, self.cost + used.cost)
+    def plus(self, entries: Iterable[Entry]) -> Taken:
+        """With what more entries took."""
+        tokens, cost = self.tokens, self.cost
+        for entry in entries:
+            if entry.type in SPENDING:
+                for used in filter(None, map(spent, usages(entry.decoded()))):
+                    tokens, cost = tokens + used.tokens, cost + used.cost
+        return Taken(tokens, cost)
 
 
-def taken(entries: list[Entry]) -> Taken:
-    total = Taken()
-    for entry in entries:
-        if entry.type == "message":
-            total = total.plus(entry)
-    return total
+SPENDING = frozenset({"message", "usage", "model_usage", "compaction", "branch_summary"})
+"""Types of entries that may say what they took."""
 
 
 class Facts(Struct, frozen=True, kw_only=True):

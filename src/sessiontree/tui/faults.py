@@ -1,0 +1,64 @@
+"""Faults of a session: looked for while one goes on, and out of the way.
+
+All of a session is read for that, which keeps a processor busy. For a large one another process does it, since threads
+would take turns with the keyboard; and always in a session of its own, since the one on the desk grows meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+
+import msgspec
+
+from sessiontree import catalog
+from sessiontree.errors import SessionTreeError
+
+LARGE = 16 << 20
+"""Bytes from which on another process looks."""
+
+
+async def faults_of(file: str) -> list[str]:
+    """What is wrong with the session in a file; nothing where it is gone, since whoever writes next is told."""
+    try:
+        large = os.stat(file).st_size >= LARGE
+        return await (_by_another(file) if large else asyncio.to_thread(_looked_for, file))
+    except (SessionTreeError, OSError, msgspec.MsgspecError):
+        return []
+
+
+def _looked_for(file: str) -> list[str]:
+    with catalog.open(file, read_only=True) as session:
+        return [problem.message for problem in session.problems if problem.severity == "fault"]
+
+
+class _Told(msgspec.Struct):
+    """What `sessiontree doctor --json` says of a problem."""
+
+    severity: str
+    message: str
+
+
+class _Report(msgspec.Struct):
+    problems: list[_Told]
+
+
+async def _by_another(file: str) -> list[str]:
+    # The same modules as here, and nothing from the current folder or the environment.
+    paths = [path for path in sys.path if os.path.isabs(path)]
+    code = f"import sys; sys.path[:] = {paths!r}; from sessiontree.cli import main; main()"
+    doctor = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-I", "-c", code, "doctor", "--json", "--", os.path.abspath(file)),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+    try:
+        said, _ = await doctor.communicate()
+    finally:
+        if doctor.returncode is None:
+            doctor.kill()
+            await doctor.wait()
+    report = msgspec.json.decode(said, type=_Report)
+    return [problem.message for problem in report.problems if problem.severity == "fault"]
