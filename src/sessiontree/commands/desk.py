@@ -41,6 +41,7 @@ from sessiontree.model.base import Model
 from sessiontree.ops.fork import ForkOutcome, fork
 from sessiontree.ops.navigate import NavigateOutcome, navigate, travel
 from sessiontree.session import Branch, Place, Session
+from sessiontree.store.postgres.address import is_address
 
 Reason = Literal["new", "resume", "fork"]
 
