@@ -96,6 +96,7 @@ ROWS = (
         more=False,
     ),
     Row("events", "an event of a swarm, against `os.write`", "event", "raw event", 20, 10, more=False),
+    Row("web", "a read over HTTP, against a bare FastAPI route as large", "web", "bare web", 4, 2, more=False),
     Row(
         "pg-append", "append to PostgreSQL, against psycopg alone", "pg append", "pg bare append", 1.5, 1.2, more=False
     ),
@@ -244,6 +245,7 @@ class Bench:
             lambda: self.appended_far(large, small),
             self.worked,
             self.swarmed,
+            self.served,
             self.kept_in_a_database,
             self.started,
             self.painted,
@@ -319,6 +321,11 @@ class Bench:
             "event": statistics.median(events["ours"]),
             "raw event": statistics.median(events["bare"]),
         }
+
+    def served(self) -> Values:
+        given = {"file": str(self.corpus.small), "count": 200, "scratch": self.scratch}
+        found = answer([sys.executable, str(HERE / "web.py"), json.dumps(given)])
+        return {"web": found["ours"], "bare web": found["bare"]}
 
     def kept_in_a_database(self) -> Values:
         given = json.dumps({"file": str(self.corpus.small), "count": 320})

@@ -22,12 +22,12 @@ def test_the_benchmark_tells_every_row_and_leaves_its_corpus_as_it_was(tmp_path:
     rows = {row["row"]: row for row in result["rows"]}
     assert list(rows) == [
         *("context", "command", "command-wc", "size", "open", "memory", "append", "durable"),
-        *("list-cold", "list-warm", "fork", "flat", "disk", "agent", "swarm", "events"),
+        *("list-cold", "list-warm", "fork", "flat", "disk", "agent", "swarm", "events", "web"),
         *("pg-append", "pg-context", "version", "tree", "paint"),
     ]
     alone = {
         *("command-wc", "size", "memory", "append", "durable", "flat", "disk", "agent", "pg-append", "pg-context"),
-        *("swarm", "events", "version", "tree", "paint"),
+        *("swarm", "events", "web", "version", "tree", "paint"),
     }
     assert {name for name, row in rows.items() if row["reached"] is not None} == alone
     assert [reason for reason in result["skipped"] if "failed" in reason] == []
