@@ -367,7 +367,7 @@ class Desk:
         before = self.session
         if before.kept_at is None:
             return catalog.memory(name, cwd=before.cwd)
-        return catalog.create(name, cwd=self.cwd)
+        return catalog.create(name, cwd=self.cwd, dir=before.where if is_address(before.where) else None)
 
     async def open(self, session: str) -> bool:
         """Go over to another session, by any of its names. Says whether no handler objected."""
