@@ -237,6 +237,7 @@ _TYPE, _PARENT, _TIME, _MESSAGE, _END = (
     b',"message":{',
     b"}}",
 )
+_BRACE = _END[0]
 _HEAD = re.compile(
     _TYPE.replace(b"{", rb"\{") + rb'([\w.-]{1,64})","parentId":(?:null|"([\w.-]{1,64})"),"timestamp":"([^"\\]{0,40})"'
     rb'(,"branch":(?:null|"([^"\\\x00-\x1f\x7f-\xff]{1,200})")(?:,"current":"([^"\\\x00-\x1f\x7f-\xff]{1,200})")?)?'
@@ -276,22 +277,23 @@ def scan(
             end = find(b"\n", start)
             continue
         first, parent, time, keys, branch, current = head.groups()
-        ids, times, ends = [first], [time], [base + end + 1]
+        ids, times, ends = [first], [time], [end]
         begun, last, rest = start, first, b'"' + (keys or b"") + _MESSAGE
         layout = _layout(len(first), len(first), len(time), len(rest))
         unpack, least = layout.unpack_from, layout.size
         start = end + 1
         end = find(b"\n", start)
+        most = LINE_LIMIT if start >= careful else 0
         # Lines that go on from the one before, and look just like it, are only compared.
-        while start >= careful and start + least < end <= start + LINE_LIMIT:
+        while least < end - start <= most:
             type, id, key, above, then, time, behind = unpack(data, start)
             if above != last or behind != rest or type != _TYPE or key != _PARENT or then != _TIME:
                 break
-            if data[end - 2 : end] != _END:
+            if data[end - 1] != _BRACE or data[end - 2] != _BRACE:
                 break
             ids.append(id)
             times.append(time)
-            ends.append(base + end + 1)
+            ends.append(end)
             last = id
             start = end + 1
             end = find(b"\n", start)
@@ -300,7 +302,7 @@ def scan(
             careful, start = start, begun
             end = find(b"\n", start)
             continue
-        offsets.extend(ends)
+        offsets.extend([base + at + 1 for at in ends])
         on = UNSET if keys is None else None if branch is None else branch.decode()
         at = None if current is None else current.decode()
         under = None if parent is None else parent.decode()
