@@ -557,8 +557,11 @@ def test_a_fork_goes_on_by_itself_and_may_be_forked_and_its_source_purged(databa
     fresh = st.open(again.where)
     statements.clear()
     assert fresh.context("main") == again.head.context()
-    assert len(statements) <= 7
+    assert len(statements) <= 8
+    held = [st.open(each.where) for each in (forked, again)]
+    assert [len(each.context().messages) for each in held] == [303, 303]
     shelf.purge(session.where)
+    assert [len(each.tree) for each in held] == [len(forked.tree), len(again.tree)]
     for each, path in zip((forked, again), paths, strict=True):
         alone = st.open(each.where)
         assert [entry.raw for entry in alone.head.path()] == path

@@ -113,7 +113,7 @@ class PostgresStore:
         (key, size, tail, _), pieces = self.database.run(work, where=self.where)
         if self._known is None or self._known.key != key:
             self._blocks.clear()
-            self._known = _Known(key, pieces)
+        self._known = _Known(key, pieces)
         return self._known, size, bytes(tail)
 
     def read(self, after: Cursor | None = None, *, before: Cursor | None = None, limit: int | None = None) -> Chunk:
@@ -177,13 +177,28 @@ class PostgresStore:
 
     def _page(self, known: _Known, start: int, stop: int) -> _Page:
         """The lines that have bytes between two places, and where the session ends."""
+        page = self._read(known, start, stop)
+        if page is None:
+            # Lines that were shared are the session's own since their source was purged.
+            page = self._read(self._look()[0], start, stop)
+        if page is None:
+            raise Conflict(self.where, "lines are missing")
+        return page
+
+    def _read(self, known: _Known, start: int, stop: int) -> _Page | None:
+        """The same; `None` where lines are not where they are looked for."""
         rows = self._lines(sql.READ, known, start, stop)
         if not rows:
             raise Conflict(self.where, "the session was deleted or rewritten")
         _, _, size, tail = rows[0]
         lines = [(position, line) for position, line, _, _ in rows if position is not None]
+        data = b"".join([part for _, line in lines for part in (line, b"\n")])
         first = lines[0][0] if lines else start
-        return _Page(size, bytes(tail), first, b"".join([part for _, line in lines for part in (line, b"\n")]))
+        end = lines[-1][0] + len(lines[-1][1]) + 1 if lines else start
+        # A line that had no newline when it was read has one now: what follows starts one byte behind.
+        if first > start + 1 or first + len(data) != end or end < min(stop, size):
+            return None
+        return _Page(size, bytes(tail), first, data)
 
     def wait(self, after: Cursor, timeout: float) -> bool:
         """Wait until the session goes on behind `after`, so many seconds at most; whether it does.
