@@ -187,3 +187,22 @@ async def test_keys_that_open_something(running: Running) -> None:
         await app.shows("Keys")
         await app.press("escape")
         await app.until(lambda: len(app.app.screen_stack) == 1)
+
+
+async def test_without_colours_one_sees_which_of_several_is_chosen(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    async with running() as app:
+        asked = asyncio.create_task(app.app.ui.select("Which?", ["one", "two"]))
+        await app.shows("Which?", "two")
+        strips = app.app.screen._compositor.render_strips(app.app.size)
+        looks = {
+            segment.text.strip(): segment.style and segment.style.underline
+            for strip in strips
+            for segment in strip
+            if segment.text.strip() in ("one", "two")
+        }
+        assert looks == {"one": True, "two": None}
+        await app.press("escape")
+        await asked

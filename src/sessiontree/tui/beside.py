@@ -289,7 +289,8 @@ class BesideScreen(ModalScreen[None]):
         with Vertical():
             yield Line(self._sides.title, classes="title")
             yield Beside(self._sides)
-            yield Line("↑ ↓ scroll · ← → other columns · ctrl+o unfold · esc closes", classes="hint")
+            others = "← → other columns · " if len(self._sides.sides) > 2 else ""
+            yield Line(f"↑ ↓ scroll · {others}ctrl+o unfold · esc closes", classes="hint")
 
     def action_close(self) -> None:
         self.dismiss(None)

@@ -38,7 +38,7 @@ class Dialog(ModalScreen[T | None]):
     Dialog Input, Dialog Input:focus { border: none; background: $surface; height: 1; padding: 0; margin: 0; }
     Dialog TextArea, Dialog TextArea:focus { border: none; background: $surface; height: 40vh; padding: 0; }
     Dialog OptionList > .option-list--option-highlighted { background: $panel; text-style: bold; }
-    Dialog:nocolor OptionList > .option-list--option-highlighted { text-style: reverse; }
+    Dialog:nocolor OptionList > .option-list--option-highlighted { text-style: bold underline; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,ctrl+c", "give_up", "cancel", priority=True)]
     HINT: ClassVar[str] = "enter chooses · esc cancels"

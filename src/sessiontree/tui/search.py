@@ -44,7 +44,7 @@ class SearchScreen(ModalScreen[Hit | None]):
         border: none; background: $background; height: 1fr; padding: 0; scrollbar-size-vertical: 1;
     }
     SearchScreen OptionList > .option-list--option-highlighted { background: $panel; text-style: none; }
-    SearchScreen:nocolor OptionList > .option-list--option-highlighted { text-style: reverse; }
+    SearchScreen:nocolor OptionList > .option-list--option-highlighted { text-style: bold underline; }
     SearchScreen .hint { color: $muted; height: auto; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [

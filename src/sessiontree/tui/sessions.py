@@ -89,7 +89,7 @@ class SessionsScreen(ModalScreen[str | None]):
         border: none; background: $background; height: 1fr; width: 3fr; padding: 0; scrollbar-size-vertical: 1;
     }
     SessionsScreen OptionList > .option-list--option-highlighted { background: $panel; text-style: bold; }
-    SessionsScreen:nocolor OptionList > .option-list--option-highlighted { text-style: reverse; }
+    SessionsScreen:nocolor OptionList > .option-list--option-highlighted { text-style: bold underline; }
     SessionsScreen #preview { width: 2fr; height: 1fr; padding: 0 0 0 2; border-left: solid $panel; }
     SessionsScreen.-narrow Horizontal { layout: vertical; }
     SessionsScreen.-narrow OptionList { width: 100%; }
