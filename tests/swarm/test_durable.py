@@ -326,7 +326,8 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
         place = Place(home, server)
         workers = Workers(home)
         stack.callback(workers.end)
-        workers.start("--tools", "bash,ls")
+        worker = workers.start("--tools", "bash,ls")
+        asyncio.run(until(lambda: "takes work" in worker.said))
         yield place
 
 

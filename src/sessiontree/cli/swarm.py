@@ -180,10 +180,12 @@ def run(
     outfit = _Outfit(said, extensions, _Durable.of(durable, concurrency, database))
     own, where = said.budget, session or said.session
     before = None if where is None else opened(where)
-    usual = outfit.model_of(model or said.model, None if before is None else before.head)
-    for agent in said.agent:
-        if agent.model is not None:
-            outfit.model_of(agent.model)
+    usual: Model | str | None = model or said.model
+    if not durable:  # workers have models of their own
+        usual = outfit.model_of(usual, None if before is None else before.head)
+        for agent in said.agent:
+            if agent.model is not None:
+                outfit.model_of(agent.model)
 
     def made(target: Session, **given: Any) -> Swarm:
         return Swarm(

@@ -1,0 +1,95 @@
+"""`sessiontree worker`, and swarms that run with `--durable`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import sessiontree as st
+from sessiontree.swarm.durable.database import Database
+from sessiontree.swarm.durable.roster import Roster, WorkerInfo
+from sessiontree.swarm.record import swarms_in
+from tests.cli.conftest import Run
+from tests.cli.test_ops import server as server
+from tests.model.server import Server
+from tests.swarm.test_durable import LONG, Workers
+
+REVIEW = """\
+name = "review"
+task = "Review app.py."
+agents = 2
+tools = ["ls"]
+system = "Be brief."
+"""
+
+
+@pytest.fixture
+def file(here: Path) -> Path:
+    path = here / "review.toml"
+    path.write_text(REVIEW)
+    return path
+
+
+@pytest.fixture
+def workers(tmp_path: Path) -> Iterator[Workers]:
+    workers = Workers(tmp_path)
+    yield workers
+    workers.end()
+
+
+@pytest.fixture
+def roster(home: Path) -> Iterator[Roster]:
+    database = Database()
+    database.make()
+    roster = Roster(database)
+    roster.make()
+    yield roster
+    roster.close()
+
+
+def test_the_workers_that_are_there_are_listed(cli: Run, roster: Roster) -> None:
+    assert cli("worker", "--list") == "no workers\n"
+    roster.enter(WorkerInfo(id="tower-1", host="\x1b[2Jtower", concurrency=4))
+    roster.renew("tower-1", ["w1"])
+    (row,) = cli("worker", "--list").splitlines()[1:]
+    assert row.split("  ")[0] == "tower-1"
+    assert row.endswith("1 of 4")
+    assert "\x1b" not in row
+    (listed,) = map(json.loads, cli("worker", "--list", "--json").splitlines())
+    assert listed == {"id": "tower-1", "host": "\x1b[2Jtower", "concurrency": 4, "work": ["w1"]}
+
+
+def test_a_database_that_is_not_there_is_one_sentence(fails: Run) -> None:
+    said = fails("worker", "--database", "postgresql://ann:secret@127.0.0.1:1/work?connect_timeout=1")
+    assert "secret" not in said
+
+
+def test_options_for_workers_need_the_durable_one(fails: Run, file: Path) -> None:
+    assert "give --durable too" in fails("swarm", "run", str(file), "--concurrency", "2", code=2)
+
+
+async def test_a_swarm_waits_for_a_worker_which_carries_it_out(server: Server, file: Path, workers: Workers) -> None:
+    server.add("Fine.", "Good.")
+    command = [sys.executable, "-m", "sessiontree", "swarm", "run", str(file), "--durable", "--concurrency", "1"]
+    running = subprocess.Popen([*command, "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert running.stderr is not None
+    assert "there is no worker yet" in running.stderr.readline()
+    workers.start()
+    out, err = await asyncio.to_thread(running.communicate, timeout=LONG)
+    assert running.returncode == 0, err
+    told: dict[str, Any] = json.loads(out)
+    assert told["status"] == "completed"
+    assert sorted(agent["text"] for agent in told["agents"]) == ["Fine.", "Good."]
+    first, second = server.requests
+    assert [tool["function"]["name"] for tool in first["tools"]] == ["ls"]
+    assert second["messages"][0]["content"] == "Be brief."
+    with st.open("review") as session:
+        assert [status.status for status in swarms_in(session)] == ["completed"]
+        assert not session.problems
