@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -11,7 +12,9 @@ import httpx
 import pytest
 
 from sessiontree import catalog
+from sessiontree.home import home
 from sessiontree.web.guard import Limits
+from sessiontree.web.tokens import write_private
 from tests.web.conftest import House, asking, bearing
 
 JSON = {"content-type": "application/json"}
@@ -164,3 +167,14 @@ async def test_a_socket_for_two_way_talk_is_closed(house: House) -> None:
     await house.app()({"type": "websocket", "path": "/api", "headers": []}, receive, send)
 
     assert sent == [{"type": "websocket.close", "code": 1008}]
+
+
+async def test_where_tokens_cannot_be_looked_up_nobody_is_let_in_or_told_of_files(
+    house: House, client: httpx.AsyncClient
+) -> None:
+    write_private(os.path.join(home(), "tokens.json"), b"{")
+
+    for headers in (bearing(house.owner), bearing("wrong")):
+        answer = await client.get("/api/health", headers=headers)
+        assert error(answer) == (500, "internal")
+        assert "tokens.json" not in answer.text

@@ -53,7 +53,8 @@ async def test_what_another_process_writes_is_told(house: House, real: httpx.Asy
         with st.open(id) as other:
             written.append(other.head.append(st.user("from elsewhere")).id)
 
-    async with asyncio.timeout(20), real.stream("GET", path) as answer:
+    # Well before the stream would look again by itself.
+    async with asyncio.timeout(10), real.stream("GET", path) as answer:
         async for event in read(answer.aiter_lines()):
             heard.append(event)
             if event.kind == "entry":
@@ -189,7 +190,8 @@ async def test_a_client_that_was_away_for_too_long_is_told_to_read_anew(tmp_path
             async with asyncio.timeout(20):
                 while (await client.get(f"/api/sessions/{id}")).json()["running"]:
                     await asyncio.sleep(0.02)
-            late = await client.get(path, headers={"last-event-id": first.id})
+            async with asyncio.timeout(20):
+                late = await client.get(path, headers={"last-event-id": first.id})
             etag = (await client.get(f"/api/sessions/{id}")).headers["etag"]
             anew = await listen(client, path, lambda event: event.kind == "head", after=etag)
 

@@ -116,7 +116,11 @@ async def test_a_swarm_is_paused_scaled_gone_on_with_and_stopped(tmp_path: Any) 
     gate = Gate()
     house = House(tmp_path, *[gate.then("One way.")] * 20)
     async with asking(house.app(), house.owner) as client:
-        id = (await made(client, session=house.session(), agents=1))["id"]
+        session = house.session()
+        id = (await made(client, session=session, agents=1))["id"]
+        async with asyncio.timeout(20):
+            while not (running := (await client.get(f"/api/sessions/{session}")).json()["running"]):
+                await asyncio.sleep(0.01)
 
         paused = await client.post(f"/api/swarms/{id}/pause", json={})
         again = await client.post(f"/api/swarms/{id}/pause", json={})
@@ -125,6 +129,7 @@ async def test_a_swarm_is_paused_scaled_gone_on_with_and_stopped(tmp_path: Any) 
         stopped = await client.post(f"/api/swarms/{id}/stop", json={})
         late = await client.post(f"/api/swarms/{id}/resume", json={})
 
+        assert running == [paused.json()["agents"][0]["branch"]]
         assert paused.json()["status"] == "paused"
         assert again.status_code == 409
         assert scaled.status_code == 200

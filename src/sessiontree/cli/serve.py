@@ -55,13 +55,16 @@ def serve(host: str, port: int, allow_remote: bool, names: tuple[str, ...], allo
     limits = Limits()
     link = f"http://{_shown(host)}:{port}/#token={own.secret}"
     file = token_file(port)
+    page = f"{file}.html"
 
     def ready() -> None:
         echo("serving at", link)
         echo(dim(f"agents run: {'yes' if allow_run else 'no (--allow-run lets them)'}; Ctrl-C ends it"))
         sys.stdout.flush()
         if open_:
-            click.launch(link)
+            # By way of a file: what a browser is started with, others on this machine can see.
+            write_private(page, f'<meta http-equiv="refresh" content="0; url={link}">\n'.encode())
+            click.launch(page)
 
     write_private(file, own.secret.encode() + b"\n")
     try:
@@ -70,8 +73,9 @@ def serve(host: str, port: int, allow_remote: bool, names: tuple[str, ...], allo
             server.run(sockets=[listening])
     finally:
         listening.close()
-        with contextlib.suppress(OSError):
-            os.unlink(file)
+        for path in (file, page):
+            with contextlib.suppress(OSError):
+                os.unlink(path)
     echo("stopped")
 
 

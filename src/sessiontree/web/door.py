@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from sessiontree.core.safe import safe
 from sessiontree.errors import SessionTreeError
 from sessiontree.web.guard import Bucket, Headers, bearer, check_content, check_headers, too_large
 from sessiontree.web.idempotency import Replied, Replies, fingerprint
@@ -91,7 +92,7 @@ class Door:
         except SessionTreeError as error:
             await self._refuse(refusal(error), out)
         except Exception:
-            log.exception("%s %s failed", scope["method"], scope["path"])
+            log.exception("%s %s failed", safe(scope["method"]), safe(scope["path"]))
             await self._refuse(Refused(500, "something went wrong here; the server's log tells what"), out)
         finally:
             self._under_way -= 1
@@ -99,7 +100,11 @@ class Door:
     async def _known(self, headers: Headers) -> Token:
         """The token of a request. Raises `Refused`."""
         secret = bearer(headers)
-        token = None if secret is None else self._serving.tokens.find(secret)
+        try:
+            token = None if secret is None else self._serving.tokens.find(secret)
+        except SessionTreeError as error:  # who has no token yet is not told of files
+            log.error("no token can be looked up: %s", safe(str(error)))
+            raise Refused(500, "no token can be looked up here; the server's log tells why") from error
         if not self._bucket(STRANGER if token is None else token.id).take(time.monotonic()):
             raise Refused(429, "too many requests in a short time")
         if token is None:

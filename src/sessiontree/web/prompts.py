@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from functools import partial
 from typing import Annotated
 
@@ -25,16 +24,19 @@ async def prompt(call: Running, id: str, said: Annotated[wire.Prompt, Depends(Sa
     for image in said.images:
         if image.get("type") != "image" or not all(isinstance(image.get(key), str) for key in ("data", "mimeType")):
             raise Refused(422, "an image is {type: 'image', data, mimeType}")
-    serving = call.serving
-    async with working(call, id) as opened:
-        await asyncio.to_thread(serving.sessions.hold_again, opened)
-        ended = partial(serving.sessions.let_go, opened)
-        work = serving.runs.prompt(opened, said.branch, said.text, said.images, said.model, ended)
+    sessions, runs = call.serving.sessions, call.serving.runs
+
+    async def begin() -> tuple[str, str]:
+        sessions.hold_again(opened)  # until the run is over
+        ended = partial(sessions.let_go, opened)
         try:
-            run, branch = await serving.workshop.do(work)
+            return await runs.prompt(opened, said.branch, said.text, said.images, said.model, ended)
         except BaseException:
             ended()
             raise
+
+    async with working(call, id) as opened:
+        run, branch = await call.serving.workshop.do(begin())
         return Json(wire.Started(run=run, branch=branch), 202)
 
 

@@ -25,6 +25,7 @@ from sessiontree.agent.tools import builtin_tools
 from sessiontree.commands.desk import Desk
 from sessiontree.commands.models import Models
 from sessiontree.core.entries import JsonObject
+from sessiontree.core.safe import safe
 from sessiontree.errors import InvalidOperation, NotFound, SessionTreeError
 from sessiontree.extensions.extensions import Extensions
 from sessiontree.hooks.bus import Hooks
@@ -74,11 +75,16 @@ class Runs:
         """By the file of the session."""
         self._making = dict[str, asyncio.Lock]()
 
+    def _place_of(self, opened: Opened) -> Place | None:
+        """Where a session is worked on; one that was opened anew since is another."""
+        place = self._places.get(opened.file)
+        return place if place is not None and place.desk.session is opened.session else None
+
     # What may be asked from outside of the workshop
 
     def running(self, opened: Opened) -> list[str]:
         """The branches of a session with an agent at work."""
-        place = self._places.get(opened.file)
+        place = self._place_of(opened)
         return [] if place is None else list(place.runs)
 
     def at_rest(self, opened: Opened, branch: str) -> None:
@@ -88,7 +94,7 @@ class Runs:
 
     async def leave(self, opened: Opened) -> None:
         """Let go of a session."""
-        if opened.file in self._places:
+        if self._place_of(opened) is not None:
             await self._workshop.do(self._leave(opened))
         else:
             await asyncio.to_thread(opened.session.close)
@@ -103,8 +109,8 @@ class Runs:
     async def place(self, opened: Opened) -> Place:
         """The desk of a session, with its extensions."""
         async with self._making.setdefault(opened.file, asyncio.Lock()):
-            place = self._places.get(opened.file)
-            if place is not None and place.desk.session is opened.session:
+            place = self._place_of(opened)
+            if place is not None:
                 return place
             hooks = Hooks()
             hooks.listen(partial(_tell_notice, opened))
@@ -140,7 +146,10 @@ class Runs:
         model: str | None,
         ended: Callable[[], None],
     ) -> tuple[str, str]:
-        """Have an agent answer, and return at once: the run and its branch. `ended` is called when it is over."""
+        """Have an agent answer, and return at once: the run and its branch. `ended` is called when it is over.
+
+        Where none can begin, `ended` is not called.
+        """
         place = await self.place(opened)
         session = opened.session
         on = session.head if branch is None else session.branch(branch)
@@ -193,7 +202,7 @@ class Runs:
         """The run on a branch, the current one by default. Raises `InvalidOperation` where none is."""
         session = opened.session
         name = (session.head if branch is None else session.branch(branch)).name
-        place = self._places.get(opened.file)
+        place = self._place_of(opened)
         run = None if place is None else place.runs.get(name)
         if run is None:
             raise InvalidOperation(f"no agent is at work on branch {name!r}")
@@ -220,8 +229,9 @@ class Runs:
             await asyncio.wait([run.task for run in running], timeout=10)
 
     async def _leave(self, opened: Opened) -> None:
-        place = self._places.pop(opened.file, None)
+        place = self._place_of(opened)
         if place is not None:
+            del self._places[opened.file]
             with contextlib.suppress(SessionTreeError):
                 await place.desk.close()
             place.extensions.unload()
@@ -234,7 +244,8 @@ def _count(opened: Opened) -> int:
 
 def _tell_notice(opened: Opened, event: Event) -> None:
     if isinstance(event, Notice):
-        log.log(logging.INFO if event.level == "info" else logging.WARNING, "%s: %s", opened.file, event.text)
+        level = logging.INFO if event.level == "info" else logging.WARNING
+        log.log(level, "%s: %s", safe(opened.file), safe(event.text))
         opened.feed.publish("notice", {"level": event.level, "text": event.text}, partial(_count, opened))
 
 

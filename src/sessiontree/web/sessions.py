@@ -226,7 +226,7 @@ def _info(call: Call, opened: Opened) -> wire.SessionInfo:
         archived=os.path.lexists(opened.file + ARCHIVED),
         read_only=session.read_only,
         problems=[problem_to_wire(problem) for problem in opened.problems()],
-        running=call.serving.runs.running(opened),
+        running=[*call.serving.runs.running(opened), *call.serving.swarms.running(opened)],
     )
 
 

@@ -54,6 +54,11 @@ class Swarms:
         self._files: dict[str, str] = {}
         """Where swarms were found."""
 
+    def running(self, opened: Opened) -> list[str]:
+        """The branches of a session with an agent of a swarm at work here."""
+        own = [swarm for swarm in list(self._live.values()) if swarm.session is opened.session]
+        return [agent.branch for swarm in own for agent in swarm.status().agents if agent.status == "running"]
+
     # Reading
 
     def listed(self, token: Token) -> list[wire.SwarmRow]:
