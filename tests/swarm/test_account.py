@@ -15,6 +15,8 @@ from sessiontree.store.memory import MemoryStore
 from sessiontree.swarm.account import Accounts
 from sessiontree.swarm.facts import (
     SWARM,
+    Cancelled,
+    Completed,
     Created,
     Fact,
     Fail,
@@ -124,6 +126,16 @@ def test_whatever_a_file_says_of_swarms_can_be_read(lines: list[Any]) -> None:
 
     assert told[0].id == "s"
     assert told == swarms_in(reopened(session))
+
+
+async def test_the_first_end_is_the_end(session: Session) -> None:
+    swarm = await Swarm.create(session, "crowd", "Do it", model=replying())
+    for fact in (Cancelled(swarm=swarm.id, reason="enough"), Completed(swarm=swarm.id), Paused(swarm=swarm.id)):
+        session.append(fact_body(fact), branch="crowd")
+
+    assert (swarm.status().status, swarm.status().reason) == ("cancelled", "enough")
+    await swarm.destroy()
+    assert swarm.status().status == "destroyed"
 
 
 async def test_of_two_facts_with_one_id_the_first_counts(session: Session) -> None:

@@ -252,6 +252,19 @@ def _made() -> Disk:
     return disk
 
 
+async def test_while_it_is_paused_no_time_is_waited_for(session: Session) -> None:
+    doors = Doors()
+    swarm = Swarm(session, "crowd", "Do it", agents=1, budget=Budget(seconds=1000), model=replying(doors))
+    await swarm.start()
+    await doors.until(1)
+    running = swarm._gate.time_left()
+    await swarm.pause()
+
+    assert running == pytest.approx(750, abs=50)
+    assert swarm._gate.time_left() is None
+    await swarm.cancel()
+
+
 async def test_time_while_it_is_paused_does_not_count() -> None:
     moment = START
     session = Session.create(Disk(), id="s", now=lambda: moment)

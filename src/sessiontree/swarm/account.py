@@ -195,6 +195,8 @@ class Account(Struct):
     # Taking in
 
     def fact(self, fact: AnyFact, now: int) -> None:
+        if self.over and not isinstance(fact, Destroyed):
+            return  # the end is the end, though two may have come to one at the same time
         match fact:
             case Created():
                 pass  # of one id the first counts

@@ -145,11 +145,10 @@ class Gate:
     def time_left(self) -> float | None:
         """Seconds until time alone makes the next level of a budget; `None` where none is ahead."""
         account, now = self._record.account, self._now()
-        left = [] if account.budget is None else [account.budget.time_left(account.spending(now))]
+        passing = [(account.watch, account.budget, account.spending(now))]
         for agent in account.agents.values():
-            budget = account.budget_of(agent)
-            if agent.watch.since is not None and budget is not None:
-                left.append(budget.time_left(agent.spending(now)))
+            passing.append((agent.watch, account.budget_of(agent), agent.spending(now)))
+        left = [budget.time_left(spending) for watch, budget, spending in passing if budget and watch.since is not None]
         return min((seconds for seconds in left if seconds is not None), default=None)
 
 

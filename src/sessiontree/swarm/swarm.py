@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from msgspec.structs import replace
+
 from sessiontree.agent.system import SystemPart
 from sessiontree.agent.tool import Tool
 from sessiontree.comparison import Comparison
@@ -34,6 +36,7 @@ from sessiontree.swarm.facts import (
     Completed,
     Created,
     Destroyed,
+    Fact,
     Failed,
     Fork,
     Resumed,
@@ -235,8 +238,6 @@ class Swarm:
         return self._log
 
     def _emit(self, event: Event, agent: str | None = None, branch: str | None = None) -> None:
-        from msgspec.structs import replace
-
         if not self._draft.streaming:
             return
         try:
@@ -249,8 +250,6 @@ class Swarm:
     async def _create(self) -> None:
         if self._record.known:
             return
-        from msgspec.structs import replace
-
         session = self.session
         start = session.place(self._at)
         branch = await in_thread(_own_branch, session, self._draft.name, start)
@@ -372,7 +371,7 @@ class Swarm:
             if account.over:
                 return
 
-    async def _say(self, fact: Any, event: Event) -> None:
+    async def _say(self, fact: Fact, event: Event) -> None:
         await self._record.tell(fact)
         self._emit(event)
         self._bell.ring()
