@@ -160,15 +160,15 @@ def test_pictures_are_taken(serve: Serve, visit: Visit) -> None:
     for index, (name, prompt) in enumerate(
         {"short": "Why is it slow, in a line?", "detailed": "Why, in detail?"}.items()
     ):
-        trial.locator(f"[name=name{index}]").fill(name)
-        trial.locator(f"[name=prompt{index}]").fill(prompt)
+        trial.locator(f"[name='{'AB'[index]}.name']").fill(name)
+        trial.locator(f"[name='{'AB'[index]}.prompt']").fill(prompt)
     trial.get_by_role("button", name="Run", exact=True).click()
     trial.wait_for_selector(".verdict.won")
     take(trial, "dashboard-ab")
     swarm = visit(site, "/swarms")
     swarm.locator("[name=name]").fill("review")
     swarm.locator("[name=task]").fill("Read report.py and say what could go wrong with the dict.")
-    swarm.locator("[name=all-cost]").fill("0.04")
+    swarm.locator("[name='budget.cost']").fill("0.04")
     swarm.get_by_role("button", name="Start", exact=True).click()
     swarm.wait_for_selector(".chip.branch >> text=completed")
     take(swarm, "dashboard-swarm")

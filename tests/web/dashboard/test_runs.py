@@ -72,9 +72,13 @@ def test_a_whole_ab_run_from_the_form_to_the_promoted_branch(serve: Serve, visit
 
 def test_equal_arms_are_told_as_not_enough_data(serve: Serve, visit: Visit) -> None:
     session = a_story()
-    chance = random.Random(3)
-    answers = [lambda request: priced("The same.", chance.uniform(0.01, 0.03))] * 10
-    page = visit(serve(ScriptedModel(answers)), f"/s/{session.id}/ab")
+    costs = {arm: iter((0.01, 0.02, 0.03)) for arm in ("Why so?", "Why?")}
+
+    def answer(request: Request) -> list[Any]:
+        said = str(request.messages[-1])
+        return priced("The same.", next(next(own for arm, own in costs.items() if arm in said)))
+
+    page = visit(serve(ScriptedModel([answer] * 6)), f"/s/{session.id}/ab")
 
     start(page, 3, {"one": "Why?", "other": "Why so?"})
 

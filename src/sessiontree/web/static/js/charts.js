@@ -27,7 +27,7 @@ export const Bars = ({ title, items }) => {
 
 /** Means with their intervals on one scale. `items` are `[{name, mean, low, high, text, range, best}]`. */
 export const Intervals = ({ title, items }) => {
-  const known = items.flatMap(({ mean, low, high }) => [mean, low, high]).filter((value) => value !== null && value !== undefined);
+  const known = items.flatMap(({ mean, low, high }) => [mean, low, high]).filter(isKnown);
   const least = Math.min(0, ...known), most = Math.max(...known, least) || 1;
   const place = (value) => 6 + ((value - least) / (most - least || 1)) * (WIDE - 12);
   const said = `${title}: ${items.map((item) => `${item.name} ${item.text}, ${item.range}`).join("; ")}`;
@@ -36,13 +36,12 @@ export const Intervals = ({ title, items }) => {
     <svg viewBox="0 0 ${WIDE} ${items.length * ARM - 8}" role="img" aria-label=${said}>
       ${items.map((item, index) => {
         const top = index * ARM, y = top + 30;
-        const told = item.mean !== null && item.mean !== undefined;
         return html`<g class=${item.best ? "best" : ""}>
           <text x="0" y=${top + 16}>${clip(item.name, 28)}</text>
           <text x=${WIDE} y=${top + 16} class="value">${item.text}</text>
           <line x1="6" y1=${y} x2=${WIDE - 6} y2=${y} class="groove" />
-          ${told && item.low !== null && item.low !== undefined && html`<path class="whisker" d="M${place(item.low)} ${y - 6}V${y + 6}M${place(item.low)} ${y}H${place(item.high)}M${place(item.high)} ${y - 6}V${y + 6}" />`}
-          ${told && html`<circle cx=${place(item.mean)} cy=${y} r="5" class="mean" />`}
+          ${isKnown(item.low) && html`<path class="whisker" d=${whisker(place(item.low), place(item.high), y)} />`}
+          ${isKnown(item.mean) && html`<circle cx=${place(item.mean)} cy=${y} r="5" class="mean" />`}
           <text x="0" y=${top + 50} class="range">${item.range}</text>
         </g>`;
       })}
@@ -51,8 +50,15 @@ export const Intervals = ({ title, items }) => {
 };
 
 /** A bar that is filled to a part of 1; `level` colours it. */
-export const Meter = ({ part, label, level = "" }) => html`<div class="meter ${level}" role="progressbar" aria-label=${label} aria-valuemin="0" aria-valuemax="100" aria-valuenow=${Math.round((part ?? 0) * 100)}>
-  <div style=${{ width: `${Math.min(100, Math.max(0, (part ?? 0) * 100))}%` }}></div>
-</div>`;
+export const Meter = ({ part, label, level = "" }) => {
+  const percent = Math.round(Math.min(1, Math.max(0, part ?? 0)) * 100);
+  return html`<div class="meter ${level}" role="progressbar" aria-label=${label} aria-valuemin="0" aria-valuemax="100" aria-valuenow=${percent}>
+    <div style=${{ width: `${percent}%` }}></div>
+  </div>`;
+};
+
+const isKnown = (value) => value !== null && value !== undefined;
+
+const whisker = (low, high, y) => `M${low} ${y - 6}V${y + 6}M${low} ${y}H${high}M${high} ${y - 6}V${y + 6}`;
 
 const clip = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);

@@ -56,7 +56,12 @@ const Body = ({ entry }) => {
 };
 
 export const Entry = ({ entry, heads = [], label, chosen, actions }) => html`
-  <article class="entry ${kindOf(entry)} ${entry.error ? "failed" : ""} ${chosen ? "chosen" : ""}" id=${`e-${entry.id}`} data-entry=${entry.id} tabindex="-1">
+  <article
+    class="entry ${kindOf(entry)} ${entry.error ? "failed" : ""} ${chosen ? "chosen" : ""}"
+    id=${`e-${entry.id}`}
+    data-entry=${entry.id}
+    tabindex="-1"
+  >
     <header>
       <h3>${titleOf(entry)}</h3>
       ${(label ?? entry.label) && html`<${Chip} kind="label">${label ?? entry.label}<//>`}
@@ -70,7 +75,10 @@ export const Entry = ({ entry, heads = [], label, chosen, actions }) => html`
 
 /** What an agent is saying and has not yet written. */
 const Saying = ({ run }) => html`<article class="entry assistant saying" aria-live="off">
-  <header><h3>Assistant</h3><span class="fact">${run.doing ? `runs ${run.doing}` : "at work"}</span><span class="pulse" aria-hidden="true"></span></header>
+  <header>
+    <h3>Assistant</h3>
+    <span class="fact">${run.doing ? `runs ${run.doing}` : "at work"}</span><span class="pulse" aria-hidden="true"></span>
+  </header>
   ${run.thinking && !run.text && html`<p class="thinking-now">${run.thinking.slice(-400)}</p>`}
   ${run.text && html`<pre class="plain stream">${run.text}</pre>`}
   ${run.tool && html`<pre class="plain tool-now">${run.tool.slice(-600)}</pre>`}
@@ -88,7 +96,8 @@ export class Conversation extends Component {
   getSnapshotBeforeUpdate() {
     if (this.stuck) return null;
     const window = this.window.current;
-    const first = [...window.querySelectorAll("article[data-entry]")].find((article) => article.getBoundingClientRect().bottom > window.getBoundingClientRect().top);
+    const { top } = window.getBoundingClientRect();
+    const first = [...window.querySelectorAll("article[data-entry]")].find((article) => article.getBoundingClientRect().bottom > top);
     return first ? { id: first.id, top: first.getBoundingClientRect().top } : null;
   }
 
@@ -142,13 +151,19 @@ export class Conversation extends Component {
 
   render({ session, actions }) {
     const run = session.runs.get(session.branch);
-    const entries = session.entries;
     return html`<div class="window" ref=${this.window} onScroll=${this.scrolled} role="log" aria-label="Conversation" tabindex="0">
       <div class="path">
         ${session.earlier && html`<p class="more">Earlier entries are loaded as you come to them.</p>`}
-        ${!entries.length && !session.loading && !run?.text && html`<${Empty}>There is nothing here yet.<//>`}
+        ${!session.entries.length && !session.loading && !run?.text && html`<${Empty}>There is nothing here yet.<//>`}
         ${session.pages.map((page) => html`<div class="chunk" key=${page.entries[0]?.id}>
-          ${page.entries.map((entry) => html`<${Entry} key=${entry.id} entry=${entry} heads=${session.entryHeads.get(entry.id)} label=${session.labelOf(entry.id)} chosen=${entry.id === session.selected} actions=${actions} />`)}
+          ${page.entries.map((entry) => html`<${Entry}
+            key=${entry.id}
+            entry=${entry}
+            heads=${session.entryHeads.get(entry.id)}
+            label=${session.labelOf(entry.id)}
+            chosen=${entry.id === session.selected}
+            actions=${actions}
+          />`)}
         </div>`)}
         ${(run?.status === "started" || run?.written) && html`<${Saying} run=${run} />`}
         ${run?.error && html`<${Notice} text=${run.error} kind="wrong" />`}
@@ -209,23 +224,35 @@ export class Composer extends Component {
 
   render({ session, allowed, models }, { text, error, busy, model }) {
     if (!allowed.write) return null;
-    if (session.info?.readOnly) return html`<p class="composer told">${session.info.readOnly}</p>`;
-    const branch = session.branch;
-    if (!branch) return html`<p class="composer told">This is a place inside the tree. <b>Go here</b> or <b>branch</b> from it to write.</p>`;
+    const { branch } = session;
+    if (session.info.readOnly) return html`<p class="composer told">${session.info.readOnly}</p>`;
+    if (!branch) {
+      return html`<p class="composer told">This is a place inside the tree. <b>Go here</b> or <b>branch</b> from it to write.</p>`;
+    }
     const running = session.running.has(branch);
-    const says = !allowed.run ? `Add a message to ${branch}` : running ? "Say something to the agent at work" : `Prompt on ${branch}`;
-    return html`<form class="composer" onSubmit=${(event) => { event.preventDefault(); this.send(); }}>
+    const [label, does] = !allowed.run
+      ? [`Add a message to ${branch}`, "Add"]
+      : running
+        ? ["Say something to the agent at work", "Steer"]
+        : [`Prompt on ${branch}`, "Send"];
+    const submit = (event) => {
+      event.preventDefault();
+      this.send();
+    };
+    return html`<form class="composer" onSubmit=${submit}>
       <${Notice} text=${error} kind="wrong" />
       <div class="write">
-        <textarea ref=${this.field} rows="1" aria-label=${says} placeholder=${says} value=${text} onInput=${(event) => this.setState({ text: event.target.value })} onKeyDown=${this.pressed}></textarea>
+        <textarea ref=${this.field} rows="1" aria-label=${label} placeholder=${label} value=${text}
+          onInput=${(event) => this.setState({ text: event.target.value })} onKeyDown=${this.pressed}></textarea>
         <div class="row">
-          ${allowed.run && models.length > 1 && !running && html`<select aria-label="Model" value=${model} onChange=${(event) => this.setState({ model: event.target.value })}>
-            <option value="">as the session says</option>
-            ${models.map((name) => html`<option value=${name}>${name}</option>`)}
-          </select>`}
+          ${allowed.run && models.length > 1 && !running && html`
+            <select aria-label="Model" value=${model} onChange=${(event) => this.setState({ model: event.target.value })}>
+              <option value="">as the session says</option>
+              ${models.map((name) => html`<option value=${name}>${name}</option>`)}
+            </select>`}
           <span class="gap"></span>
           ${running && html`<${Button} label="Stop" kind="danger" onClick=${this.abort} title="Stop the agent" />`}
-          <${Button} type="submit" kind="primary" label=${!allowed.run ? "Add" : running ? "Steer" : "Send"} disabled=${busy || !text.trim()} keys="Enter" />
+          <${Button} type="submit" kind="primary" label=${does} disabled=${busy || !text.trim()} keys="Enter" />
         </div>
       </div>
       ${!allowed.run && html`<p class="hint">This server runs no agents; <code>sessiontree serve --allow-run</code> does.</p>`}

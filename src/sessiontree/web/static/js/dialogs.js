@@ -12,7 +12,8 @@ class Modal extends Component {
     this.dialog.current.close(); // the keys go back to where they were
   }
   render({ title, children, close }) {
-    return html`<dialog ref=${this.dialog} aria-label=${title} onClose=${() => this.gone || close()} onClick=${(event) => event.target === event.currentTarget && close()}>
+    const beside = (event) => event.target === event.currentTarget && close();
+    return html`<dialog ref=${this.dialog} aria-label=${title} onClose=${() => this.gone || close()} onClick=${beside}>
       <div class="sheet"><h2>${title}</h2>${children}</div>
     </dialog>`;
   }
@@ -49,32 +50,43 @@ export class Ask extends Component {
 }
 
 const Control = ({ field, first }) => {
-  const common = { name: field.name, autofocus: first, required: field.required, placeholder: field.placeholder };
-  if (field.kind === "check") {
-    return html`<label class="check"><input type="checkbox" name=${field.name} value="yes" defaultChecked=${field.value} /><span>${field.label}</span></label>`;
+  const { name, label, kind = "line", value, options, help, ...rest } = field;
+  if (kind === "check") {
+    return html`<label class="check">
+      <input type="checkbox" name=${name} value="yes" defaultChecked=${value} /><span>${label}</span>
+    </label>`;
   }
-  const control =
-    field.kind === "choice"
-      ? html`<select ...${common}>${field.options.map(([value, words]) => html`<option value=${value} selected=${value === field.value}>${words}</option>`)}</select>`
-      : field.kind === "text"
-        ? html`<textarea ...${common} rows="3" defaultValue=${field.value}></textarea>`
-        : html`<input ...${common} type=${field.kind ?? "text"} defaultValue=${field.value} autocomplete="off" spellcheck=${false} min=${field.min} step=${field.step} />`;
-  return html`<${Field} label=${field.label} help=${field.help}>${control}<//>`;
+  const common = { name, autofocus: first, ...rest };
+  const made = {
+    choice: () => html`<select ...${common}>
+      ${options.map(([one, words]) => html`<option value=${one} selected=${one === value}>${words}</option>`)}
+    </select>`,
+    text: () => html`<textarea ...${common} rows="3" defaultValue=${value}></textarea>`,
+    line: () => html`<input ...${common} type="text" defaultValue=${value} autocomplete="off" spellcheck=${false} />`,
+    number: () => html`<input ...${common} type="number" defaultValue=${value} />`,
+  };
+  return html`<${Field} label=${label} help=${help}>${made[kind]()}<//>`;
 };
 
 /** Asks for the token; `given(token)` tries it. */
-export const AskToken = ({ given, wrong }) => html`<main class="gate">
-  <form onSubmit=${(event) => { event.preventDefault(); given(valuesOf(event.target).token ?? ""); }}>
+export const AskToken = ({ given, wrong }) => {
+  const submit = (event) => {
+    event.preventDefault();
+    given(valuesOf(event.target).token);
+  };
+  return html`<main class="gate"><form onSubmit=${submit}>
     <h1>sessiontree</h1>
     <p class="note">This page needs the token of its server. <code>sessiontree serve</code> prints a link that has it.</p>
     <${Field} label="Token"><input name="token" type="password" autocomplete="off" autofocus required /><//>
     <${Notice} text=${wrong} kind="wrong" />
     <${Button} type="submit" kind="primary" label="Open" />
-  </form>
-</main>`;
+  </form></main>`;
+};
 
 export const Help = ({ close }) => html`<${Modal} title="Keys" close=${close}>
   ${KEYS.map(([where, keys]) => html`<h3>${where}</h3>
-    <dl class="keys">${keys.map(([key, what]) => html`<div><dt>${key.split(" ").map((one) => html`<kbd>${one}</kbd>`)}</dt><dd>${what}</dd></div>`)}</dl>`)}
+    <dl class="keys">${keys.map(([key, what]) => html`<div>
+      <dt>${key.split(" ").map((one) => html`<kbd>${one}</kbd>`)}</dt><dd>${what}</dd>
+    </div>`)}</dl>`)}
   <div class="row end"><${Button} label="Close" kind="primary" onClick=${close} /></div>
 <//>`;

@@ -1,17 +1,19 @@
 // A/B: a form that starts runs of several arms from one place, their progress, and what they tell. "Not enough data" is
 // an answer like any other and is shown as one.
+import { go, ofBranch, ofComparison, ofExperiment } from "./addresses.js";
 import { at } from "./api.js";
 import { Intervals, Meter } from "./charts.js";
-import { Button, Chip, Component, Empty, Field, Notice, html, valuesOf } from "./html.js";
+import { Button, Chip, Component, Field, Models, Notice, NoRuns, html, valuesOf } from "./html.js";
 import { figure, money, plural } from "./figures.js";
 
 const LOOK = 700; // milliseconds between two looks at a running experiment
-const SCORERS = [["exact", "is exactly"], ["matches", "matches the pattern"], ["judge", "judged by a model"]];
+const SCORERS = { exact: "is exactly", matches: "matches the pattern", judge: "is judged by the model" };
 const MEASURES = ["cost", "tokens", "time"];
-const LETTERS = "ABCDEFGH";
+const LEVELS = ["off", "minimal", "low", "medium", "high", "xhigh"];
+const LETTERS = [..."ABCDEFGH"];
 
 export class Experiments extends Component {
-  state = { results: [], running: null, error: null, arms: [{}, {}], scorers: [], busy: false };
+  state = { results: [], running: null, error: null, arms: 2, scorers: [], busy: false };
 
   componentDidMount() {
     this.load();
@@ -47,27 +49,20 @@ export class Experiments extends Component {
       if (running.status === "running") this.timer = setTimeout(this.watch, LOOK);
       else await Promise.all([this.load(), session.guard(() => session.loadBranches())]);
     } catch (error) {
-      if (error.status !== 404) this.setState({ error: error.message });
+      this.setState({ error: error.message });
     }
     return undefined;
   };
 
   start = async (event) => {
     event.preventDefault();
-    const { session, api, go } = this.props;
-    const values = valuesOf(event.target);
-    const arms = this.state.arms.map((_, index) => {
-      const arm = { name: values[`name${index}`] ?? LETTERS[index] };
-      for (const key of ["prompt", "model", "thinking", "system"]) if (values[`${key}${index}`]) arm[key] = values[`${key}${index}`];
-      return arm;
-    });
-    const scorers = this.state.scorers.map((kind, index) => ({ kind, ...scorerValue(kind, values[`score${index}`]) }));
+    const { session, api } = this.props;
     this.setState({ busy: true, error: null });
     try {
-      const body = { arms, runs: Number(values.runs ?? 5), metric: values.metric ?? "cost", scorers, ...(session.end ? { at: session.end } : {}) };
+      const body = { ...asked(valuesOf(event.target), this.state), ...(session.end ? { at: session.end } : {}) };
       const { id } = await api.post(`${session.base}/experiments`, body);
       this.setState({ busy: false });
-      go(`/s/${encodeURIComponent(session.id)}/ab?experiment=${encodeURIComponent(id)}`);
+      go(ofExperiment(session.id, id));
     } catch (error) {
       this.setState({ busy: false, error: error.message });
     }
@@ -81,111 +76,168 @@ export class Experiments extends Component {
     }
   };
 
-  render({ session, allowed, promote, chosen, models, go }, { results, running, error, arms, scorers, busy }) {
-    const shown = running?.result ?? results.find((result) => result.id === chosen) ?? null;
+  render({ session, allowed, promote, chosen }, { results, running, error }) {
+    const runs = running?.status === "running";
+    const shown = running?.result ?? results.find((result) => result.id === chosen);
     const others = results.filter((result) => result.id !== shown?.id);
+    const failed = running?.status === "failed" && (running.error ?? "the experiment was not finished");
     return html`<div class="scroll"><section class="experiments" aria-label="A/B">
       <${Notice} text=${error} kind="wrong" />
-      ${running?.status === "running" && html`<div class="card progress" role="status">
-        <div class="row"><b>${running.done} of ${plural(running.total, "run")}</b><span class="gap"></span><${Button} kind="small danger" label="Stop" onClick=${this.stop} /></div>
+      ${runs && html`<div class="card progress" role="status">
+        <div class="row">
+          <b>${running.done} of ${plural(running.total, "run")}</b><span class="gap"></span>
+          <${Button} kind="small danger" label="Stop" onClick=${this.stop} />
+        </div>
         <${Meter} part=${running.total ? running.done / running.total : 0} label="Progress" />
       </div>`}
-      ${running?.status === "failed" && html`<${Notice} text=${running.error ?? "the experiment failed"} kind="wrong" />`}
-      ${shown && html`<${Result} result=${shown} running=${running?.status === "running"} session=${session} promote=${promote} go=${go} />`}
-      ${running?.status !== "running" && (allowed
-        ? html`<details class="card" open=${!shown}><summary><h2>New A/B run</h2></summary>${this.form(session, arms, scorers, models, busy)}</details>`
-        : html`<${Empty}>This server runs no agents; <code>sessiontree serve --allow-run</code> does.<//>`)}
-      ${others.length > 0 && html`<section class="card"><h2>${shown ? "Others" : "Results"}</h2>
-        <ul class="plainlist">${others.map((result) => html`<li><a href=${`#/s/${encodeURIComponent(session.id)}/ab?experiment=${encodeURIComponent(result.id)}`}>${result.arms.map(({ arm }) => nameOf(arm)).join(" and ")}</a>
-          <span class="fact">${plural(result.runs.length, "run")}, by ${result.metric}</span>${verdict(result)}</li>`)}</ul></section>`}
+      <${Notice} text=${failed} kind="wrong" />
+      ${shown && html`<${Result} result=${shown} running=${runs} session=${session} promote=${promote} />`}
+      ${!allowed && html`<${NoRuns} />`}
+      ${allowed && !runs && html`<details class="card" open=${!shown}><summary><h2>New A/B run</h2></summary>${this.form()}</details>`}
+      ${others.length > 0 && html`<section class="card" aria-label="Results">
+        <h2>${shown ? "Others" : "Results"}</h2>
+        <ul class="plainlist">${others.map((result) => html`<${Listed} session=${session} result=${result} />`)}</ul>
+      </section>`}
     </section></div>`;
   }
 
-  form(session, arms, scorers, models, busy) {
-    const metrics = [...MEASURES, ...new Set(scorers)];
+  form() {
+    const { session, models } = this.props, { arms, scorers, busy } = this.state;
+    const from = session.branch ? ` (${session.branch})` : "";
+    const change = (state) => () => this.setState(state);
+    const addScorer = (event) => {
+      this.setState({ scorers: [...scorers, event.target.value] });
+      event.target.value = "";
+    };
     return html`<form class="ab" onSubmit=${this.start}>
-      <p class="note">Each arm runs several times from the end of the path that is shown${session.branch ? ` (${session.branch})` : ""}, every run on a branch of its own.</p>
-      <div class="arms">${arms.map((arm, index) => html`<fieldset class="arm" key=${index}><legend>Arm ${LETTERS[index]}</legend>
-        <${Field} label="Name"><input name=${`name${index}`} defaultValue=${LETTERS[index]} required autocomplete="off" /><//>
-        <${Field} label="Prompt"><textarea name=${`prompt${index}`} rows="3" placeholder="What is asked"></textarea><//>
-        <${Field} label="Model"><input name=${`model${index}`} list="models" placeholder="the session's" autocomplete="off" spellcheck=${false} /><//>
-        <details><summary>Thinking and system prompt</summary>
-        <${Field} label="Thinking"><select name=${`thinking${index}`}><option value="">the session's</option>${["off", "minimal", "low", "medium", "high", "xhigh"].map((level) => html`<option>${level}</option>`)}</select><//>
-        <${Field} label="System prompt"><textarea name=${`system${index}`} rows="2" placeholder="the session's"></textarea><//></details>
-      </fieldset>`)}</div>
-      <datalist id="models">${models.map((name) => html`<option value=${name}></option>`)}</datalist>
+      <p class="note">Each arm runs several times from the end of the path that is shown${from}, every run on a branch of its own.</p>
+      <div class="arms">
+        ${LETTERS.slice(0, arms).map((letter) => html`<${ArmFields} key=${letter} letter=${letter} models=${models} />`)}
+      </div>
       <div class="row">
-        <${Button} kind="small" label="Add an arm" disabled=${arms.length >= LETTERS.length} onClick=${() => this.setState({ arms: [...arms, {}] })} />
-        ${arms.length > 2 && html`<${Button} kind="small" label="Take the last away" onClick=${() => this.setState({ arms: arms.slice(0, -1) })} />`}
+        <${Button} kind="small" label="Add an arm" disabled=${arms >= LETTERS.length} onClick=${change({ arms: arms + 1 })} />
+        ${arms > 2 && html`<${Button} kind="small" label="Take the last away" onClick=${change({ arms: arms - 1 })} />`}
       </div>
       <div class="row fields">
         <${Field} label="Runs of each arm"><input name="runs" type="number" min="1" max="100" defaultValue="5" required /><//>
-        <${Field} label="Metric"><select name="metric">${metrics.map((name) => html`<option value=${name}>${name}</option>`)}</select><//>
-        <${Field} label="Add a scorer"><select aria-label="Add a scorer" value="" onChange=${(event) => { const kind = event.target.value; event.target.value = ""; if (kind) this.setState({ scorers: [...scorers, kind] }); }}>
-          <option value="">…</option>${SCORERS.filter(([kind]) => !scorers.includes(kind)).map(([kind, words]) => html`<option value=${kind}>${words}</option>`)}</select><//>
+        <${Field} label="Metric"><select name="metric">
+          ${[...MEASURES, ...scorers].map((name) => html`<option value=${name}>${name}</option>`)}
+        </select><//>
+        <${Field} label="Add a scorer"><select value="" onChange=${addScorer}>
+          <option value="">…</option>
+          ${Object.keys(SCORERS).filter((kind) => !scorers.includes(kind)).map((kind) => html`<option value=${kind}>The answer ${SCORERS[kind]}</option>`)}
+        </select><//>
       </div>
-      ${scorers.map((kind, index) => html`<div class="row fields" key=${kind}>
-        <${Field} label=${`The answer ${SCORERS.find(([one]) => one === kind)[1]}`}><input name=${`score${index}`} required placeholder=${kind === "judge" ? "a model, and a rubric if you like: model | rubric" : ""} /><//>
-        <${Button} kind="small" label="Remove" onClick=${() => this.setState({ scorers: scorers.filter((one) => one !== kind) })} />
+      ${scorers.map((kind) => html`<div class="row fields" key=${kind}>
+        <${Field} label=${`The answer ${SCORERS[kind]}`}>
+          ${kind === "judge"
+            ? html`<${Models} name="by.judge" models=${models} placeholder="the session's" />`
+            : html`<input name=${`by.${kind}`} required autocomplete="off" />`}
+        <//>
+        ${kind === "judge" && html`<${Field} label="By the rubric"><input name="by.rubric" placeholder="the usual one" autocomplete="off" /><//>`}
+        <${Button} kind="small" label="Remove" onClick=${change({ scorers: scorers.filter((one) => one !== kind) })} />
       </div>`)}
       <div class="row end"><${Button} type="submit" kind="primary" label=${busy ? "…" : "Run"} disabled=${busy} /></div>
     </form>`;
   }
 }
 
-const scorerValue = (kind, value) => {
-  if (kind === "exact") return { text: value };
-  if (kind === "matches") return { pattern: value };
-  const [model, rubric] = value.split("|").map((part) => part.trim());
-  return { model, ...(rubric ? { rubric } : {}) };
+const ArmFields = ({ letter, models }) => html`<fieldset class="arm"><legend>Arm ${letter}</legend>
+  <${Field} label="Name"><input name=${`${letter}.name`} defaultValue=${letter} required autocomplete="off" /><//>
+  <${Field} label="Prompt"><textarea name=${`${letter}.prompt`} rows="3" placeholder="What is asked"></textarea><//>
+  <${Field} label="Model"><${Models} name=${`${letter}.model`} models=${models} placeholder="the session's" /><//>
+  <details><summary>Thinking and system prompt</summary>
+    <${Field} label="Thinking"><select name=${`${letter}.thinking`}>
+      <option value="">the session's</option>${LEVELS.map((level) => html`<option>${level}</option>`)}
+    </select><//>
+    <${Field} label="System prompt"><textarea name=${`${letter}.system`} rows="2" placeholder="the session's"></textarea><//>
+  </details>
+</fieldset>`;
+
+/** What the form says, as the server takes it. */
+const asked = (values, { arms, scorers }) => {
+  const scored = {
+    exact: { text: values["by.exact"] },
+    matches: { pattern: values["by.matches"] },
+    judge: { model: values["by.judge"], rubric: values["by.rubric"] },
+  };
+  return {
+    arms: LETTERS.slice(0, arms).map((letter) => {
+      const own = Object.entries(values).filter(([name]) => name.startsWith(`${letter}.`));
+      return Object.fromEntries(own.map(([name, value]) => [name.slice(2), value]));
+    }),
+    runs: Number(values.runs),
+    metric: values.metric,
+    scorers: scorers.map((kind) => ({ kind, ...scored[kind] })),
+  };
 };
 
 /** A reason as a sentence, its numbers as short as they may be. */
 const sentence = (reason) => {
-  const words = reason.replace(/\d+\.\d{3,}/g, (number) => String(Number(Number(number).toPrecision(3))));
+  const words = reason
+    .replace(/^not enough data:?\s*/i, "")
+    .replace(/\d+\.\d{3,}/g, (number) => String(Number(Number(number).toPrecision(3))));
   return words && `${words[0].toUpperCase()}${words.slice(1)}${/[.!?]$/.test(words) ? "" : "."}`;
 };
 
-const nameOf = (arm) => (typeof arm === "string" ? arm : arm.name);
+const Listed = ({ session, result }) => html`<li>
+  <a href=${ofExperiment(session.id, result.id)}>${result.arms.map(({ arm }) => arm).join(" and ")}</a>
+  <span class="fact">${plural(result.runs.length, "run")}, by ${result.metric}</span>
+  ${result.winner ? html`<${Chip} kind="branch">${result.winner} is best<//>` : html`<${Chip} kind="label">not enough data<//>`}
+</li>`;
 
-const verdict = (result) => (result.winner ? html`<${Chip} kind="branch">${result.winner} is best<//>` : html`<${Chip} kind="label">not enough data<//>`);
+const Verdict = ({ result, promote }) =>
+  result.winner
+    ? html`<p class="verdict won">
+        <b>${result.winner}</b> is best. <span>${sentence(result.reason)}</span>
+        ${promote && result.best && html`
+          <${Button} kind="primary" label=${`Promote the best run of ${result.winner}`} onClick=${() => promote(result.best)} />`}
+      </p>`
+    : html`<p class="verdict undecided"><b>Not enough data.</b> <span>${sentence(result.reason)}</span></p>`;
 
-/** The run of an arm that is best by the metric of the experiment. */
-const bestRun = (result, arm) => {
-  const value = (run) => ({ cost: run.cost, tokens: run.tokens, time: run.seconds })[result.metric] ?? run.scores?.[result.metric];
-  const runs = result.runs.filter((run) => run.arm === arm && run.ok && value(run) !== null && value(run) !== undefined);
-  return runs.sort((a, b) => (result.better === "higher" ? value(b) - value(a) : value(a) - value(b)))[0] ?? result.runs.find((run) => run.arm === arm && run.ok);
+/** An arm's estimate as the chart takes it. */
+const interval = (result, metric) => ({ arm, metrics }) => {
+  const { mean, low, high, n = 0 } = metrics[metric] ?? {};
+  const range = low === null || low === undefined ? "too few runs for an interval" : `${figure(metric, low)} to ${figure(metric, high)}`;
+  const best = arm === result.winner && metric === result.metric;
+  return { name: arm, mean, low, high, text: figure(metric, mean), range: `n = ${n}, ${range}`, best };
 };
 
-const Result = ({ result, running, session, promote, go }) => {
+const Result = ({ result, running, session, promote }) => {
   const metrics = [...new Set(result.arms.flatMap(({ metrics: known }) => Object.keys(known)))];
   metrics.sort((a, b) => (b === result.metric) - (a === result.metric));
-  const scores = [...new Set(result.runs.flatMap((run) => Object.keys(run.scores ?? {})))];
+  const firsts = result.arms.map(({ arm }) => result.runs.find((run) => run.arm === arm && run.ok)?.branch).filter(Boolean);
+  const compared = result.best ? [result.best, ...firsts.filter((_, index) => result.arms[index].arm !== result.winner)] : firsts;
   return html`<section class="card result" aria-label="Result">
-    <header class="row"><h2>${result.arms.map(({ arm }) => nameOf(arm)).join(" and ")}</h2><span class="fact">by ${result.metric}, ${result.better} is better</span></header>
-    ${!running && (result.winner
-      ? html`<p class="verdict won"><b>${result.winner}</b> is best. <span>${sentence(result.reason)}</span>
-          ${promote && result.best && html`<${Button} kind="primary" label=${`Promote the best run of ${result.winner}`} onClick=${() => promote(result.best)} />`}</p>`
-      : html`<p class="verdict undecided"><b>Not enough data.</b> <span>${sentence(result.reason.replace(/^not enough data:?\s*/i, ""))}</span></p>`)}
+    <header class="row">
+      <h2>${result.arms.map(({ arm }) => arm).join(" and ")}</h2>
+      <span class="fact">by ${result.metric}, ${result.better} is better</span>
+    </header>
+    ${!running && html`<${Verdict} result=${result} promote=${promote} />`}
     <div class="charts">
-      ${metrics.map((metric) => html`<${Intervals} title=${metric} items=${result.arms.map(({ arm, metrics: known }) => {
-        const { mean, low, high, n } = known[metric] ?? {};
-        const range = low === null || low === undefined ? "too few runs for an interval" : `${figure(metric, low)} to ${figure(metric, high)}`;
-        return { name: nameOf(arm), mean, low, high, text: figure(metric, mean), range: `n = ${n ?? 0}, ${range}`, best: nameOf(arm) === result.winner && metric === result.metric };
-      })} />`)}
+      ${metrics.map((metric) => html`<${Intervals} title=${metric} items=${result.arms.map(interval(result, metric))} />`)}
     </div>
     <p class="more">A dot is the mean, a line the interval that holds the true mean with 95 % confidence.</p>
-    <details><summary>${plural(result.runs.length, "run")}</summary><div class="wide" tabindex="0" role="region" aria-label="Runs"><table>
-      <thead><tr>${["Arm", "Branch", "Cost", "Tokens", "Time", ...scores, "Answer", ""].map((name) => html`<th scope="col">${name}</th>`)}</tr></thead>
-      <tbody>${result.runs.map((run) => html`<tr class=${run.ok ? "" : "failed"}>
-        <th scope="row">${run.arm}</th>
-        <td>${run.branch ? html`<a href=${`#/s/${encodeURIComponent(session.id)}/talk?branch=${encodeURIComponent(run.branch)}`}>${run.branch}</a>` : "–"}</td>
-        <td>${money(run.cost)}</td><td>${figure("tokens", run.tokens)}</td><td>${figure("time", run.seconds)}</td>
-        ${scores.map((name) => html`<td>${figure(name, run.scores?.[name])}</td>`)}
-        <td class="answer">${run.ok ? (run.text ?? "").slice(0, 160) : run.error}</td>
-        <td>${promote && run.ok && run.branch && html`<${Button} kind="small" label="Promote" onClick=${() => promote(run.branch)} />`}</td>
-      </tr>`)}</tbody>
-    </table></div></details>
-    <div class="row"><${Button} kind="small" label="Compare the branches" onClick=${() => go(`/s/${encodeURIComponent(session.id)}/compare?${new URLSearchParams(result.arms.map(({ arm }) => ["branch", bestRun(result, nameOf(arm))?.branch]).filter(([, name]) => name))}`)} /></div>
+    <details>
+      <summary>${plural(result.runs.length, "run")}</summary>
+      <${Runs} result=${result} session=${session} promote=${promote} />
+    </details>
+    ${compared.length > 1 && html`<p><a href=${ofComparison(session.id, compared)}>Compare what they wrote</a></p>`}
   </section>`;
+};
+
+const Runs = ({ result, session, promote }) => {
+  const scores = [...new Set(result.runs.flatMap((run) => Object.keys(run.scores)))];
+  const titles = ["Arm", "Branch", "Cost", "Tokens", "Time", ...scores, "Answer", ""];
+  return html`<div class="wide" tabindex="0" role="region" aria-label="Runs"><table>
+    <thead><tr>${titles.map((name) => html`<th scope="col">${name}</th>`)}</tr></thead>
+    <tbody>${result.runs.map((run) => html`<tr class=${run.ok ? "" : "failed"}>
+      <th scope="row">${run.arm}</th>
+      <td><a href=${ofBranch(session.id, run.branch)}>${run.branch}</a></td>
+      <td>${money(run.cost)}</td><td>${figure("tokens", run.tokens)}</td><td>${figure("time", run.seconds)}</td>
+      ${scores.map((name) => html`<td>${figure(name, run.scores[name])}</td>`)}
+      <td class="answer">${run.ok ? (run.text ?? "").slice(0, 160) : run.error}</td>
+      <td>${promote && run.ok && html`<${Button} kind="small" label="Promote" onClick=${() => promote(run.branch)} />`}</td>
+    </tr>`)}</tbody>
+  </table></div>`;
 };

@@ -149,7 +149,12 @@ export class Graph extends Component {
     const { x, y, scale } = this.view;
     const ratio = devicePixelRatio || 1;
     const shown = this.path();
-    const sight = { top: -y / this.row() - 1, bottom: (this.height - y) / this.row() + 1, left: -x / this.lane() - 1, right: (this.width - x) / this.lane() };
+    const sight = {
+      top: -y / this.row() - 1,
+      bottom: (this.height - y) / this.row() + 1,
+      left: -x / this.lane() - 1,
+      right: (this.width - x) / this.lane(),
+    };
     pen.setTransform(ratio, 0, 0, ratio, 0, 0);
     pen.clearRect(0, 0, this.width, this.height);
     const near = layout.chains.filter((chain) => chain.top - 1 <= sight.bottom && chain.top + chain.members.length >= sight.top);
@@ -170,7 +175,9 @@ export class Graph extends Component {
   /** The shown path, made anew only when it may be another. */
   path() {
     const { layout, leaf, selected } = this.props, end = selected ?? leaf;
-    if (this.known?.layout !== layout || this.known.end !== end) this.known = { layout, end, numbers: new Set(pathTo(layout, end)) };
+    if (this.known?.layout !== layout || this.known.end !== end) {
+      this.known = { layout, end, numbers: new Set(pathTo(layout, end)) };
+    }
     return this.known.numbers;
   }
 
@@ -369,7 +376,7 @@ export class Graph extends Component {
     const { layout, selected, leaf, onOpen } = this.props;
     const node = layout.nodes[layout.index.get(this.pointed ?? selected ?? leaf) ?? layout.nodes.length - 1];
     if (!node) return;
-    const siblings = node.parent < 0 ? layout.nodes.filter((other) => other.parent < 0).map((other) => other.number) : layout.nodes[node.parent].children;
+    const siblings = node.parent < 0 ? layout.roots : layout.nodes[node.parent].children;
     const beside = (way) => siblings[siblings.indexOf(node.number) + way] ?? this.beside(node, way);
     const targets = {
       ArrowUp: () => node.parent,
@@ -451,11 +458,11 @@ const cut = (pen, text, room) => {
 
 const SUMMARIES = new Set(["compaction", "branch_summary"]);
 const kindColour = (row, c) => {
-  if (row.failed) return c.red;
   if (row.role === "user") return c.accent;
   if (row.role === "assistant") return c.ink;
   if (SUMMARIES.has(row.type)) return c.violet;
   if (row.type === "custom_message") return c.green;
   return c.soft;
 };
-const wordsColour = (row, c) => (row.role === "assistant" ? c.ink : row.failed || row.role === "user" || SUMMARIES.has(row.type) ? kindColour(row, c) : c.soft);
+const SPEAKERS = new Set(["user", "assistant"]);
+const wordsColour = (row, c) => (SPEAKERS.has(row.role) || SUMMARIES.has(row.type) ? kindColour(row, c) : c.soft);

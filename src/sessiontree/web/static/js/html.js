@@ -6,8 +6,10 @@ import htm from "../vendor/htm.mjs";
 export { Component, createRef, render };
 export const html = htm.bind(h);
 
-export const Cleaned = ({ markup, name }) => html`<div class=${name} dangerouslySetInnerHTML=${{ __html: markup }}></div>`;
+export const Cleaned = ({ markup, name }) =>
+  html`<div class=${name} dangerouslySetInnerHTML=${{ __html: markup }}></div>`;
 
+/** A line that says what happened, or nothing; `wrong` is an error. */
 export const Notice = ({ text, kind = "", action }) =>
   text ? html`<p class="notice ${kind}" role=${kind === "wrong" ? "alert" : "status"}><span>${text}</span>${action}</p>` : null;
 
@@ -30,6 +32,13 @@ export const Button = ({ label, title, keys, kind = "", onClick, disabled, press
 /** A labelled control of a form; `help` says what it takes. */
 export const Field = ({ label, help, children, wide }) => html`
   <label class="field ${wide ? "wide" : ""}"><span>${label}</span>${children}${help && html`<small>${help}</small>`}</label>`;
+
+/** A control for the name of a model; any may be written, those that are ready are offered. */
+export const Models = ({ name, models, placeholder }) => html`
+  <input name=${name} list=${`${name}-models`} placeholder=${placeholder} autocomplete="off" spellcheck=${false} />
+  <datalist id=${`${name}-models`}>${models.map((model) => html`<option value=${model}></option>`)}</datalist>`;
+
+export const NoRuns = () => html`<p class="empty">This server runs no agents; <code>sessiontree serve --allow-run</code> does.</p>`;
 
 /** What a form holds, by the names of its controls; empty texts are left out. */
 export const valuesOf = (form) =>

@@ -1,12 +1,19 @@
 // Keys: what each does, in one table, and how a view listens to them. A key that is typed into a control is text.
 
 export const KEYS = [
-  ["Everywhere", [["/", "search"], ["s", "sessions"], ["w", "swarms"], ["d", "light or dark"], ["?", "this list"], ["Esc", "close, or back to where the session is"]]],
-  ["In a session", [
-    ["t", "to the tree"], ["p", "write a prompt"], ["j k", "next and previous entry"], ["g", "go to the chosen entry"], ["b", "new branch from it"],
-    ["l", "label it"], ["f", "fork from it"], ["m", "merge a branch"], ["u", "undo the last move"], ["c", "compare branches"], ["x", "A/B"],
+  ["Everywhere", [
+    ["/", "search"], ["s", "sessions"], ["w", "swarms"], ["d", "light or dark"], ["?", "this list"],
+    ["Esc", "close, or back to where the session is"],
   ]],
-  ["In the tree", [["↑ ↓", "along a branch"], ["← →", "to the branch beside"], ["Home End", "to the root, to the leaf"], ["Enter", "to the conversation"], ["+ -", "zoom"], ["0", "the whole tree"]]],
+  ["In a session", [
+    ["t", "to the tree"], ["p", "write a prompt"], ["j k", "next and previous entry"], ["g", "go to the chosen entry"],
+    ["b", "new branch from it"], ["l", "label it"], ["f", "fork from it"], ["m", "merge a branch"],
+    ["u", "undo the last move"], ["c", "compare branches"], ["x", "A/B"],
+  ]],
+  ["In the tree", [
+    ["↑ ↓", "along a branch"], ["← →", "to the branch beside"], ["Home End", "to the root, to the leaf"],
+    ["Enter", "to the conversation"], ["+ -", "zoom"], ["0", "the whole tree"],
+  ]],
 ];
 
 /** Call the work for the pressed key; gives the function that ends it. */

@@ -5,7 +5,7 @@
 // chain upwards, each in the nearest lane in which all that hangs below it clears what has been placed: no two lines
 // cross, and a tree of many short branches stays narrow.
 
-/** `rows` are `{id, parent}`, parents before children. Gives `{nodes, chains, index, lanes, depth}`. */
+/** `rows` are `{id, parent}`, parents before children. Gives `{nodes, roots, chains, index, lanes, depth}`. */
 export function lay(rows) {
   const index = new Map();
   const nodes = rows.map((row, number) => {
@@ -63,7 +63,8 @@ export function lay(rows) {
     place(chain, from);
     for (const aside of asides(chain)) waiting.push([aside, chain.lane + 1]);
   }
-  return { nodes, chains, index, lanes: tops.length, depth: nodes.reduce((most, node) => Math.max(most, node.depth), -1) + 1 };
+  const depth = nodes.reduce((most, node) => Math.max(most, node.depth + 1), 0);
+  return { nodes, roots, chains, index, lanes: tops.length, depth };
 }
 
 /** Numbers of the entries from the root to one of them. */

@@ -1,5 +1,5 @@
-// The page: takes the token from the address, asks what it may do, and shows the view that the address names. The
-// address is `#/`, `#/s/SESSION/VIEW?…`, `#/swarms` or `#/swarms/SWARM`, so every place in it can be linked to.
+// The page: takes the token from the link, asks what it may do, and shows the view that the address names.
+import { SESSIONS, SWARMS, go, read } from "./addresses.js";
 import { Api } from "./api.js";
 import { AskToken, Help } from "./dialogs.js";
 import { Component, Notice, html, render } from "./html.js";
@@ -23,23 +23,12 @@ function takeToken() {
   return sessionStorage.getItem(KEY);
 }
 
-const routeOf = (hash) => {
-  const [path, words] = hash.replace(/^#/, "").split("?");
-  const parts = path.split("/").filter(Boolean).map(decodeURIComponent);
-  const values = new URLSearchParams(words);
-  if (parts[0] === "s" && parts[1]) {
-    const place = { branch: values.get("branch"), entry: values.get("entry"), experiment: values.get("experiment"), names: values.getAll("branch") };
-    return { view: "session", id: parts[1], tab: parts[2] ?? "talk", place };
-  }
-  if (parts[0] === "swarms") return parts[1] ? { view: "swarm", id: parts[1] } : { view: "swarms" };
-  return { view: "sessions", query: values.get("q") ?? "" };
-};
-
 class App extends Component {
   constructor(props) {
     super(props);
-    this.api = new Api(takeToken(), () => this.setState({ me: null, wrong: this.api.token ? "The server does not take this token." : null, gate: true }));
-    this.state = { route: routeOf(location.hash), me: null, models: [], gate: !this.api.token, wrong: null, error: null, help: false, said: null };
+    this.api = new Api(takeToken(), () => this.refused());
+    const shown = { route: read(location.hash), help: false, said: null };
+    this.state = { ...shown, me: null, models: [], gate: !this.api.token, wrong: null, error: null };
   }
 
   componentDidMount() {
@@ -47,31 +36,30 @@ class App extends Component {
     listen({
       "?": () => this.setState({ help: true }),
       "/": () => this.search(),
-      s: () => this.go("/"),
-      w: () => this.go("/swarms"),
+      s: () => go(SESSIONS),
+      w: () => go(SWARMS),
       d: toggleTheme,
     });
     if (this.api.token) this.enter();
   }
 
   follow = () => {
-    const given = /^#token=/.test(location.hash);
-    if (given) {
+    if (/^#token=/.test(location.hash)) {
       this.api.token = takeToken();
       this.enter();
     }
-    this.setState({ route: routeOf(location.hash) });
-  };
-
-  go = (path) => {
-    location.hash = `#${path}`;
+    this.setState({ route: read(location.hash) });
   };
 
   search() {
     const focus = () => document.getElementById("search")?.focus();
     if (this.state.route.view === "sessions") return focus();
-    this.go("/");
+    go(SESSIONS);
     return setTimeout(focus, 60);
+  }
+
+  refused() {
+    this.setState({ me: null, gate: true, wrong: this.api.token ? "The server does not take this token." : null });
   }
 
   async enter() {
@@ -92,33 +80,51 @@ class App extends Component {
     this.timer = setTimeout(() => this.setState({ said: null }), kind === "wrong" ? 3 * SHOWN : SHOWN);
   };
 
-  view({ view, id, tab, place, query }) {
-    const { api, go, tell } = this, { me, models } = this.state;
+  view({ view, id, tab, place }) {
+    const { api, tell } = this, { me, models } = this.state;
     const allowed = me.allowRun && me.scopes.includes("run");
-    if (view === "session") return html`<${Workspace} key=${id} id=${id} tab=${tab} place=${place} api=${api} me=${me} models=${models} go=${go} tell=${tell} />`;
-    if (view === "swarms") return html`<${Swarms} api=${api} allowed=${allowed} models=${models} go=${go} />`;
-    if (view === "swarm") return html`<${SwarmView} key=${id} id=${id} api=${api} allowed=${allowed} go=${go} />`;
-    return html`<${Sessions} api=${api} me=${me} query=${query} go=${go} />`;
+    if (view === "session") {
+      return html`<${Workspace} key=${id} id=${id} tab=${tab} place=${place} api=${api} me=${me} models=${models} tell=${tell} />`;
+    }
+    if (view === "swarms") return html`<${Swarms} api=${api} allowed=${allowed} models=${models} />`;
+    if (view === "swarm") return html`<${SwarmView} key=${id} id=${id} api=${api} allowed=${allowed} />`;
+    return html`<${Sessions} api=${api} me=${me} />`;
+  }
+
+  bar(view) {
+    const at = (...names) => (names.includes(view) ? "page" : undefined);
+    return html`<header class="topbar">
+      <a class="brand" href=${SESSIONS}>${LOGO}<span>sessiontree</span></a>
+      <nav aria-label="Main">
+        <a href=${SESSIONS} aria-current=${at("sessions", "session")}>Sessions</a>
+        <a href=${SWARMS} aria-current=${at("swarms", "swarm")}>Swarms</a>
+      </nav>
+      <span class="gap"></span>
+      <button type="button" aria-label="Search" title="Search (/)" onClick=${() => this.search()}>⌕</button>
+      <button type="button" aria-label="Light or dark" title="Light or dark (d)" onClick=${toggleTheme}>◐</button>
+      <button type="button" aria-label="Keys" title="Keys (?)" onClick=${() => this.setState({ help: true })}>?</button>
+    </header>`;
   }
 
   render(_, { route, me, gate, wrong, error, help, said }) {
-    if (gate) return html`<${AskToken} wrong=${wrong} given=${(token) => { this.api.token = token; this.enter(); }} />`;
-    const at = (names) => (names.includes(route.view) ? "page" : undefined);
+    const given = (token) => {
+      this.api.token = token;
+      this.enter();
+    };
+    if (gate) return html`<${AskToken} wrong=${wrong} given=${given} />`;
     return html`
-      <header class="topbar">
-        <a class="brand" href="#/"><svg viewBox="0 0 24 24" aria-hidden="true"><path d="M7 4v16M7 9c0 5 10 1 10 7" /><circle cx="7" cy="4" r="2.4" /><circle cx="7" cy="20" r="2.4" /><circle cx="17" cy="18" r="2.4" /></svg><span>sessiontree</span></a>
-        <nav aria-label="Main"><a href="#/" aria-current=${at(["sessions", "session"])}>Sessions</a><a href="#/swarms" aria-current=${at(["swarms", "swarm"])}>Swarms</a></nav>
-        <span class="gap"></span>
-        <button type="button" aria-label="Search" title="Search (/)" onClick=${() => this.search()}>⌕</button>
-        <button type="button" aria-label="Light or dark" title="Light or dark (d)" onClick=${toggleTheme}>◐</button>
-        <button type="button" aria-label="Keys" title="Keys (?)" onClick=${() => this.setState({ help: true })}>?</button>
-      </header>
+      ${this.bar(route.view)}
       <${Notice} text=${error} kind="wrong" />
       ${me && this.view(route)}
       ${help && html`<${Help} close=${() => this.setState({ help: false })} />`}
       <div class="said ${said ? "on" : ""} ${said?.kind ?? ""}" role="status" aria-live="polite">${said?.text}</div>`;
   }
 }
+
+const LOGO = html`<svg viewBox="0 0 24 24" aria-hidden="true">
+  <path d="M7 4v16M7 9c0 5 10 1 10 7" />
+  <circle cx="7" cy="4" r="2.4" /><circle cx="7" cy="20" r="2.4" /><circle cx="17" cy="18" r="2.4" />
+</svg>`;
 
 keepTheme();
 render(html`<${App} />`, document.getElementById("app"));

@@ -1,6 +1,6 @@
 // Colours of the style sheet for what is drawn on a canvas, which cannot read variables itself.
 
-const NAMES = ["paper", "panel", "raised", "ink", "soft", "rule", "line", "accent", "tint", "green", "green-tint", "red", "amber", "amber-tint", "violet"];
+const NAMES = ["panel", "ink", "soft", "line", "accent", "tint", "green", "green-tint", "amber", "amber-tint", "violet"];
 
 /** The colours as they are now, light or dark. */
 export function palette() {

@@ -1,16 +1,18 @@
 // The sessions: a list with search. Words are looked for in names and, through the index, in everything that was said.
+import { go, ofSession } from "./addresses.js";
 import { Ask } from "./dialogs.js";
 import { Button, Chip, Component, Empty, Notice, html } from "./html.js";
 import { ago, money, plural } from "./figures.js";
 
-const PAGE = 50, PAUSE = 180, LOOK = 5000;
+const PAGE = 50, HITS = 30;
+const PAUSE = 180, LOOK = 5000; // milliseconds: after a key, and between two looks at the list
 
 export class Sessions extends Component {
-  state = { sessions: null, next: null, hits: [], error: null, query: this.props.query ?? "", archived: false, dialog: false };
+  state = { sessions: null, next: null, hits: [], error: null, query: "", archived: false, dialog: false };
 
   componentDidMount() {
     this.load();
-    this.looking = setInterval(() => document.visibilityState === "visible" && (this.state.sessions?.length ?? 0) <= PAGE && this.load(), LOOK);
+    this.looking = setInterval(() => this.look(), LOOK);
   }
   componentWillUnmount() {
     clearTimeout(this.timer);
@@ -18,16 +20,25 @@ export class Sessions extends Component {
     this.asked = null;
   }
 
+  look() {
+    const pages = (this.state.sessions?.length ?? 0) / PAGE;
+    if (document.visibilityState === "visible" && pages <= 1) this.load();
+  }
+
   async load(more = false) {
     const asked = (this.asked = {});
     const { query, archived, next } = this.state, { api } = this.props;
+    const listed = { q: query, archived: archived || undefined, limit: PAGE, cursor: more ? next : undefined };
+    const said = query && !more ? api.get("/search", { q: query, limit: HITS }).catch(() => ({ hits: [] })) : null;
     try {
-      const [listing, found] = await Promise.all([
-        api.get("/sessions", { q: query, archived: archived || undefined, limit: PAGE, cursor: more ? next : undefined }),
-        query && !more ? api.get("/search", { q: query, limit: 30 }).catch(() => ({ hits: [] })) : { hits: more ? this.state.hits : [] },
-      ]);
+      const [listing, found] = await Promise.all([api.get("/sessions", listed), said]);
       if (this.asked !== asked) return;
-      this.setState({ sessions: more ? [...this.state.sessions, ...listing.sessions] : listing.sessions, next: listing.next, hits: found.hits, error: null });
+      this.setState({
+        sessions: more ? [...this.state.sessions, ...listing.sessions] : listing.sessions,
+        next: listing.next,
+        hits: found?.hits ?? (more ? this.state.hits : []),
+        error: null,
+      });
     } catch (error) {
       if (this.asked === asked) this.setState({ error: error.message, sessions: this.state.sessions ?? [] });
     }
@@ -39,37 +50,51 @@ export class Sessions extends Component {
     this.timer = setTimeout(() => this.load(), PAUSE);
   };
 
-  render({ me, api, go }, { sessions, next, hits, error, query, archived, dialog }) {
-    const now = Date.now();
+  render({ me, api }, { sessions, next, hits, error, query, archived, dialog }) {
+    const shelve = (event) => this.setState({ archived: event.target.checked }, () => this.load());
+    const make = async (values) => go(ofSession((await api.post("/sessions", values)).id));
     return html`<main class="scroll"><section class="sessions" aria-label="Sessions">
       <div class="row search">
-        <input id="search" type="search" placeholder="Search names and everything that was said" aria-label="Search" value=${query} onInput=${this.typed} autocomplete="off" spellcheck=${false} />
-        <label class="check"><input type="checkbox" checked=${archived} onChange=${(event) => { this.setState({ archived: event.target.checked }); setTimeout(() => this.load()); }} /><span>archived</span></label>
-        ${me.scopes.includes("write") && html`<${Button} kind="primary" label="New session" onClick=${() => this.setState({ dialog: true })} />`}
+        <input id="search" type="search" aria-label="Search" placeholder="Search names and everything that was said"
+          value=${query} onInput=${this.typed} autocomplete="off" spellcheck=${false} />
+        <label class="check"><input type="checkbox" checked=${archived} onChange=${shelve} /><span>archived</span></label>
+        ${me.scopes.includes("write") && html`
+          <${Button} kind="primary" label="New session" onClick=${() => this.setState({ dialog: true })} />`}
       </div>
       <${Notice} text=${error} kind="wrong" />
       ${sessions === null && html`<${Empty}>Loading…<//>`}
       ${sessions?.length === 0 && !hits.length && html`<${Empty}>${query ? "Nothing was found." : "There are no sessions yet."}<//>`}
-      ${sessions?.length > 0 && html`<ul class="list">
-        ${sessions.map((session) => html`<li key=${session.id}><a href=${`#/s/${encodeURIComponent(session.id)}`}>
-          <span class="name">${session.name || session.firstMessage || "Unnamed session"}</span>
-          ${session.damaged && html`<${Chip} kind="wrong">damaged<//>`}
-          ${session.archived && html`<${Chip}>archived<//>`}
-          ${session.name && session.firstMessage && html`<span class="first">${session.firstMessage}</span>`}
-          <span class="facts"><span class="path-of">${session.cwd}</span><span>${plural(session.entries, "entry", "entries")}</span>
-            ${session.branches > 1 && html`<span>${session.branches} branches</span>`}${session.cost > 0 && html`<span>${money(session.cost)}</span>`}<span>${ago(session.modified, now)}</span></span>
-        </a></li>`)}
-      </ul>`}
+      ${sessions?.length > 0 && html`<ul class="list">${sessions.map((session) => html`<${Listed} key=${session.id} session=${session} />`)}</ul>`}
       ${next && html`<p class="row"><${Button} label="More" onClick=${() => this.load(true)} /></p>`}
-      ${hits.length > 0 && html`<h2>Said in</h2><ul class="list hits">
-        ${hits.map((hit) => html`<li key=${`${hit.session} ${hit.entry}`}><a href=${`#/s/${encodeURIComponent(hit.session)}/talk?entry=${encodeURIComponent(hit.entry)}`}>
-          <span class="snippet">${hit.snippet}</span>
-          <span class="facts"><span>${hit.sessionName || "Unnamed session"}</span><span>${hit.role}</span>${hit.branch && html`<span>${hit.branch}</span>`}<span>${ago(hit.timestamp, now)}</span></span>
-        </a></li>`)}
-      </ul>`}
-      ${dialog && html`<${Ask} title="New session" action="Make" close=${() => this.setState({ dialog: false })}
-        fields=${[{ name: "name", label: "Name" }, { name: "cwd", label: "Folder", help: "Left empty, the folder the server works in." }]}
-        submit=${async (values) => go(`/s/${encodeURIComponent((await api.post("/sessions", values)).id)}`)} />`}
+      ${hits.length > 0 && html`<h2>Said in</h2>
+        <ul class="list hits">${hits.map((hit) => html`<${Hit} key=${`${hit.session} ${hit.entry}`} hit=${hit} />`)}</ul>`}
+      ${dialog && html`<${Ask} title="New session" action="Make" close=${() => this.setState({ dialog: false })} submit=${make} fields=${NEW} />`}
     </section></main>`;
   }
 }
+
+const NEW = [{ name: "name", label: "Name" }, { name: "cwd", label: "Folder", help: "Left empty, the folder the server works in." }];
+
+const Listed = ({ session }) => html`<li><a href=${ofSession(session.id)}>
+  <span class="name">${session.name || session.firstMessage || "Unnamed session"}</span>
+  ${session.damaged && html`<${Chip} kind="wrong">damaged<//>`}
+  ${session.archived && html`<${Chip}>archived<//>`}
+  ${session.name && session.firstMessage && html`<span class="first">${session.firstMessage}</span>`}
+  <span class="facts">
+    <span class="path-of">${session.cwd}</span>
+    <span>${plural(session.entries, "entry", "entries")}</span>
+    ${session.branches > 1 && html`<span>${session.branches} branches</span>`}
+    ${session.cost > 0 && html`<span>${money(session.cost)}</span>`}
+    <span>${ago(session.modified, Date.now())}</span>
+  </span>
+</a></li>`;
+
+const Hit = ({ hit }) => html`<li><a href=${ofSession(hit.session, "talk", [["entry", hit.entry]])}>
+  <span class="snippet">${hit.snippet}</span>
+  <span class="facts">
+    <span>${hit.sessionName || "Unnamed session"}</span>
+    <span>${hit.role}</span>
+    ${hit.branch && html`<span>${hit.branch}</span>`}
+    <span>${ago(hit.timestamp, Date.now())}</span>
+  </span>
+</a></li>`;

@@ -1,4 +1,6 @@
-// A session at work: the tree beside the conversation, branches, and everything that can be done by click or key.
+// A session at work: the tree beside the conversation, branches, and the keys and buttons that act on them. What is
+// asked before something is done stands in questions.js.
+import { go, ofSession } from "./addresses.js";
 import { Ask } from "./dialogs.js";
 import { Button, Chip, Component, Empty, Notice, html } from "./html.js";
 import { Compare } from "./compare.js";
@@ -7,32 +9,41 @@ import { Experiments } from "./experiments.js";
 import { Graph } from "./graph.js";
 import { ago, count, money, plural, short } from "./figures.js";
 import { listen } from "./keys.js";
+import { Questions } from "./questions.js";
 import { Session } from "./session.js";
 
-const FILTERS = [["default", "conversation"], ["no-tools", "without tools"], ["user-only", "prompts"], ["labeled-only", "labels"], ["all", "everything"]];
+const FILTERS = [
+  ["default", "conversation"], ["no-tools", "without tools"], ["user-only", "prompts"], ["labeled-only", "labels"], ["all", "everything"],
+];
 const TABS = [["tree", "Tree"], ["talk", "Conversation"], ["branches", "Branches"], ["compare", "Compare"], ["ab", "A/B"]];
 
 export class Workspace extends Component {
-  state = { dialog: null, editing: null, said: null };
-  conversation = {}; // whoever is shown puts itself there, for the keys
+  state = { dialog: null, editing: null };
+  conversation = {}; // it puts itself there, for the keys
 
   constructor(props) {
     super(props);
     this.session = new Session(props.api, props.id, { changed: () => this.drawSoon(), tell: props.tell });
+    this.questions = new Questions(this.session, {
+      runs: () => this.runs,
+      tell: props.tell,
+      edit: (text) => this.setState({ editing: { text } }),
+    });
   }
 
   componentDidMount() {
+    const { session, questions } = this;
     this.session.open().then(() => this.lookAt());
     this.endKeys = listen({
       t: () => this.show("tree", "#graph"),
       p: () => this.show("talk", ".composer textarea"),
       j: () => this.conversation.current?.step(1),
       k: () => this.conversation.current?.step(-1),
-      g: () => this.writes && this.session.selected && this.askNavigate(this.session.selected),
-      b: () => this.writes && this.askBranch(this.session.end),
-      l: () => this.writes && this.session.end && this.askLabel(this.session.end),
-      f: () => this.writes && this.askFork(this.session.end),
-      m: () => this.writes && this.askMerge(),
+      g: () => session.selected && this.ask(questions.navigate(session.selected)),
+      b: () => this.ask(questions.branch(session.end)),
+      l: () => session.end && this.ask(questions.label(session.end)),
+      f: () => this.ask(questions.fork(session.end)),
+      m: () => this.askMerge(),
       u: () => this.writes && this.undo(),
       c: () => this.show("compare"),
       x: () => this.show("ab"),
@@ -55,7 +66,7 @@ export class Workspace extends Component {
   /** Show the branch or entry that the address names. */
   lookAt() {
     const { branch, entry } = this.props.place;
-    if (this.tab === "compare" || this.tab === "ab") return;
+    if (this.props.tab === "compare" || this.props.tab === "ab") return;
     if (branch && this.session.heads.has(branch)) this.session.look(branch);
     else if (entry) this.session.select(entry);
   }
@@ -67,13 +78,9 @@ export class Workspace extends Component {
     });
   }
 
-  get tab() {
-    return this.props.tab ?? "talk";
-  }
-
   /** Show a view; the control that `focus` selects gets the keys, at once if it is there already. */
   show = (tab, focus) => {
-    this.props.go(`/s/${encodeURIComponent(this.props.id)}/${tab}`);
+    go(ofSession(this.props.id, tab));
     const found = () => {
       const target = focus && document.querySelector(focus);
       target?.focus();
@@ -83,20 +90,12 @@ export class Workspace extends Component {
   };
 
   back() {
-    if (this.tab === "compare" || this.tab === "ab") this.show("talk");
-    else if (this.session.selected || this.session.looking) this.session.look(this.session.current);
+    const { session } = this, { tab } = this.props;
+    if (tab === "compare" || tab === "ab") this.show("talk");
+    else if (session.selected || session.looking) session.look(session.current);
   }
 
-  tell(said, kind) {
-    this.props.tell(said, kind);
-  }
-
-  // Asking and doing
-
-  ask(dialog) {
-    this.setState({ dialog });
-  }
-  close = () => this.setState({ dialog: null });
+  // Doing
 
   get writes() {
     return this.props.me.scopes.includes("write") && !this.session.info?.readOnly;
@@ -105,228 +104,140 @@ export class Workspace extends Component {
     return this.props.me.allowRun && this.props.me.scopes.includes("run") && !this.session.info?.readOnly;
   }
 
-  askNavigate(entry) {
-    const { session } = this;
-    this.ask({
-      title: "Go here",
-      note: `Moves ${session.current} to this entry. What stands below stays in the tree.`,
-      action: "Go",
-      fields: [
-        { name: "how", label: "What is left behind", kind: "choice", value: "no", options: [["no", "is not summarised"], ...(this.runs ? [["model", "is summarised by the model"]] : []), ["own", "is summarised in my words"]] },
-        { name: "text", label: this.runs ? "Instructions, or the summary itself" : "The summary", kind: "text" },
-      ],
-      submit: async ({ how, text }) => {
-        const options = how === "model" ? { summarize: true, instructions: text } : how === "own" && text ? { summary: text } : {};
-        const answer = await session.navigate(entry, options);
-        if (answer.cancelled) throw new Error("a hook cancelled the move");
-        if (answer.text) this.setState({ editing: { text: answer.text } });
-        this.tell("Moved; u takes it back");
-      },
-    });
-  }
-
-  askBranch(entry) {
-    this.ask({
-      title: "New branch",
-      action: "Make",
-      fields: [
-        { name: "name", label: "Name", required: true },
-        { name: "description", label: "What it is for" },
-        { name: "switch", label: "Work on it from now on", kind: "check", value: true },
-      ],
-      submit: ({ name, description, switch: change }) =>
-        this.session.createBranch({ name, ...(description ? { description } : {}), ...(entry ? { at: entry } : {}), switch: change === "yes" }),
-    });
-  }
-
-  askLabel(entry) {
-    this.ask({
-      title: "Label",
-      note: "A label names a place. An empty one takes the label away.",
-      action: "Set",
-      fields: [{ name: "label", label: "Label", value: this.session.labelOf(entry) ?? "" }],
-      submit: ({ label }) => this.session.label(entry, label ?? null),
-    });
-  }
-
-  askFork(entry) {
-    this.ask({
-      title: "Fork",
-      note: "Makes a new session of the path to this entry. This one is not touched.",
-      action: "Fork",
-      fields: [
-        { name: "name", label: "Name of the new session" },
-        { name: "tree", label: "Take the whole tree", kind: "check" },
-      ],
-      submit: async ({ name, tree }) => {
-        const made = await this.session.fork({ ...(entry && tree !== "yes" ? { at: entry } : {}), ...(name ? { name } : {}), ...(tree === "yes" ? { tree: true } : {}) });
-        this.tell("Forked");
-        this.props.go(`/s/${encodeURIComponent(made.id)}`);
-      },
-    });
-  }
+  ask = (dialog) => this.writes && this.setState({ dialog });
 
   askMerge(from) {
-    const { session } = this;
-    const others = session.branches.filter((branch) => branch.name !== session.current && !branch.archived).map((branch) => branch.name);
-    if (!others.length) return this.tell("There is no other branch to merge");
-    return this.ask({
-      title: "Merge",
-      note: `Appends a summary of a branch to ${session.current}. Both branches stay as they are.`,
-      action: "Merge",
-      fields: [
-        { name: "from", label: "Branch", kind: "choice", value: from ?? session.looking ?? others[0], options: others.map((name) => [name, name]) },
-        { name: "summary", label: "Summary", kind: "text", ...this.byModel() },
-      ],
-      submit: async (values) => {
-        await session.merge({ ...values, into: session.current });
-        this.tell(`Merged into ${session.current}`);
-      },
-    });
+    const dialog = this.questions.merge(from);
+    if (dialog) this.ask(dialog);
+    else this.props.tell("There is no other branch to merge");
   }
 
-  /** A summary may be left to the model where one may be asked. */
-  byModel() {
-    return this.runs ? { help: "Left empty, the model writes it." } : { required: true };
-  }
-
-  askExport() {
-    const { session } = this;
-    this.ask({
-      title: "Export",
-      action: "Download",
-      fields: [
-        { name: "format", label: "As", kind: "choice", value: "html", options: [["html", "a page"], ["md", "Markdown"], ["text", "plain text"], ["jsonl", "a session file"], ["json", "JSON"]] },
-        { name: "redact", label: "Take secrets out", kind: "check" },
-      ],
-      submit: ({ format, redact }) =>
-        session.api.download(`${session.base}/export`, { format, redact: redact === "yes" ? 1 : undefined }, `${session.info.name || session.id}.${format === "text" ? "txt" : format}`),
-    });
-  }
-
-  askRename(branch) {
-    this.ask({
-      title: branch ? `Rename ${branch}` : "Rename the session",
-      action: "Rename",
-      fields: [{ name: "name", label: "Name", value: branch ?? this.session.info.name ?? "", required: true }],
-      submit: ({ name }) => (branch ? this.session.changeBranch(branch, { name }) : this.session.rename(name)),
-    });
-  }
+  promote = (branch) => this.ask(this.questions.promote(branch));
 
   async try(work, said) {
     try {
       await work();
-      if (said) this.tell(said);
+      if (said) this.props.tell(said);
     } catch (error) {
-      this.tell(error.message, "wrong");
+      this.props.tell(error.message, "wrong");
     }
   }
   undo() {
     return this.try(() => this.session.undo(), "Took the last move back");
   }
 
-  actions = (entry) =>
+  actions = ({ id }) =>
     this.writes && html`
-      <${Button} kind="small" label="Go here" onClick=${() => this.askNavigate(entry.id)} />
-      <${Button} kind="small" label="Branch" onClick=${() => this.askBranch(entry.id)} />
-      <${Button} kind="small" label="Label" onClick=${() => this.askLabel(entry.id)} />
-      <${Button} kind="small" label="Fork" onClick=${() => this.askFork(entry.id)} />`;
+      <${Button} kind="small" label="Go here" onClick=${() => this.ask(this.questions.navigate(id))} />
+      <${Button} kind="small" label="Branch" onClick=${() => this.ask(this.questions.branch(id))} />
+      <${Button} kind="small" label="Label" onClick=${() => this.ask(this.questions.label(id))} />
+      <${Button} kind="small" label="Fork" onClick=${() => this.ask(this.questions.fork(id))} />`;
 
   // Showing
 
-  render({ me, models, go, place }, { dialog, editing }) {
-    const { session, tab } = this;
-    if (!session.info) return html`<main class="single"><${Notice} text=${session.error} kind="wrong" />${!session.error && html`<${Empty}>Loading…<//>`}</main>`;
-    const beside = tab === "tree" || tab === "talk" || tab === "branches";
+  render({ tab }, { dialog }) {
+    const { session } = this;
+    if (!session.info) {
+      return html`<main class="single">
+        <${Notice} text=${session.error} kind="wrong" />
+        ${!session.error && html`<${Empty}>Loading…<//>`}
+      </main>`;
+    }
+    const again = html`<${Button} kind="small" label="Load again" onClick=${() => session.open()} />`;
     return html`<main class="workspace tab-${tab}">
       ${this.head()}
       <nav class="tabs" aria-label="Views of the session">
-        ${TABS.map(([name, label]) => html`<a data-tab=${name} href=${`#/s/${encodeURIComponent(session.id)}/${name}`} aria-current=${tab === name ? "page" : undefined}>${label}</a>`)}
+        ${TABS.map(([name, label]) => html`
+          <a data-tab=${name} href=${ofSession(session.id, name)} aria-current=${tab === name ? "page" : undefined}>${label}</a>`)}
       </nav>
-      <${Notice} text=${session.error} kind="wrong" action=${html`<${Button} kind="small" label="Load again" onClick=${() => session.open()} />`} />
-      ${beside && html`<div class="panes">
-        <section class="pane tree" aria-label="Tree">
-          ${this.treeTools()}
-          ${tab === "branches" ? this.branchList() : html`<${Graph}
-            layout=${session.layout} heads=${session.entryHeads} leaf=${session.leaf} selected=${session.selected ?? (session.looking ? session.end : null)}
-            running=${session.running} follow=${!session.selected && !session.looking}
-            onSelect=${(id) => session.select(id)} onOpen=${() => this.show("talk", ".window")} />`}
-        </section>
-        <section class="pane talk" aria-label="Conversation">
-          ${this.where()}
-          <${Conversation} handle=${this.conversation} session=${session} end=${session.end} follows=${session.follows()} actions=${this.actions} />
-          <${Composer} session=${session} editing=${editing} allowed=${{ write: me.scopes.includes("write"), run: this.runs }} models=${models} />
-        </section>
-      </div>`}
-      ${tab === "compare" && html`<${Compare} session=${session} names=${place.names} go=${go} promote=${this.writes && ((name) => this.askPromote(name))} />`}
-      ${tab === "ab" && html`<${Experiments} api=${this.props.api} session=${session} chosen=${place.experiment} models=${models} allowed=${this.runs} go=${go} promote=${this.writes && ((name) => this.askPromote(name))} />`}
-      ${dialog && html`<${Ask} ...${dialog} close=${this.close} />`}
+      <${Notice} text=${session.error} kind="wrong" action=${again} />
+      ${this.view(tab)}
+      ${dialog && html`<${Ask} ...${dialog} close=${() => this.setState({ dialog: null })} />`}
     </main>`;
   }
 
-  askPromote(branch) {
-    this.ask({
-      title: `Promote ${branch}`,
-      note: `${this.session.current} goes on from where ${branch} ends. The branches that were tried beside it are summarised there and archived, not deleted.`,
-      action: "Promote",
-      fields: [{ name: "summary", label: "Summary of the others", kind: "text", ...this.byModel() }],
-      submit: async (values) => {
-        const answer = await this.session.promote({ branch, ...values });
-        if (answer.cancelled) throw new Error("a hook cancelled the promotion");
-        this.tell(answer.archived?.length ? `Promoted; ${plural(answer.archived.length, "branch", "branches")} archived` : "Promoted");
-        this.show("talk");
-      },
-    });
+  view(tab) {
+    const { session } = this, { api, place, models } = this.props;
+    const promote = this.writes && this.promote;
+    if (tab === "compare") return html`<${Compare} session=${session} names=${place.branches} promote=${promote} />`;
+    if (tab === "ab") {
+      return html`<${Experiments} api=${api} session=${session} chosen=${place.experiment} models=${models}
+        allowed=${this.runs} promote=${promote} />`;
+    }
+    return html`<div class="panes">${this.treePane(tab)}${this.talkPane()}</div>`;
   }
 
   head() {
     const { session } = this, { info } = session;
-    const told = [plural(info.entries, "entry", "entries"), plural(info.branches, "branch", "branches"), info.tokens && `${short(info.tokens)} tokens`, info.cost && money(info.cost), info.models?.at(-1), ago(info.modified, Date.now())];
+    const told = [
+      plural(info.entries, "entry", "entries"),
+      plural(info.branches, "branch", "branches"),
+      info.tokens && `${short(info.tokens)} tokens`,
+      info.cost && money(info.cost),
+      info.models.at(-1),
+      ago(info.modified, Date.now()),
+    ];
+    const live = session.connection === "live";
+    const shelve = () => this.try(() => session.archive(!info.archived), info.archived ? "Brought back" : "Archived");
     return html`<header class="head">
-      <div class="title"><h1>${info.name || "Unnamed session"}</h1>
-        <p class="facts">${told.filter(Boolean).map((fact) => html`<span>${fact}</span>`)}<span class="path-of">${info.cwd}</span></p></div>
-      <div class="row">
-        <span class="link ${session.connection}" role="status" title=${session.connection === "live" ? "Changes appear as they happen" : "Trying to reach the server"}>${session.connection === "live" ? "live" : "waiting"}</span>
-        ${this.writes && html`<${Button} label="Rename" kind="desk" onClick=${() => this.askRename()} />
-        <${Button} label="Undo" keys="u" title="Take the last move back" onClick=${() => this.undo()} />`}
-        <${Button} label="Export" kind="desk" title="Download the session" onClick=${() => this.askExport()} />
-        ${this.writes && html`<${Button} label=${info.archived ? "Bring back" : "Archive"} kind="desk" onClick=${() => this.try(() => session.archive(!info.archived), info.archived ? "Brought back" : "Archived")} />`}
+      <div class="title">
+        <h1>${info.name || "Unnamed session"}</h1>
+        <p class="facts">
+          ${told.filter(Boolean).map((fact) => html`<span>${fact}</span>`)}
+          <span class="path-of">${info.cwd}</span>
+        </p>
       </div>
-      ${info.problems?.length > 0 && html`<details class="notice"><summary>This session is damaged: ${plural(info.problems.length, "problem")}</summary><ul>${info.problems.slice(0, 100).map((problem) => html`<li>${problem.message ?? String(problem)}</li>`)}</ul></details>`}
+      <div class="row">
+        <span class="link ${session.connection}" role="status" title=${live ? "Changes appear as they happen" : "Trying to reach the server"}>
+          ${live ? "live" : "waiting"}
+        </span>
+        ${this.writes && html`
+          <${Button} label="Rename" kind="desk" onClick=${() => this.ask(this.questions.rename())} />
+          <${Button} label="Undo" keys="u" title="Take the last move back" onClick=${() => this.undo()} />`}
+        <${Button} label="Export" kind="desk" title="Download the session" onClick=${() => this.setState({ dialog: this.questions.download() })} />
+        ${this.writes && html`<${Button} label=${info.archived ? "Bring back" : "Archive"} kind="desk" onClick=${shelve} />`}
+      </div>
+      ${info.problems.length > 0 && html`<details class="notice">
+        <summary>This session is damaged: ${plural(info.problems.length, "problem")}</summary>
+        <ul>${info.problems.slice(0, 100).map((problem) => html`<li>${problem.message}</li>`)}</ul>
+      </details>`}
     </header>`;
   }
 
-  treeTools() {
-    const { session, tab } = this;
-    return html`<div class="tools row">
-      ${tab === "branches"
-        ? html`<${Button} kind="small" label="‹ Tree" onClick=${() => this.show("tree")} />`
-        : html`<select aria-label="Which entries the tree shows" value=${session.filter} onChange=${(event) => session.setFilter(event.target.value)}>
-            ${FILTERS.map(([value, words]) => html`<option value=${value}>${words}</option>`)}
-          </select>
-          <span class="fact">${count(session.rows.length)}${session.total > session.rows.length ? ` of ${count(session.total)}` : ""}</span>`}
-      <span class="gap"></span>
-      ${tab !== "branches" && html`<${Button} kind="small desk" label="Branches" onClick=${() => this.show("branches")} />`}
-      ${this.writes && html`<${Button} kind="small" label="Merge" keys="m" onClick=${() => this.askMerge()} />
-      <${Button} kind="small" label="New branch" keys="b" onClick=${() => this.askBranch(session.end)} />`}
-    </div>`;
+  // The tree, or the branches in its place
+
+  treePane(tab) {
+    const { session } = this;
+    return html`<section class="pane tree" aria-label="Tree">
+      <div class="tools row">
+        ${tab === "branches" ? html`<${Button} kind="small" label="‹ Tree" onClick=${() => this.show("tree")} />` : this.filter()}
+        <span class="gap"></span>
+        ${tab !== "branches" && html`<${Button} kind="small desk" label="Branches" onClick=${() => this.show("branches")} />`}
+        ${this.writes && html`
+          <${Button} kind="small" label="Merge" keys="m" onClick=${() => this.askMerge()} />
+          <${Button} kind="small" label="New branch" keys="b" onClick=${() => this.ask(this.questions.branch(session.end))} />`}
+      </div>
+      ${tab === "branches" ? this.branchList() : html`<${Graph}
+        layout=${session.layout}
+        heads=${session.entryHeads}
+        leaf=${session.leaf}
+        selected=${session.selected ?? (session.looking ? session.end : null)}
+        running=${session.running}
+        follow=${!session.selected && !session.looking}
+        onSelect=${(id) => session.select(id)}
+        onOpen=${() => this.show("talk", ".window")}
+      />`}
+    </section>`;
   }
 
-  where() {
+  filter() {
     const { session } = this;
-    const node = session.layout.nodes[session.layout.index.get(session.selected) ?? -1];
-    const elsewhere = session.selected || session.looking;
-    return html`<div class="tools row where">
-      <select aria-label="Branch that is shown" value=${session.branch ?? ""} onChange=${(event) => event.target.value && session.look(event.target.value)}>
-        ${!session.branch && html`<option value="">${node ? `at “${node.row.text.slice(0, 40)}”` : "inside the tree"}</option>`}
-        ${session.branches.filter((branch) => !branch.archived || branch.name === session.branch).map(({ name }) => html`<option value=${name}>${name}${name === session.current ? " · current" : ""}</option>`)}
+    const shown = session.rows.length;
+    return html`
+      <select aria-label="Which entries the tree shows" value=${session.filter} onChange=${(event) => session.setFilter(event.target.value)}>
+        ${FILTERS.map(([value, words]) => html`<option value=${value}>${words}</option>`)}
       </select>
-      <span class="gap"></span>
-      ${elsewhere && html`
-        ${this.writes && session.branch && session.branch !== session.current && html`<${Button} kind="small" label=${`Switch to ${session.branch}`} onClick=${() => this.try(() => session.switchTo(session.branch), "Switched")} />`}
-        ${this.writes && session.selected && session.selected !== session.leaf && html`<${Button} kind="small" label="Go here" keys="g" onClick=${() => this.askNavigate(session.selected)} />`}
-        <${Button} kind="small" label="Back to current" keys="Esc" onClick=${() => session.look(session.current)} />`}
-    </div>`;
+      <span class="fact">${count(shown)}${session.total > shown ? ` of ${count(session.total)}` : ""}</span>`;
   }
 
   branchList() {
@@ -342,13 +253,54 @@ export class Workspace extends Component {
           ${branch.description && html`<small>${branch.description}</small>`}
         </button>
         ${this.writes && html`<span class="row">
-          ${branch.name !== session.current && html`<${Button} kind="small" label="Switch" onClick=${() => this.try(() => session.switchTo(branch.name), `On ${branch.name}`)} />
-          <${Button} kind="small" label="Merge" onClick=${() => this.askMerge(branch.name)} />
-          <${Button} kind="small" label="Promote" onClick=${() => this.askPromote(branch.name)} />`}
-          <${Button} kind="small" label="Rename" onClick=${() => this.askRename(branch.name)} />
-          ${branch.name !== session.current && html`<${Button} kind="small" label=${branch.archived ? "Bring back" : "Archive"} onClick=${() => this.try(() => session.changeBranch(branch.name, { archived: !branch.archived }))} />`}
+          ${branch.name !== session.current && this.otherBranch(branch)}
+          <${Button} kind="small" label="Rename" onClick=${() => this.ask(this.questions.rename(branch.name))} />
         </span>`}
       </li>`)}
     </ul>`;
+  }
+
+  /** What can be done with a branch that is not the current one. */
+  otherBranch({ name, archived }) {
+    const { session } = this;
+    return html`
+      <${Button} kind="small" label="Switch" onClick=${() => this.try(() => session.switchTo(name), `On ${name}`)} />
+      <${Button} kind="small" label="Merge" onClick=${() => this.askMerge(name)} />
+      <${Button} kind="small" label="Promote" onClick=${() => this.promote(name)} />
+      <${Button} kind="small" label=${archived ? "Bring back" : "Archive"}
+        onClick=${() => this.try(() => session.changeBranch(name, { archived: !archived }))} />`;
+  }
+
+  // The conversation
+
+  talkPane() {
+    const { session } = this, { me, models } = this.props;
+    const allowed = { write: me.scopes.includes("write"), run: this.runs };
+    return html`<section class="pane talk" aria-label="Conversation">
+      ${this.where()}
+      <${Conversation} handle=${this.conversation} session=${session} end=${session.end} follows=${session.follows()} actions=${this.actions} />
+      <${Composer} session=${session} editing=${this.state.editing} allowed=${allowed} models=${models} />
+    </section>`;
+  }
+
+  /** Which branch is read, and the ways back. */
+  where() {
+    const { session } = this;
+    const words = session.layout.nodes[session.layout.index.get(session.selected) ?? -1]?.row.text;
+    const listed = session.branches.filter(({ name, archived }) => !archived || name === session.branch);
+    const elsewhere = session.selected || session.looking;
+    const other = session.branch && session.branch !== session.current ? session.branch : null;
+    return html`<div class="tools row where">
+      <select aria-label="Branch that is shown" value=${session.branch ?? ""} onChange=${(event) => event.target.value && session.look(event.target.value)}>
+        ${!session.branch && html`<option value="">${words ? `at “${words.slice(0, 40)}”` : "inside the tree"}</option>`}
+        ${listed.map(({ name }) => html`<option value=${name}>${name}${name === session.current ? " · current" : ""}</option>`)}
+      </select>
+      <span class="gap"></span>
+      ${elsewhere && this.writes && other && html`
+        <${Button} kind="small" label=${`Switch to ${other}`} onClick=${() => this.try(() => session.switchTo(other), `On ${other}`)} />`}
+      ${this.writes && session.selected && session.selected !== session.leaf && html`
+        <${Button} kind="small" label="Go here" keys="g" onClick=${() => this.ask(this.questions.navigate(session.selected))} />`}
+      ${elsewhere && html`<${Button} kind="small" label="Back to current" keys="Esc" onClick=${() => session.look(session.current)} />`}
+    </div>`;
   }
 }

@@ -1,0 +1,156 @@
+// What can be done to a session, as dialogs: each method gives what `Ask` shows, and what is done with the answer.
+import { go, ofSession } from "./addresses.js";
+import { plural } from "./figures.js";
+
+const FORMS = [["html", "a page"], ["md", "Markdown"], ["text", "plain text"], ["jsonl", "a session file"], ["json", "JSON"]];
+
+export class Questions {
+  /** `runs()` says whether a model may be asked; `tell` says what was done, `edit` takes a text to be said anew. */
+  constructor(session, { runs, tell, edit }) {
+    Object.assign(this, { session, runs, tell, edit });
+  }
+
+  /** A field for a summary, which may be left to the model where one may be asked. */
+  summary(label) {
+    const left = this.runs() ? { help: "Left empty, the model writes it." } : { required: true };
+    return { name: "summary", label, kind: "text", ...left };
+  }
+
+  navigate(entry) {
+    const options = [["no", "is not summarised"], ["model", "is summarised by the model"], ["own", "is summarised in my words"]];
+    return {
+      title: "Go here",
+      note: `Moves ${this.session.current} to this entry. What stands below stays in the tree.`,
+      action: "Go",
+      fields: [
+        {
+          name: "how",
+          label: "What is left behind",
+          kind: "choice",
+          value: "no",
+          options: options.filter(([how]) => how !== "model" || this.runs()),
+        },
+        { name: "text", label: this.runs() ? "Instructions, or the summary itself" : "The summary", kind: "text" },
+      ],
+      submit: async ({ how, text }) => {
+        const wanted = { no: {}, model: { summarize: true, instructions: text }, own: text ? { summary: text } : {} };
+        const answer = await this.session.navigate(entry, wanted[how]);
+        if (answer.cancelled) throw new Error("a hook cancelled the move");
+        if (answer.text) this.edit(answer.text);
+        this.tell("Moved; u takes it back");
+      },
+    };
+  }
+
+  branch(at) {
+    return {
+      title: "New branch",
+      action: "Make",
+      fields: [
+        { name: "name", label: "Name", required: true },
+        { name: "description", label: "What it is for" },
+        { name: "switch", label: "Work on it from now on", kind: "check", value: true },
+      ],
+      submit: (values) => this.session.createBranch({ ...values, ...(at ? { at } : {}), switch: values.switch === "yes" }),
+    };
+  }
+
+  label(entry) {
+    return {
+      title: "Label",
+      note: "A label names a place. An empty one takes the label away.",
+      action: "Set",
+      fields: [{ name: "label", label: "Label", value: this.session.labelOf(entry) ?? "" }],
+      submit: ({ label }) => this.session.label(entry, label ?? null),
+    };
+  }
+
+  fork(entry) {
+    return {
+      title: "Fork",
+      note: "Makes a new session of the path to this entry. This one is not touched.",
+      action: "Fork",
+      fields: [
+        { name: "name", label: "Name of the new session" },
+        { name: "tree", label: "Take the whole tree", kind: "check" },
+      ],
+      submit: async ({ name, tree }) => {
+        const part = tree === "yes" ? { tree: true } : entry ? { at: entry } : {};
+        const made = await this.session.fork({ ...part, ...(name ? { name } : {}) });
+        this.tell("Forked");
+        go(ofSession(made.id));
+      },
+    };
+  }
+
+  /** Nothing where there is no other branch. */
+  merge(from) {
+    const { session } = this;
+    const others = session.branches.filter(({ name, archived }) => name !== session.current && !archived);
+    if (!others.length) return null;
+    return {
+      title: "Merge",
+      note: `Appends a summary of a branch to ${session.current}. Both branches stay as they are.`,
+      action: "Merge",
+      fields: [
+        {
+          name: "from",
+          label: "Branch",
+          kind: "choice",
+          value: from ?? session.looking ?? others[0].name,
+          options: others.map(({ name }) => [name, name]),
+        },
+        this.summary("Summary"),
+      ],
+      submit: async (values) => {
+        const answer = await session.merge({ ...values, into: session.current });
+        if (answer.cancelled) throw new Error("a hook cancelled the merge");
+        this.tell(`Merged into ${session.current}`);
+      },
+    };
+  }
+
+  promote(branch) {
+    const { session } = this;
+    return {
+      title: `Promote ${branch}`,
+      note:
+        `${session.current} goes on from where ${branch} ends. ` +
+        "The branches that were tried beside it are summarised there and archived, not deleted.",
+      action: "Promote",
+      fields: [this.summary("Summary of the others")],
+      submit: async (values) => {
+        const answer = await session.promote({ branch, ...values });
+        if (answer.cancelled) throw new Error("a hook cancelled the promotion");
+        this.tell(`Promoted; ${plural(answer.archived.length, "branch", "branches")} archived`);
+        go(ofSession(session.id));
+      },
+    };
+  }
+
+  rename(branch) {
+    const { session } = this;
+    return {
+      title: branch ? `Rename ${branch}` : "Rename the session",
+      action: "Rename",
+      fields: [{ name: "name", label: "Name", value: branch ?? session.info.name ?? "", required: true }],
+      submit: ({ name }) => (branch ? session.changeBranch(branch, { name }) : session.rename(name)),
+    };
+  }
+
+  download() {
+    const { session } = this;
+    return {
+      title: "Export",
+      action: "Download",
+      fields: [
+        { name: "format", label: "As", kind: "choice", value: "html", options: FORMS },
+        { name: "redact", label: "Take secrets out", kind: "check" },
+      ],
+      submit: ({ format, redact }) => {
+        const file = `${session.info.name || session.id}.${format === "text" ? "txt" : format}`;
+        return session.api.download(`${session.base}/export`, { format, redact: redact === "yes" ? 1 : undefined }, file);
+      },
+    };
+  }
+}
