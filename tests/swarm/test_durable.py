@@ -11,11 +11,14 @@ import sqlite3
 import subprocess
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
+from random import Random
 from typing import Any
 
+import psycopg
 import pytest
 
 import sessiontree as st
@@ -30,9 +33,10 @@ from sessiontree.swarm.durable.roster import Roster
 from sessiontree.swarm.events import EventLog, spool_path
 from sessiontree.swarm.executor import Work
 from sessiontree.swarm.record import swarms_in
-from sessiontree.swarm.status import SwarmStatus
+from sessiontree.swarm.status import AgentSpec, SwarmStatus
 from sessiontree.swarm.swarm import Swarm
 from tests.model.server import Answer, Server, calls, slow
+from tests.postgres import Server as PostgresServer
 from tests.swarm import worker_child
 
 ROOT = Path(__file__).parents[2]
@@ -127,6 +131,21 @@ def serving(home: Path, answer: Callable[[dict[str, Any]], str | Answer]) -> Ite
 def copy_of(home: Path, name: str) -> Path:
     """Another home with the same configuration."""
     return Path(shutil.copytree(home / ".sessiontree", home / name))
+
+
+def worker_role(address: str) -> str:
+    """The address for workers, with the role that the page on deploying describes."""
+    st.create(dir=address).close()
+    database = Database(address)
+    database.make()
+    Roster(database).make()
+    page = (ROOT / "docs" / "deploy.md").read_text().split("```sql\n")
+    with psycopg.connect(address, autocommit=True) as connection:
+        for block in (page[1], page[-1], "CREATE ROLE dora LOGIN IN ROLE sessiontree_worker;\n"):
+            for statement in block.partition("```")[0].split(";\n"):
+                with suppress(psycopg.errors.DuplicateObject):  # roles are the server's, and others make them too
+                    connection.execute(statement.encode())
+    return address.replace("postgres@", "dora@")
 
 
 def file_session(tmp_path: Path) -> Session:
@@ -259,21 +278,26 @@ async def test_a_worker_that_was_only_away_writes_nothing_twice(tmp_path: Path, 
 
 
 async def test_two_workers_share_the_work_of_a_database_and_one_takes_up_what_the_other_had(
-    home: Path, tmp_path: Path, workers: Workers, shared_database: str, monkeypatch: pytest.MonkeyPatch
+    home: Path, tmp_path: Path, workers: Workers, server: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The session and the work are both in PostgreSQL: each worker has a home of its own, as on its own machine."""
-    monkeypatch.setenv("SESSIONTREE_STORE", shared_database)
+    """Session and work are in PostgreSQL. Each worker has a home and a login of its own, as on its own machine."""
+    address = server.new_database()
+    theirs = worker_role(address)
+    monkeypatch.setenv("SESSIONTREE_STORE", address)
     alone = threading.Event()
 
     def answer(body: dict[str, Any]) -> str:
         alone.wait(LONG)
         return "Done."
 
-    with serving(home, answer) as server, st.create(cwd=tmp_path) as session:
+    with serving(home, answer) as model, st.create(cwd=tmp_path) as session:
         session.append(st.user("Hello"))
-        first, second = (workers.start(SESSIONTREE_HOME=str(copy_of(home, name))) for name in ("one", "two"))
+        first, second = (
+            workers.start(SESSIONTREE_HOME=str(copy_of(home, name)), SESSIONTREE_STORE=theirs)
+            for name in ("one", "two")
+        )
         running = asyncio.create_task(run_swarm(session, agents=4))
-        await until(lambda: len(server.requests) == 4)
+        await until(lambda: len(model.requests) == 4)
         at_work = [line for worker in (first, second) for line in worker.said.splitlines() if "at work" in line]
         assert len(at_work) == 4
         assert all("at work" in worker.said for worker in (first, second))
@@ -282,7 +306,7 @@ async def test_two_workers_share_the_work_of_a_database_and_one_takes_up_what_th
         workers.bury(first)
         status = await running
         assert [agent.text for agent in status.agents] == ["Done."] * 4
-        assert len(server.requests) == 6
+        assert len(model.requests) == 6
         check_sound(session)
 
 
@@ -303,6 +327,53 @@ async def test_a_worker_that_is_told_to_end_leaves_its_work_between_two_calls(
         assert (await running).status == "completed"
         assert len(server.requests) == 2
         check_sound(session)
+
+
+@pytest.mark.torture
+@pytest.mark.skipif(not os.environ.get("SESSIONTREE_TORTURE"), reason="run by make torture")
+@pytest.mark.parametrize("store", ["files", "database"])
+@pytest.mark.parametrize("seed", range(10))
+async def test_workers_killed_by_chance_lose_nothing_and_do_nothing_twice(
+    home: Path, tmp_path: Path, workers: Workers, request: pytest.FixtureRequest, seed: int, store: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """Each agent takes notes with three calls of a tool, one after the other, while workers are killed at any moment."""
+    random = Random(seed)
+    if store == "database":
+        monkeypatch.setenv("SESSIONTREE_STORE", request.getfixturevalue("server").new_database())
+    notes = tmp_path / "notes"
+    turns: list[tuple[str, int]] = []
+
+    def answer(body: dict[str, Any]) -> str | Answer:
+        task = next(str(message["content"]) for message in body["messages"] if "of agent" in str(message["content"]))
+        done = sum(message["role"] == "tool" for message in body["messages"])
+        turns.append((task, done))
+        if done == 3:
+            return Answer(text=f"All {task}.", pause=0.02)
+        call = (f"c{done}", "bash", {"command": f"echo {task[-1]}{done} >> {notes}; sleep 0.2"})
+        return calls(call, pause=0.05)
+
+    with serving(home, answer), file_session(tmp_path) if store == "files" else st.create(cwd=tmp_path) as session:
+        specs = [AgentSpec(task=f"work of agent {number}") for number in range(4)]
+        running = asyncio.create_task(run_swarm(session, agents=specs))
+        alive = [workers.start("--lease", "3"), workers.start("--lease", "3")]
+        kills = 0
+        while not running.done():
+            await asyncio.wait([running], timeout=random.uniform(0.5, 5))
+            if not running.done() and kills < 12:
+                kills += 1
+                victim = random.randrange(2)
+                alive[victim].kill()
+                alive[victim] = workers.start("--lease", "3")
+        status = await running
+        assert status.status == "completed", [agent.error for agent in status.agents]
+        check_sound(session)
+        # What was asked for again was under way when its worker was killed, and no note was taken twice.
+        again = Counter(turns)
+        assert set(again) == {(f"work of agent {number}", done) for number in range(4) for done in range(4)}
+        assert again.total() <= 16 + 2 * kills
+        taken = notes.read_text().split()
+        assert len(taken) == len(set(taken))
 
 
 # One worker, for several tests

@@ -75,6 +75,8 @@ class Database:
             "application_version": VERSION,
             "executor_id": worker,
             "serializer": SERIALIZER,
+            "run_migrations": False,
+            "sys_db_pool_size": 8,
             "log_level": "CRITICAL",
         }
 

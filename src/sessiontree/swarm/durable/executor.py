@@ -18,6 +18,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from sessiontree.errors import InvalidOperation, StoreError
 from sessiontree.session import Session
+from sessiontree.store.postgres.address import default, is_address, parse
 from sessiontree.swarm.durable.database import APPLICATION, QUEUE, VERSION, Database, said
 from sessiontree.swarm.durable.order import WORKFLOW, Order, beginning, encoded, report_of
 from sessiontree.swarm.durable.roster import Roster, WorkerInfo
@@ -52,9 +53,7 @@ class DurableExecutor:
         `database` is as for `Database`; `concurrency` is how many agents are at work at the same time. `tools` names
         the only ones that they may use, and `system` and `thinking` are as for `Swarm`: workers get them with the work.
         """
-        if session.file is None and "://" not in session.where:
-            raise InvalidOperation("no worker can open a session that is in memory: it has to be a file or a database")
-        self._where = session.where if session.file is None else os.path.abspath(session.file)
+        self._where = _where(session)
         self._tools = None if tools is None else tuple(tools)
         self._system, self._thinking = system, thinking
         self._slots = nullcontext() if concurrency is None else asyncio.Semaphore(concurrency)
@@ -181,3 +180,13 @@ class DurableExecutor:
                 if future is not None and not future.done() and status.status not in WAITING:
                     future.set_result(status)
             await asyncio.sleep(POLL)
+
+
+def _where(session: Session) -> str:
+    """How workers name the session. In the database that all of them use, each has an address of its own for it."""
+    if session.file is not None:
+        return os.path.abspath(session.file)
+    if not is_address(session.where):
+        raise InvalidOperation("no worker can open a session that is in memory: it has to be a file or in a database")
+    usual = default()
+    return session.id if usual is not None and parse(session.where).shown == usual.shown else session.where

@@ -18,7 +18,7 @@ class Order(Struct, frozen=True, kw_only=True):
 
     work: Work
     where: str
-    """The session's file or address."""
+    """The session's file or address, or its id where all have the same database."""
     tools: tuple[str, ...] | None = None
     """The only tools that the agent may use; by default all that the worker has."""
     system: str | None = None

@@ -55,9 +55,12 @@ class Roster:
         """Make the table, where it is not there yet. Raises `StoreError`."""
         make = f"CREATE TABLE IF NOT EXISTS {self._table} ({COLUMNS})"
         try:
-            self._do(make)
+            self._ask(f"SELECT id FROM {self._table} LIMIT 1")  # not everybody may make tables
         except StoreError:
-            self._do(make)  # somebody else may have made it at the same moment
+            try:
+                self._do(make)
+            except StoreError:
+                self._do(make)  # somebody else may have made it at the same moment
 
     # For the worker itself
 
