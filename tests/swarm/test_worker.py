@@ -1,0 +1,206 @@
+"""How one agent of a swarm works: where it goes on, when it is tried again, and what it fails for."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+import sessiontree as st
+from sessiontree.agent.tool import ToolContext
+from sessiontree.core.entries import AgentAction
+from sessiontree.core.messages import ToolCall
+from sessiontree.errors import BranchMoved, NotFound, StoreError
+from sessiontree.hooks.bus import Hooks
+from sessiontree.model.base import ModelError, Request
+from sessiontree.session import Session
+from sessiontree.store.memory import MemoryStore
+from sessiontree.swarm.executor import Work
+from sessiontree.swarm.facts import Complete, deed_body
+from sessiontree.swarm.swarm import Swarm
+from sessiontree.swarm.worker import LONGEST_DELAY, answered, delay, may_pass
+from tests.swarm.conftest import Doors, asked, deeds, heard, replying, said
+
+DOWN = ModelError("m", "server", "down")
+
+
+@pytest.mark.parametrize(
+    ("error", "again"),
+    [
+        (DOWN, True),
+        (ModelError("m", "rate", "slow down"), True),
+        (ModelError("m", "rate", "slow down", retry_after=300), True),
+        (ModelError("m", "rate", "tomorrow", retry_after=86_400), False),
+        (ModelError("m", "auth", "no key"), False),
+        (ModelError("m", "rejected", "no"), False),
+        (BranchMoved("b", None, "x"), False),
+        (ZeroDivisionError(), True),
+    ],
+)
+def test_what_may_pass_is_tried_again(error: Exception, again: bool) -> None:
+    assert may_pass(error) is again
+
+
+def test_waits_double_up_to_a_minute_and_agents_do_not_come_back_together() -> None:
+    waits = [delay("worker-1", attempt, DOWN) for attempt in range(1, 9)]
+
+    assert all(1.5 * 2 ** (n - 1) <= wait <= 2.0 * 2 ** (n - 1) for n, wait in enumerate(waits[:5], 1))
+    assert all(0.75 * LONGEST_DELAY <= wait <= LONGEST_DELAY for wait in waits[5:])
+    assert len({delay(f"worker-{number}", 1, DOWN) for number in range(20)}) > 10
+
+
+def test_a_provider_is_waited_for_as_long_as_it_asks() -> None:
+    assert delay("worker-1", 1, ModelError("m", "rate", "slow down", retry_after=42)) == 42
+
+
+async def test_an_answer_that_is_there_is_not_asked_for_again(session: Session) -> None:
+    """The process died between the model's last word and the note that the agent is done."""
+    swarm = Swarm(session, "crowd", "Do it", agents=1, model=replying())
+    await swarm.run()
+    died = MemoryStore()
+    lines = session.lines()
+    done = next(n for n, line in enumerate(lines) if b'"complete"' in line)
+    died.create(lines[:done])
+    model = replying()
+
+    status = await Swarm.open(Session(died), swarm.id, model=model).run()
+
+    assert status.status == "completed"
+    assert status.agents[0].text == "Done."
+    assert model.requests == []
+
+
+async def test_one_that_died_among_its_tool_calls_goes_on_behind_them(session: Session) -> None:
+    @st.tool
+    def look() -> str:
+        """Look."""
+        return "seen"
+
+    def answer(request: Request) -> object:
+        return "Done." if request.messages[-1]["role"] == "toolResult" else [ToolCall("c1", "look", {})]
+
+    swarm = Swarm(session, "crowd", "Look", agents=1, model=replying(answer), tools=[look])
+    await swarm.run()
+    lines = session.lines()
+    died = MemoryStore()
+    died.create(lines[: next(n for n, line in enumerate(lines) if b'"toolResult"' in line)])
+    model = replying(answer)
+
+    status = await Swarm.open(Session(died), swarm.id, model=model, tools=[look]).run()
+
+    assert status.status == "completed"
+    assert len(model.requests) == 1
+    assert "interrupted" in asked(model.requests[0]).lower()
+
+
+@pytest.mark.parametrize(
+    ("bodies", "whole"),
+    [
+        ([st.user("?")], False),
+        ([st.user("?"), st.assistant("!")], True),
+        ([st.user("?"), st.assistant("!"), deed_body("a", Complete(swarm="s"))], True),
+        ([st.user("?"), st.assistant("", stop_reason="aborted")], False),
+        ([st.user("?"), st.assistant([st.tool_call("c", "look", {})])], False),
+        ([st.user("?"), st.assistant("!"), st.BranchSummary(summary="more")], False),
+        ([st.user("?"), st.assistant("!"), st.CustomMessage(custom_type="x", content="more")], False),
+        ([AgentAction(action="spawn", agent="a")], False),
+    ],
+)
+def test_a_branch_ends_in_an_answer_or_not(bodies: list[st.Body], whole: bool) -> None:
+    session = st.memory()
+    session.extend(bodies)
+
+    assert answered(session.head) is whole
+
+
+async def test_a_tool_that_aborts_its_agent_makes_it_fail(session: Session) -> None:
+    @st.tool
+    async def give_up(context: ToolContext) -> str:
+        """Give up."""
+        context.agent.abort()
+        await asyncio.sleep(10)
+        return "never"
+
+    model = replying(lambda request: [ToolCall("c1", "give_up", {})])
+
+    async with asyncio.timeout(20):
+        status = await Swarm(session, "crowd", "Do it", agents=1, model=model, tools=[give_up]).run()
+
+    assert status.agents[0].error == "it was aborted"
+    assert not session.problems
+
+
+async def test_a_model_that_cannot_be_found_is_a_failure_of_its_agent(session: Session) -> None:
+    def find(name: str) -> object:
+        raise NotFound("model", name)
+
+    status = await Swarm(session, "crowd", "Do it", agents=1, model="nobody:none", model_of=find).run()
+
+    assert status.status == "failed"
+    assert status.agents[0].error == "no model 'nobody:none'"
+
+
+async def test_handlers_that_fail_are_told_of(session: Session) -> None:
+    hooks = Hooks()
+
+    async def broken(event: object, context: object) -> None:
+        raise ZeroDivisionError
+
+    hooks.on("turn_end", broken)
+    swarm = Swarm(session, "crowd", "Do it", agents=1, model=replying(), hooks=hooks)
+
+    assert (await swarm.run()).status == "completed"
+    (event,) = swarm.events.read(types=["error"])
+    assert event.message.startswith("broken failed with ZeroDivisionError")
+
+
+async def test_a_swarm_that_splits_has_room_for_so_many_agents(session: Session) -> None:
+    many = [f"part {number}" for number in range(80)]
+    model = replying(
+        lambda r: "Alone, then." if "room for" in heard(r) else [ToolCall("c1", "split_task", {"parts": many})]
+    )
+
+    status = await Swarm(session, "grove", "Do it", strategy="tree", model=model).run()
+
+    assert status.result == "Alone, then."
+    assert len(status.agents) == 1
+
+
+async def test_work_for_an_agent_that_is_not_there_is_refused(session: Session) -> None:
+    swarm = await Swarm.create(session, "crowd", "Do it", model=replying())
+
+    with pytest.raises(NotFound, match="no agent 'nobody'"):
+        await swarm.carry_out(Work(session=session.id, swarm=swarm.id, agent="nobody", prompt="Do it"))
+
+
+async def test_work_that_was_done_before_is_not_done_again(session: Session) -> None:
+    model = replying()
+    swarm = Swarm(session, "crowd", "Do it", agents=1, model=model)
+    await swarm.run()
+
+    await swarm.carry_out(Work(session=session.id, swarm=swarm.id, agent="worker-1", prompt="Do it"))
+
+    assert len(model.requests) == 1
+    assert [action for _, action in deeds(session)] == ["spawn", "complete"]
+
+
+async def test_a_disk_that_takes_nothing_more_is_an_error_for_whoever_waits(tmp_path: Path) -> None:
+    session = st.create(file=tmp_path / "s.jsonl")
+    doors = Doors()
+    swarm = Swarm(session, "crowd", "Do it", agents=1, model=replying(doors))
+    await swarm.start()
+    await doors.until(1)
+
+    def full(lines: object, *, after: object) -> None:
+        raise StoreError("s.jsonl", "no space left")
+
+    append, session.store.append = session.store.append, full
+    doors.open()
+    with pytest.raises(StoreError, match="no space left"):
+        await swarm.wait()
+
+    session.store.append = append
+    doors.open()
+    assert (await swarm.run()).status == "completed"
+    assert said(session, "crowd/worker-1")[-1] == "assistant: Done with 'Do it'."
