@@ -89,7 +89,7 @@ class Swarm:
     ) -> None:
         """A swarm that is not in the session yet: `create` and `start` write it there.
 
-        `agents` is how many work, or what each of them is to be; `max_agents` how many there may ever be. `model` is a
+        `agents` is how many work, or what each of them is to be; `max_agents` how many `scale` may ask for. `model` is a
         model or the name of one; `model_of` finds others by name. `at` is where agents begin.
         """
         specs = () if isinstance(agents, int) else tuple(agents)
