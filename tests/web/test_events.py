@@ -168,10 +168,11 @@ async def test_a_place_that_is_not_there_is_no_place_to_go_on_from(
 ) -> None:
     path = f"/api/sessions/{house.session()}/events"
 
-    asked = [
-        await client.get(path, headers={"last-event-id": place}),
-        await client.get(path, params={"after": place}),
-    ]
+    async with asyncio.timeout(20):
+        asked = [
+            await client.get(path, headers={"last-event-id": place}),
+            await client.get(path, params={"after": place}),
+        ]
 
     assert [answer.status_code for answer in asked] == [status, status]
     if status == 410:
