@@ -337,7 +337,7 @@ async def test_workers_killed_by_chance_lose_nothing_and_do_nothing_twice(
     home: Path, tmp_path: Path, workers: Workers, request: pytest.FixtureRequest, seed: int, store: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    """Each agent takes notes with three calls of a tool, one after the other, while workers are killed at any moment."""
+    """Each agent takes three notes with a tool, one after the other, while workers are killed at any moment."""
     random = Random(seed)
     if store == "database":
         monkeypatch.setenv("SESSIONTREE_STORE", request.getfixturevalue("server").new_database())
