@@ -89,8 +89,8 @@ class Swarm:
     ) -> None:
         """A swarm that is not in the session yet: `create` and `start` write it there.
 
-        `agents` is how many work, or what each of them is to be; `max_agents` how many `scale` may ask for. `model` is a
-        model or the name of one; `model_of` finds others by name. `at` is where agents begin.
+        `agents` is how many work, or what each of them is to be; `max_agents` how many `scale` may ask for. `model` is
+        a model or the name of one; `model_of` finds others by name. `at` is where agents begin.
         """
         specs = () if isinstance(agents, int) else tuple(agents)
         count = agents if isinstance(agents, int) else len(specs)
