@@ -1,7 +1,8 @@
 import pytest
 from hypothesis import given
+from msgspec import UNSET
 
-from sessiontree.core.entries import HEAD_RECORD, BranchPoint, Custom, Label
+from sessiontree.core.entries import HEAD_RECORD, BranchPoint, Chain, Custom, Label, entries_of
 from sessiontree.core.heads import Begun, Heads, Move
 from sessiontree.core.tree import Tree
 from tests.builders import TIME, entry, replayed
@@ -314,3 +315,24 @@ def test_the_current_branch_has_a_head_whatever_the_lines_say(entries):
 
     assert heads.current in heads.heads
     assert len(heads.moves) <= 2 * len(entries)
+
+
+@pytest.mark.parametrize("doubled", [False, True])
+@pytest.mark.parametrize("parent", [None, "a", "b"])
+@pytest.mark.parametrize(
+    ("branch", "current"), [(UNSET, None), ("main", None), ("other", None), ("other", "main"), (None, None)]
+)
+def test_a_chain_moves_whom_its_entries_move(branch, current, parent, doubled):
+    first, second = entry("a", line=2), entry("b", "a", line=3)
+    chain = Chain(
+        ids=["c", "a" if doubled else "d"], parent=parent, line=4, source=first.source, branch=branch, current=current
+    )
+    items = [first, second, chain]
+    tree = Tree(items)
+    whole, one_by_one = Heads(), Heads()
+    whole.replay(items, tree)
+    for each in entries_of(items):
+        one_by_one.apply(each, tree)
+
+    assert tree.is_sound is not doubled
+    assert vars(whole) == vars(one_by_one)
