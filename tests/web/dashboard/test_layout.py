@@ -97,6 +97,22 @@ def test_branches_stand_beside_each_other_only_where_they_must(serve: Serve, vis
     assert lanes == [2, 10_000]
 
 
+def test_the_way_to_the_leaf_is_one_straight_line(serve: Serve, visit: Visit) -> None:
+    rows = random_tree(7)
+    script = """async ([rows, leaves]) => {
+      const { lay, pathTo } = await import("/static/js/layout.js");
+      return leaves.map((leaf) => {
+        const layout = lay(rows, leaf);
+        return pathTo(layout, leaf).map((number) => layout.nodes[number].chain.lane);
+      });
+    }"""
+
+    paths = visit(serve()).evaluate(script, [rows, [row["id"] for row in rows]])
+
+    assert len(paths) == len(rows)
+    assert all(set(lanes) == {0} for lanes in paths)
+
+
 def test_entries_that_come_in_are_filtered_as_the_server_filters(serve: Serve, visit: Visit) -> None:
     """What `rows.js` says of an entry while one looks is what `outline` says when the page is loaded anew."""
     session = story()

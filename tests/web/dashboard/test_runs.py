@@ -118,6 +118,8 @@ def test_a_swarm_is_started_watched_and_compared(serve: Serve, visit: Visit) -> 
     assert page.get_by_role("progressbar", name="Budget used").get_attribute("aria-valuenow") == "75"
     assert page.locator(".meter.warning").count() == 1
     assert page.locator(".agents > li").count() == 3
+    page.set_viewport_size({"width": 390, "height": 844})
+    assert page.evaluate("document.querySelector('.scroll').scrollWidth <= innerWidth")
     page.get_by_role("link", name="Compare").click()
     page.wait_for_function("() => document.querySelectorAll('.column .entry').length > 3")
     assert "Seen from side 2." in " ".join(page.locator(".column").all_text_contents())

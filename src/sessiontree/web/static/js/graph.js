@@ -273,7 +273,7 @@ export class Graph extends Component {
   drawWords(pen, { row, number }, names, onPath, x, y) {
     const { scale } = this.view, c = this.colours;
     let left = x + TEXT * scale;
-    const end = x + this.rooms.get(number) - 18;
+    const end = x + this.rooms.get(number) - 22;
     if (row.label) left = this.drawPill(pen, row.label, left, y, c.amber, c["amber-tint"], scale, 110) + 6;
     const taken = names.reduce((sum, name) => sum + Math.min(100 * scale, this.measure(pen, name, 11 * scale)) + 18 * scale, 0);
     const room = Math.max(36 * scale, end - left - Math.min(taken, (end - left) * 0.6));

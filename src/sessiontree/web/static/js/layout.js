@@ -1,12 +1,12 @@
 // Where the entries of a tree stand: a row for each depth, a lane for each chain. Pure: rows in, places out.
 //
-// The first child of an entry goes on in its lane, so what the server draws first, the active path, is one straight
-// line. Every other child begins a chain in a lane further right. Chains are placed from the bottom of their parent
+// The first child of an entry goes on in its lane, and on the way to the leaf that is the child that leads there: the
+// active path is one straight line. Every other child begins a chain in a lane further right. Chains are placed from the bottom of their parent
 // chain upwards, each in the nearest lane in which all that hangs below it clears what has been placed: no two lines
 // cross, and a tree of many short branches stays narrow.
 
 /** `rows` are `{id, parent}`, parents before children. Gives `{nodes, roots, chains, index, lanes, depth}`. */
-export function lay(rows) {
+export function lay(rows, leaf = null) {
   const index = new Map();
   const nodes = rows.map((row, number) => {
     index.set(row.id, number);
@@ -21,6 +21,10 @@ export function lay(rows) {
     }
     node.depth = nodes[node.parent].depth + 1;
     nodes[node.parent].children.push(node.number);
+  }
+  for (let at = index.get(leaf) ?? -1; at >= 0; at = nodes[at].parent) {
+    const beside = nodes[at].parent < 0 ? roots : nodes[nodes[at].parent].children;
+    if (beside[0] !== at) beside.unshift(...beside.splice(beside.indexOf(at), 1));
   }
   const chains = [];
   const begin = (number) => {

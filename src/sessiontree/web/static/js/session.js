@@ -146,7 +146,8 @@ export class Session {
 
   setRows(rows) {
     this.rows = rows;
-    this.layout = lay(rows);
+    this.laid = this.leaf;
+    this.layout = lay(rows, this.leaf);
   }
 
   setFilter(filter) {
@@ -299,6 +300,7 @@ export class Session {
       this.total = Math.max(this.total ?? 0, this.rows.length);
       if (performance.now() - this.lookedAt > INFO) stale.info = true;
     }
+    if (this.laid !== this.leaf) this.setRows(this.rows);
     this.changed();
     await this.guard(() =>
       Promise.all([stale.info && this.loadInfo(), stale.branches && this.loadBranches(), stale.tree && this.loadTree()]));

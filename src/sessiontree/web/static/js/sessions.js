@@ -93,7 +93,7 @@ const Hit = ({ hit }) => html`<li><a href=${ofSession(hit.session, "talk", [["en
   <span class="snippet">${hit.snippet}</span>
   <span class="facts">
     <span>${hit.sessionName || "Unnamed session"}</span>
-    <span>${hit.role}</span>
+    <span>${hit.role.replaceAll("_", " ")}</span>
     ${hit.branch && html`<span>${hit.branch}</span>`}
     <span>${ago(hit.timestamp, Date.now())}</span>
   </span>
