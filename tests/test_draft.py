@@ -1,0 +1,92 @@
+"""Drafts: what entries are before they are written."""
+
+import itertools
+
+import pytest
+
+import sessiontree as st
+from sessiontree.core.entries import Body, Custom, Label, Message, SessionInfo, Usage
+from sessiontree.draft import RECORD_EVERY, Draft, Item, moves, under
+from sessiontree.format.codec import read_object, write_header
+from sessiontree.loaded import Loaded
+from sessiontree.store.memory import MemoryStore
+
+HELLO = st.user("Hello")
+
+
+@pytest.fixture
+def loaded() -> Loaded:
+    store = MemoryStore()
+    store.create([write_header(id="s", timestamp="", cwd="")])
+    return Loaded(store, store.end())
+
+
+@pytest.fixture
+def draft() -> Draft:
+    numbers = itertools.count(1)
+    return Draft(lambda: f"id{next(numbers)}", lambda: 1_700_000_000_123)
+
+
+def test_entries_stand_each_under_the_one_before(draft: Draft, loaded: Loaded) -> None:
+    entries = draft.chain(loaded, [HELLO, HELLO, HELLO], "above", "main")
+
+    assert [(entry.id, entry.parent) for entry in entries] == [("id1", "above"), ("id2", "id1"), ("id3", "id2")]
+
+
+def test_drafting_changes_nothing(draft: Draft, loaded: Loaded) -> None:
+    draft.chain(loaded, [HELLO], None, "main")
+
+    assert (len(loaded.tree), loaded.heads.leaf) == (0, None)
+
+
+def test_an_entry_and_its_message_have_one_time(draft: Draft, loaded: Loaded) -> None:
+    (entry,) = draft.chain(loaded, [Message({"role": "user", "content": "now"})], None, "main")
+
+    assert entry.timestamp == "2023-11-14T22:13:20.123Z"
+    assert read_object(entry.raw)["message"]["timestamp"] == 1_700_000_000_123
+
+
+def test_the_current_branch_is_said_where_it_is_another_one(draft: Draft, loaded: Loaded) -> None:
+    said = [draft.chain(loaded, [HELLO], None, branch)[0].current for branch in ("main", "other", None)]
+
+    assert said == [None, "main", None]
+
+
+def test_an_item_has_its_id_and_further_fields(draft: Draft, loaded: Loaded) -> None:
+    (entry,) = draft.chain(loaded, [Item(HELLO, {"copiedFrom": "x"}, "mine")], None, "main")
+
+    assert (entry.id, read_object(entry.raw)["copiedFrom"]) == ("mine", "x")
+
+
+def test_a_head_record_stands_among_many_lines_and_knows_how_far_they_are(draft: Draft, loaded: Loaded) -> None:
+    entries = draft.chain(loaded, [HELLO] * RECORD_EVERY, None, "main")
+    records = [place for place, entry in enumerate(entries) if entry.is_head_record]
+
+    assert records == [RECORD_EVERY - 1]
+    assert read_object(entries[records[0]].raw)["data"]["heads"] == {"main": entries[records[0] - 1].id}
+    assert entries[-1].parent == entries[records[0] - 1].id
+
+
+def test_annotations_before_the_first_real_entry_form_its_chain(draft: Draft, loaded: Loaded) -> None:
+    entries = draft.chain(
+        loaded, [SessionInfo("A name"), SessionInfo("Another"), HELLO, SessionInfo("Last")], None, "main"
+    )
+
+    assert [entry.parent for entry in entries] == [None, "id1", "id2", "id3"]
+    loaded.wrote(entries[:2], [entry.raw for entry in entries[:2]], loaded.cursor)
+    assert under(loaded.tree, None) == "id2"
+
+
+@pytest.mark.parametrize(
+    ("items", "expected"),
+    [
+        ([HELLO], True),
+        ([SessionInfo("A name"), HELLO], True),
+        ([Item(Custom(custom_type="mine"))], True),
+        ([SessionInfo("A name"), Label(target="a"), Usage(kind="title")], False),
+        ([Item(Custom(custom_type="session_exit"))], False),
+        ([], False),
+    ],
+)
+def test_annotations_move_nobody(items: list[Body | Item], expected: bool) -> None:
+    assert moves(items) is expected
