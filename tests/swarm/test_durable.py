@@ -38,6 +38,7 @@ from sessiontree.swarm.swarm import Swarm
 from tests.model.server import Answer, Server, calls, slow
 from tests.postgres import Server as PostgresServer
 from tests.swarm import worker_child
+from tests.swarm.island import Island, possible
 
 ROOT = Path(__file__).parents[2]
 LEASE = "20"
@@ -374,6 +375,51 @@ async def test_workers_killed_by_chance_lose_nothing_and_do_nothing_twice(
         assert again.total() <= 16 + 2 * kills
         taken = notes.read_text().split()
         assert len(taken) == len(set(taken))
+
+
+@pytest.mark.torture
+@pytest.mark.skipif(not os.environ.get("SESSIONTREE_TORTURE"), reason="run by make torture")
+async def test_a_machine_that_is_cut_off_ends_its_work_and_another_takes_it_up(
+    home: Path, tmp_path: Path, workers: Workers, server: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two workers in networks of their own; the link of one is cut while its agents wait for their models."""
+    if not possible():
+        pytest.skip("no network namespaces can be made here")
+    address = server.new_database()
+    monkeypatch.setenv("SESSIONTREE_STORE", address)
+    cut = threading.Event()
+
+    def answer(body: dict[str, Any]) -> str:
+        cut.wait(LONG)
+        return "Done."
+
+    with serving(home, answer) as model, st.create(cwd=tmp_path) as session, ExitStack() as stack:
+        session.append(st.user("Hello"))
+        islands = [Island(1), Island(2)]
+        first, second = [on_island(stack, workers, island, home, server.port, model.port) for island in islands]
+        running = asyncio.create_task(run_swarm(session, agents=4))
+        await until(lambda: len(model.requests) == 4)
+        assert all("at work" in worker.said for worker in (first, second))
+        islands[0].cut()
+        cut.set()
+        assert (await running).status == "completed"
+        assert await first.ended() == 75
+        assert "could not reach the database" in first.said
+        assert len(model.requests) == 6
+        check_sound(session)
+
+
+def on_island(stack: ExitStack, workers: Workers, island: Island, home: Path, database: int, model: int) -> Worker:
+    """A worker there, that reaches the database and the model through its link."""
+    stack.callback(island.close)
+    for port in (database, model):
+        island.reach(port)
+    folder = copy_of(home, island.name)
+    config = folder / "config.toml"
+    config.write_text(config.read_text().replace("127.0.0.1", island.address))
+    address = os.environ["SESSIONTREE_STORE"].replace("127.0.0.1", island.address)
+    given = {"ISLAND": island.name, "SESSIONTREE_HOME": str(folder), "SESSIONTREE_STORE": address}
+    return workers.start("--lease", "5", **given)
 
 
 # One worker, for several tests

@@ -1,6 +1,7 @@
 """Worker processes for tests, killed at a certain point: forked from one that has imported everything already.
 
-`KILL_AT` in their environment says where: `before` or `after` the model's answer of that number is written.
+`KILL_AT` in their environment says where: `before` or `after` the model's answer of that number is written. `ISLAND`
+names the network namespace that they are in.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from sessiontree.core.entries import Entry, Message
 from sessiontree.core.messages import role
 from sessiontree.session import Item
 from sessiontree.swarm.durable.once import OnceSession
+from tests.swarm import island
 
 
 def killed_at(when: str, number: int) -> None:
@@ -52,6 +54,8 @@ def main(environment: Mapping[str, str], log: str, options: list[str]) -> None:
     file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.dup2(file, 1)
     os.dup2(file, 2)
+    if "ISLAND" in environment:
+        island.enter(environment["ISLAND"])
     if "KILL_AT" in environment:
         when, _, number = environment["KILL_AT"].partition(" ")
         killed_at(when, int(number))

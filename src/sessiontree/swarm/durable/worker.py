@@ -73,6 +73,8 @@ class DurableWorker:
         self._idle.set()
         self._stopped = threading.Event()
         self._launched = False
+        self._renewed = 0.0
+        """When the lease was renewed last."""
         self._client: DBOSClient | None = None
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -85,8 +87,10 @@ class DurableWorker:
         self._client = await asyncio.to_thread(self._database.client)
         me = WorkerInfo(id=self.id, host=socket.gethostname(), concurrency=self._concurrency)
         await asyncio.to_thread(self._roster.enter, me)
-        beating = threading.Thread(target=self._beat, name="sessiontree-lease", daemon=True)
-        beating.start()
+        self._renewed = time.monotonic()
+        threads = [threading.Thread(target=target, daemon=True) for target in (self._beat, self._guard)]
+        for thread in threads:
+            thread.start()
         try:
             await self._launch()
             await asyncio.to_thread(self._take_up)
@@ -97,7 +101,8 @@ class DurableWorker:
             await self._idle.wait()
         finally:
             self._stopped.set()
-            await asyncio.to_thread(beating.join)
+            for thread in threads:
+                await asyncio.to_thread(thread.join)
             await asyncio.to_thread(self._roster.retire, self.id)
             await asyncio.to_thread(self._client.destroy)
             self._roster.close()
@@ -130,18 +135,20 @@ class DurableWorker:
 
     def _beat(self) -> None:
         """Renew the lease, and look for dead workers, again and again."""
-        said = time.monotonic()
         while not self._stopped.wait(self._roster.lease / 5):
             before = time.monotonic()
-            try:
+            with suppress(StoreError):  # it is tried again, until the lease is over
                 if not self._roster.renew(self.id, list(self._under_way)):
                     self._lost("others took it for dead, since it had not been heard of for too long")
-                said = before
+                self._renewed = before
                 if self._launched:
                     self._take_up()
-            except StoreError as error:
-                if time.monotonic() - said > self._roster.lease:
-                    self._lost(f"it could not reach the database for {self._roster.lease:g} s: {error}")
+
+    def _guard(self) -> None:
+        """See that the lease holds. Renewing it may wait without end, for a database that is out of reach."""
+        while not self._stopped.wait(self._roster.lease / 10):
+            if time.monotonic() - self._renewed > self._roster.lease:
+                self._lost(f"it could not reach the database for {self._roster.lease:g} s")
 
     def _take_up(self) -> None:
         """Put the work of dead workers back into the queue. Whoever does it first has done it."""
