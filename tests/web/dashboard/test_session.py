@@ -299,13 +299,17 @@ def test_a_prompt_streams_its_answer_and_it_is_written(serve: Serve, visit: Visi
     assert [entry.type for entry in list(session.tree.up(session.heads.leaf))[:2]] == ["message", "message"]
 
 
-def test_an_agent_at_work_is_stopped(serve: Serve, visit: Visit) -> None:
+def test_an_agent_at_work_is_steered_and_stopped(serve: Serve, visit: Visit) -> None:
     session = a_story()
     site = serve(ScriptedModel([["Never ", Delay(60), "done."]]))
     page = opened(visit, site, session.id)
     page.get_by_label("Prompt on dict").fill("Go on.")
     page.keyboard.press("Enter")
     wait_for_text(page, "Never ", ".saying")
+    page.get_by_label("Say something to the agent at work").fill("Hurry.")
+    page.keyboard.press("Enter")
+    page.wait_for_function("() => document.querySelector('.composer textarea').value === ''")
+    assert page.locator(".composer .notice").count() == 0
 
     page.get_by_role("button", name="Stop").click()
 
@@ -326,6 +330,18 @@ def test_a_stream_that_breaks_goes_on_behind_the_last_event(serve: Serve, visit:
 
     wait_for_text(page, "said while nobody could hear")
     assert drawn(page) == before + 1
+
+
+def test_a_session_that_was_written_anew_is_loaded_anew(serve: Serve, visit: Visit) -> None:
+    put(long_session(6), name="long")
+    page = opened(visit, serve(), "long")
+    wait_for_text(page, "number 5")
+
+    put([line.replace(b"number", b"figure") for line in long_session(4)], name="long")
+
+    wait_for_text(page, "figure 3")
+    assert "number 5" not in path(page)
+    assert drawn(page) == 4
 
 
 # Sizes
