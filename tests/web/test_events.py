@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import socket
 import zlib
 from collections.abc import AsyncIterator
 from typing import Any
@@ -198,6 +199,31 @@ async def test_a_client_that_was_away_for_too_long_is_told_to_read_anew(tmp_path
 
     assert (late.status_code, late.json()["error"]["code"]) == (410, "resync")
     assert anew[-1].kind == "head"
+
+
+async def test_a_client_that_does_not_read_holds_nobody_back_and_is_told_to_read_anew(tmp_path: Any) -> None:
+    words = [f"{number:05} {'x' * 20_000} " for number in range(300)]
+    house = House(tmp_path, words, limits=Limits(rate=1e6, burst=1_000_000, deltas=100_000))
+    id = house.session()
+    with served(house) as base:
+        slow = socket.socket()
+        slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        slow.settimeout(20)
+        slow.connect(("127.0.0.1", int(base.rpartition(":")[2])))
+        head = [f"GET /api/sessions/{id}/events HTTP/1.1", f"Host: {base.removeprefix('http://')}"]
+        slow.sendall("\r\n".join([*head, f"Authorization: Bearer {house.owner.secret}", "", ""]).encode())
+        assert b"200 OK" in await asyncio.to_thread(slow.recv, 15)
+        async with httpx.AsyncClient(base_url=base, headers=bearing(house.owner), timeout=20) as client:
+            await client.post(f"/api/sessions/{id}/prompt", json={"text": "Go"})
+            async with asyncio.timeout(60):
+                while (await client.get(f"/api/sessions/{id}")).json()["running"]:
+                    await asyncio.sleep(0.05)
+        with slow.makefile("rb") as answer:
+            read_late = await asyncio.to_thread(answer.read)
+        slow.close()
+
+    assert b"event: resync" in read_late
+    assert b"00299" not in read_late.partition(b"event: resync")[0]
 
 
 async def test_whose_token_is_revoked_hears_no_more(house: House, real: httpx.AsyncClient) -> None:

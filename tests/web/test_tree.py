@@ -159,6 +159,16 @@ async def test_nothing_in_the_html_of_a_session_can_act(house: House, client: ht
         assert tag not in html
 
 
+async def test_a_very_long_text_is_told_without_html(house: House, client: httpx.AsyncClient) -> None:
+    id = house.session()
+    await client.post(f"/api/sessions/{id}/entries", json={"role": "user", "text": "*x* " * 100_000})
+
+    row = (await client.get(f"/api/sessions/{id}/path", params={"html": "1"})).json()["entries"][-1]
+
+    assert len(row["text"]) == 400_000
+    assert "html" not in row
+
+
 async def test_what_the_model_sees_and_why(house: House, client: httpx.AsyncClient) -> None:
     id = house.session()
 

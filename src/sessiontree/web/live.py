@@ -15,6 +15,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
+from itertools import islice
 
 from msgspec import Struct
 
@@ -67,13 +68,10 @@ class Feed:
     def after(self, number: int) -> Sequence[Passing] | None:
         """What has passed by since; `None` where some of it is not kept any more."""
         with self._lock:
-            if number > self._last:
+            if number > self._last or self._last - number > len(self._kept):
                 return None
-            if number == self._last:
-                return ()
-            if not self._kept or self._kept[0].number > number + 1:
-                return None
-            return [event for event in self._kept if event.number > number]
+            newest_first = islice(reversed(self._kept), self._last - number)
+            return list(newest_first)[::-1]
 
     def since(self, count: int) -> int:
         """The number to go on from for somebody who has read `count` entries, and knows nothing of what passed by."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from sessiontree.comparison import usages
 from sessiontree.core.entries import (
@@ -26,6 +26,8 @@ from sessiontree.web.wire import Branches, BranchRow, PathRow, ToolUse, TreeRow
 if TYPE_CHECKING:
     from sessiontree.web.opened import Opened
 
+LONGEST_PROSE = 100_000
+"""Characters of a text that are made HTML."""
 LONGEST_RESULT = 10_000
 """Characters of a tool's result beside its call; the row of the result has all of them."""
 
@@ -116,7 +118,7 @@ def path_row(opened: Opened, entry: Entry, body: Body, answers: dict[str, JsonOb
         branch=branch_of(entry),
         timestamp=gist.timestamp,
         text=gist.text if words is None else words,
-        html=_html(words) if html and words is not None and answered_call(message) is None else UNSET,
+        html=UNSET if not html or words is None or answered_call(message) is not None else _html(words),
         thinking=thinking or UNSET,
         tools=uses or UNSET,
         error=string(message.get("errorMessage")) or UNSET,
@@ -150,7 +152,10 @@ def _use(name: str, arguments: Any, answer: JsonObject | None) -> ToolUse:
     return ToolUse(name=name, arguments=arguments, result=result, ok=answer.get("isError") is not True)
 
 
-def _html(words: str) -> str:
+def _html(words: str) -> str | UnsetType:
+    """A text as clean HTML, unless it is so long that making it would take seconds."""
+    if len(words) > LONGEST_PROSE:
+        return UNSET
     from sessiontree.export.prose import prose
     from sessiontree.export.view import visible
 

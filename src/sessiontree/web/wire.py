@@ -242,7 +242,7 @@ class PathRow(Answer, frozen=True, kw_only=True, omit_defaults=True):
     timestamp: Moment
     text: Text
     html: Annotated[str, Meta(examples=["<p>How do I make this faster?</p>\n"])] | UnsetType = UNSET
-    """The text as clean HTML, where it was asked for."""
+    """The text as clean HTML, where it was asked for; not of one that is very long."""
     thinking: Text | UnsetType = UNSET
     tools: list[ToolUse] | UnsetType = UNSET
     error: Text | UnsetType = UNSET
