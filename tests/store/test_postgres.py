@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -622,17 +623,40 @@ def test_a_forked_process_has_connections_of_its_own(shared_database: str) -> No
 # Waiting for others
 
 
-def test_whoever_waits_is_woken_by_what_others_write(shared_database: str) -> None:
-    store, other = new(shared_database), None
+def listeners(database: str) -> list[tuple[Any, ...]]:
+    """The connections that listen, once there is one."""
+    idle = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND state = 'idle'"
+    deadline = time.monotonic() + 60
+    while not (found := rows(database, f"{idle} AND query LIKE 'LISTEN%%'")):
+        assert time.monotonic() < deadline, "nobody listens"
+    return found
+
+
+def test_whoever_waits_is_woken_by_what_others_write(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sessiontree.store.postgres.store.POLL", 600)  # a notice, and nothing else, wakes in time
+    store = new(database)
     end = store.create([b"header"])
-    other = PostgresStore(store.where)
 
     assert not store.wait(end, 0)
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(store.wait, end, 60)
-        other.append([b"one"], after=end)
+        waiting = pool.submit(store.wait, end, 70)
+        listeners(database)
+        PostgresStore(store.where).append([b"one"], after=end)
         assert waiting.result(60)
     assert store.wait(end, 0)
+
+
+def test_where_nothing_is_told_asking_now_and_then_does(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sessiontree.store.postgres.store.POLL", 0.01)
+    monkeypatch.setattr("sessiontree.store.postgres.watch.CHANNEL", "elsewhere")
+    store = new(f"{database}?application_name=deaf")
+    end = store.create([b"header"])
+
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(store.wait, end, 70)
+        listeners(database)
+        PostgresStore(store.where).append([b"one"], after=end)
+        assert waiting.result(60)
 
 
 def test_waiting_goes_on_when_the_listener_is_killed(shared_database: str) -> None:
@@ -640,12 +664,8 @@ def test_waiting_goes_on_when_the_listener_is_killed(shared_database: str) -> No
     end = store.create([b"header"])
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(store.wait, end, 60)
-        killed = 0
-        while not killed:
-            (killed,) = rows(
-                shared_database,
-                "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE query LIKE 'LISTEN%%'",
-            )[0]
+        for (pid,) in listeners(shared_database):
+            rows(shared_database, "SELECT pg_terminate_backend(%s)", pid)
         PostgresStore(store.where).append([b"one"], after=end)
         assert waiting.result(60)
 
