@@ -82,6 +82,7 @@ const Saying = ({ run }) => html`<article class="entry assistant saying" aria-li
   ${run.thinking && !run.text && html`<p class="thinking-now">${run.thinking.slice(-400)}</p>`}
   ${run.text && html`<pre class="plain stream">${run.text}</pre>`}
   ${run.tool && html`<pre class="plain tool-now">${run.tool.slice(-600)}</pre>`}
+  ${run.waiting.map((text) => html`<p class="hint">Will be told: ${text}</p>`)}
 </article>`;
 
 export class Conversation extends Component {

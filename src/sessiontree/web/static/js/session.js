@@ -42,7 +42,10 @@ export class Session {
     this.early = [];
     this.stream = new Stream(this.api, `${this.base}/events`, {
       heard: (event) => (this.early ? this.early.push(event) : this.hear(event)),
-      resync: () => this.open(),
+      resync: () => {
+        [this.selected, this.looking] = [null, null];
+        this.open();
+      },
       state: (state, error) => {
         this.connection = state;
         if (error) this.error = error.message;
@@ -51,6 +54,7 @@ export class Session {
     });
     try {
       await this.loadInfo();
+      this.setHeads({ [this.current]: this.info.leaf });
       this.error = null;
       await this.loadRest();
     } catch (error) {
@@ -106,8 +110,7 @@ export class Session {
     this.lookedAt = performance.now();
     this.info = await this.api.get(this.base);
     this.current = this.info.branch;
-    if (!this.heads.size) this.setHeads({ [this.current]: this.info.leaf });
-    for (const branch of this.info.running ?? []) if (!this.runs.has(branch)) this.runs.set(branch, started());
+    for (const branch of this.info.running) if (!this.runs.has(branch)) this.runs.set(branch, started());
   }
 
   loadRest() {
@@ -244,6 +247,7 @@ export class Session {
     else if (type === "head") this.hearHead(data);
     else if (type === "delta") this.hearDelta(data);
     else if (type === "tool") this.hearTool(data);
+    else if (type === "queue") this.hearQueue(data);
     else if (type === "run") this.hearRun(data);
     else if (type === "notice") this.tell(data.text, data.level === "info" ? "" : "wrong");
     this.soon ??= setTimeout(() => this.settle(), SETTLE);
@@ -279,10 +283,15 @@ export class Session {
     if (run) run.doing = status === "ended" ? "" : name;
   }
 
+  hearQueue({ branch, steering, followUp }) {
+    const run = this.runs.get(branch);
+    if (run) run.waiting = [...steering, ...followUp];
+  }
+
   hearRun({ branch, status, error }) {
     if (status === "started") this.runs.set(branch, started());
     else {
-      this.runs.set(branch, { ...(this.runs.get(branch) ?? started()), status: "ended", doing: "", error });
+      this.runs.set(branch, { ...(this.runs.get(branch) ?? started()), status: "ended", doing: "", waiting: [], error });
       this.stale.info = true;
     }
   }
@@ -389,4 +398,4 @@ export class Session {
 
 /** What an agent says before it is written; `written` is the entry that has it, until that is shown. */
 const silent = () => ({ text: "", thinking: "", tool: "", written: null });
-const started = () => ({ ...silent(), status: "started", doing: "", error: null });
+const started = () => ({ ...silent(), status: "started", doing: "", waiting: [], error: null });
