@@ -365,9 +365,10 @@ async def test_a_strategy_that_fails_says_why(session: Session) -> None:
 
 
 async def test_when_one_of_several_runs_raises_the_others_are_given_up(session: Session) -> None:
-    gone = asyncio.Event()
+    begun, gone = asyncio.Event(), asyncio.Event()
 
     async def endless(request: Request) -> str:
+        begun.set()
         try:
             await asyncio.sleep(3600)
         finally:
@@ -376,7 +377,7 @@ async def test_when_one_of_several_runs_raises_the_others_are_given_up(session: 
 
     async def broken(crew: Crew) -> str:
         async def bad() -> AgentResult:
-            await asyncio.sleep(0.05)
+            await begun.wait()
             raise SwarmFailed("no more")
 
         await crew.all([crew.run("Wait"), bad()])
