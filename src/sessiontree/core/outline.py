@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Generator, Iterable, Iterator
-from itertools import count, groupby, islice, repeat
-from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
+from itertools import chain, groupby, islice, repeat
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 from msgspec import Struct
 
@@ -33,7 +33,6 @@ from sessiontree.core.entries import (
     ModeChange,
     ModelChange,
     SessionInfo,
-    Source,
     ThinkingLevelChange,
 )
 from sessiontree.core.fulltext import fold, speaker, unify
@@ -96,6 +95,8 @@ HIDDEN = {
 }
 SIEVES = {name: bytes(kind not in hidden for kind in range(256)) for name, hidden in HIDDEN.items()}
 """For `bytes.translate`: 1 for the kinds that a filter shows."""
+KINDS = {"user": USER, "toolResult": RESULT}
+"""By role; what an assistant said is looked at."""
 TURNS = frozenset({USER, ASSISTANT})
 TOLD_BY_ROW = frozenset({USER, ASSISTANT, CALLING})
 """Kinds whose rows have the role, and all that a search looks through."""
@@ -137,6 +138,8 @@ class Shape:
     def __init__(self, tree: Tree, leaf: EntryId | None) -> None:
         self.tree = tree
         self.leaf = leaf
+        self.items = len(tree.items)
+        """How many items the tree had; what was added later may not be here."""
         self.ids: list[EntryId] = []
         self.above = array("l")
         """The position of the entry above each; -1 above a root."""
@@ -249,68 +252,47 @@ def survey(tree: Tree, leaf: EntryId | None, older: Shape | None = None) -> Step
         ids.append(id)
         if not position % STRIDE:
             yield position / total * 0.1
-    shape.kinds = bytearray(len(ids))
+    kinds = shape.kinds = bytearray(len(ids))
+    known = 0
     if older is not None:
         shape.inherit(older)
+        known = older.items
     # In file order, which is quick to read; another entry may be added meanwhile, and of one id the last counts.
-    done = 0
-    for several in _several(_lines(list(tree.items))):
-        new = [line for line in several if line.id in positions and (older is None or line.id not in older.positions)]
-        for id, kind in _kinds(new):
-            shape.kinds[positions[id]] = kind
-        done += len(several)
-        yield 0.1 + done / total * 0.9
+    for done, (id, kind) in enumerate(_kinds(tree.items[known:])):
+        if id in positions:
+            kinds[positions[id]] = kind
+        if not done % STRIDE:
+            yield 0.1 + min(done / total, 1) * 0.9
     return shape
 
 
-class _Line(NamedTuple):
-    id: EntryId
-    type: str
-    source: Source
-    number: int
-
-
-def _lines(items: Iterable[Entry | Chain]) -> Iterator[_Line]:
-    """Where each entry is read from, without making one of any in a chain."""
-    for item in items:
-        if isinstance(item, Chain):
-            yield from map(_Line, item.ids, repeat("message"), repeat(item.source), count(item.line))
+def _kinds(items: Iterable[Entry | Chain]) -> Iterator[tuple[EntryId, int]]:
+    """What kind of row each entry makes, without making an entry of any in a chain."""
+    for (is_message, source), several in groupby(items, key=lambda item: (_is_message(item), item.source)):
+        run = list(several)
+        if is_message:
+            ids = chain.from_iterable(item.ids if isinstance(item, Chain) else (item.id,) for item in run)
+            lines = chain.from_iterable(
+                range(item.line, item.line + (len(item) if isinstance(item, Chain) else 1)) for item in run
+            )
+            yield from zip(ids, map(kind_of, map(source.glance, source.raws(lines))), strict=True)
         else:
-            yield _Line(item.id, item.type, item.source, item.line)
+            yield from (
+                (item.id, BOOKKEPT if item.type in BOOKKEEPING else OTHER) for item in run if isinstance(item, Entry)
+            )
 
 
-def _several(lines: Iterator[_Line]) -> Iterator[list[_Line]]:
-    while several := list(islice(lines, STRIDE)):
-        yield several
-
-
-def _kinds(lines: Iterable[_Line]) -> Iterator[tuple[EntryId, int]]:
-    """What kind of row each entry makes."""
-    messages: list[_Line] = []
-    for line in lines:
-        if line.type == "message":
-            messages.append(line)
-        elif line.type in BOOKKEEPING:
-            yield line.id, BOOKKEPT
-        else:
-            yield line.id, OTHER
-    for source, several in groupby(messages, key=lambda line: line.source):
-        known = list(several)
-        for line, raw in zip(known, source.raws([line.number for line in known]), strict=True):
-            yield line.id, kind_of(source.glance(raw))
+def _is_message(item: Entry | Chain) -> bool:
+    return isinstance(item, Chain) or item.type == "message"
 
 
 def kind_of(message: Glance | None) -> int:
     """What kind of row a message makes."""
-    match message:
-        case Glance(role="user"):
-            return USER
-        case Glance(role="assistant"):
-            return ASSISTANT if message.stopped_abnormally or message.text.strip() else CALLING
-        case Glance(role="toolResult"):
-            return RESULT
-        case _:
-            return OTHER
+    if message is None:
+        return OTHER
+    if message.role == "assistant":
+        return ASSISTANT if message.stopped_abnormally or message.text.strip() else CALLING
+    return KINDS.get(message.role, OTHER)
 
 
 class Outline(Struct, frozen=True, kw_only=True, eq=False):
