@@ -97,7 +97,7 @@ class Doors:
 
     async def until(self, calls: int) -> None:
         """Wait until so many calls have been made."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while self.calls < calls:
                 self._came.clear()
                 await self._came.wait()

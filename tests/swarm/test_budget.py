@@ -170,7 +170,7 @@ async def test_one_that_waits_for_its_budget_takes_nobodys_place(session: Sessio
     )
     await swarm.start()
     await swarm.scale(1)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         status = await swarm.wait()
 
     assert status.status == "paused"
