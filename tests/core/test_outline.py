@@ -11,6 +11,7 @@ from sessiontree.core.entries import (
     ContextEdit,
     Custom,
     CustomMessage,
+    Entry,
     Label,
     ModeChange,
     ModelChange,
@@ -33,6 +34,7 @@ from sessiontree.core.outline import (
     survey,
 )
 from sessiontree.core.tree import Tree
+from sessiontree.format.codec import Held
 from tests.builders import entry, grow, ids, say
 from tests.strategies import damaged_entry_lists, places
 
@@ -404,3 +406,25 @@ def test_a_label_on_what_is_not_there_shows_nothing():
     tree = grow("a>b", b=Label(target="gone", text="lost"))
 
     assert outline(tree, "a", "labeled-only") == []
+
+
+def test_what_is_added_while_a_tree_is_surveyed_is_left_for_the_next_time():
+    tree = Tree([entry(f"e{number}", f"e{number - 1}" if number else None, line=number + 2) for number in range(600)])
+    steps = survey(tree, None)
+    while next(steps) == 0:
+        pass
+    tree.add(entry("late", "e0", line=700))  # where the survey was already
+    first = finish(steps)
+
+    assert "late" not in first.positions
+    assert "late" in finish(survey(tree, None, first)).positions
+
+
+def test_a_message_that_is_no_json_makes_a_row_and_can_be_searched_for():
+    tree = grow("a")
+    raw = b'{"type":"message","id":"b","parentId":"a","timestamp":"","message":{"role":"user"'
+    tree.add(Entry(id="b", parent="a", type="message", line=3, source=Held(raw)))
+
+    assert shown_rows(rows_of(tree)) == "ab"
+    assert shown_rows(rows_of(tree, None, "user-only")) == "a"
+    assert shown_rows(rows_of(tree, None, "default", "message")) == "b"
