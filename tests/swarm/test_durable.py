@@ -74,6 +74,10 @@ class Worker:
         return self._process.exitcode
 
     @property
+    def stopped(self) -> bool:
+        return Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+    @property
     def said(self) -> str:
         return self._log.read_text() if self._log.exists() else ""
 
@@ -257,23 +261,17 @@ async def test_the_work_of_killed_workers_is_taken_up_where_it_was(
 
 
 async def test_a_worker_that_was_only_away_writes_nothing_twice(tmp_path: Path, home: Path, workers: Workers) -> None:
-    away = threading.Event()
-
-    def answer(body: dict[str, Any]) -> str:
-        away.wait(LONG)
-        return "Done."
-
-    with serving(home, answer) as server, file_session(tmp_path) as session:
-        first = workers.start("--lease", "4")
+    """It stops when it is about to write an answer that is kept. Another writes it, and then it goes on."""
+    with serving(home, lambda body: "Done.") as server, file_session(tmp_path) as session:
+        first = workers.start("--lease", "4", STOP_AT="before 1")
         running = asyncio.create_task(run_swarm(session))
-        await until(lambda: server.requests)
-        first.send(signal.SIGSTOP)
-        away.set()
+        await until(lambda: first.stopped)
         workers.start()  # its lease is long, and that of the other is over soon
         assert (await running).status == "completed"
         first.send(signal.SIGCONT)
         assert await first.ended() == 75
         assert "ends at once" in first.said
+        assert len(server.requests) == 1
         assert spoken(session, "crowd/worker-1")[-2:] == ["user: Do it", "assistant: Done."]
         check_sound(session)
 

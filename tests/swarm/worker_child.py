@@ -1,7 +1,7 @@
 """Worker processes for tests, killed at a certain point: forked from one that has imported everything already.
 
-`KILL_AT` in their environment says where: `before` or `after` the model's answer of that number is written. `ISLAND`
-names the network namespace that they are in.
+`KILL_AT` in their environment says where: `before` or `after` the model's answer of that number is written; `STOP_AT`
+where they are stopped instead, as a machine that sleeps. `ISLAND` names the network namespace that they are in.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from sessiontree.swarm.durable.once import OnceSession
 from tests.swarm import island
 
 
-def killed_at(when: str, number: int) -> None:
-    """Have this process killed when it writes an answer of a model."""
+def hit_at(when: str, number: int, signal: int) -> None:
+    """Have this process hit by a signal when it writes an answer of a model."""
     extend, written = OnceSession.extend, 0
 
     def counted(self: OnceSession, bodies: Iterable[Any], **options: Any) -> list[Entry]:
@@ -38,10 +38,10 @@ def killed_at(when: str, number: int) -> None:
             body = item.body if isinstance(item, Item) else item
             written += isinstance(body, Message) and role(body.message) == "assistant"
         if written == number and when == "before":
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(os.getpid(), signal)
         entries = extend(self, items, **options)
         if written == number and when == "after":
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(os.getpid(), signal)
         return entries
 
     OnceSession.extend = counted  # type: ignore[method-assign]
@@ -56,7 +56,8 @@ def main(environment: Mapping[str, str], log: str, options: list[str]) -> None:
     os.dup2(file, 2)
     if "ISLAND" in environment:
         island.enter(environment["ISLAND"])
-    if "KILL_AT" in environment:
-        when, _, number = environment["KILL_AT"].partition(" ")
-        killed_at(when, int(number))
+    for name, number in (("KILL_AT", signal.SIGKILL), ("STOP_AT", signal.SIGSTOP)):
+        if name in environment:
+            when, _, answer = environment[name].partition(" ")
+            hit_at(when, int(answer), number)
     sys.exit(run(["worker", *options]))

@@ -42,6 +42,8 @@ class Database:
             self.shown = os.path.abspath(where or os.path.join(home(), FILE))
             self.url = sa.URL.create("sqlite", database=self.shown).render_as_string()
         self.file = self.shown if address is None else None
+        self.poll = 0.25 if self.file is not None else 1.0
+        """Seconds between two looks of a worker for work: a database has many who look."""
 
     def make(self) -> None:
         """Make what is not there yet. Raises `StoreError`."""

@@ -120,7 +120,10 @@ class DurableWorker:
         DBOS.launch()
         # What is handed to each worker at a time is kept with the queue, for all of them; the slots here are our own.
         await DBOS.register_queue_async(
-            QUEUE, worker_concurrency=self._concurrency, polling_interval_sec=0.25, on_conflict="always_update"
+            QUEUE,
+            worker_concurrency=self._concurrency,
+            polling_interval_sec=self._database.poll,
+            on_conflict="always_update",
         )
 
     def _workflow(self) -> Callable[[str], object]:
@@ -175,9 +178,10 @@ class DurableWorker:
         """Whether the work is wanted still. Ends the process if it is somebody else's."""
         assert self._client is not None
         found = self._client.list_workflows(workflow_ids=[id], load_input=False, load_output=False)
-        if not found or found[0].status == WorkflowStatusString.CANCELLED.value:
+        status = found[0] if found else None  # one that others have done may be deleted already
+        if status is not None and status.status == WorkflowStatusString.CANCELLED.value:
             return False
-        if found[0].status != WorkflowStatusString.PENDING.value or found[0].executor_id != self.id:
+        if status is None or status.status != WorkflowStatusString.PENDING.value or status.executor_id != self.id:
             self._lost(f"the work {id} was taken up by another")
         return True
 
