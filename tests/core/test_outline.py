@@ -398,7 +398,9 @@ def test_a_call_is_looked_for_only_so_far_above_its_result():
     said.append(entry("result", "r299", tool_result("c1", "read", ""), line=400))
     tree = Tree(said)
 
-    assert row_text(tree["result"], Calls(tree)) == "[read]"
+    calls = Calls(tree)
+    assert row_text(tree["result"], calls) == "[read]"
+    assert row_text(tree["r0"], calls) == "[ls]"
     assert shown_rows(rows_of(tree, None, "default", "read:")) == ""
 
 
