@@ -908,6 +908,22 @@ def test_asking_for_the_current_branch_again_and_again_costs_nothing(tmp_path: P
     assert session.head.name == "main"
 
 
+def test_who_writes_only_on_what_was_read_is_refused_when_others_wrote_first(tmp_path: Path) -> None:
+    with st.create(file=tmp_path / "s.jsonl", cwd="/p") as session, st.open(tmp_path / "s.jsonl") as other:
+        other.create_branch("elsewhere", current=False)
+        with session.unchanged(), pytest.raises(st.Conflict):
+            session.append(st.user("too late"))
+        session.refresh()
+        with session.unchanged():
+            session.append(st.user("in time"))
+        other.append(st.user("more"), branch="elsewhere")
+        session.append(st.user("behind it"))
+
+    with st.open(tmp_path / "s.jsonl") as read:
+        said = [entry.body.message["content"] for entry in read.tree.entries if isinstance(entry.body, st.Message)]
+    assert said == ["in time", "more", "behind it"]
+
+
 def test_a_head_record_stands_among_every_256_lines() -> None:
     session = st.memory()
     for number in range(600):

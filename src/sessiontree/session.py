@@ -12,8 +12,8 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -88,6 +88,8 @@ class Session:
         self._read_only = read_only
         self._mutex = threading.RLock()
         self._wrote = False
+        self._unmoved = False
+        """Whether what is written holds only for what was read."""
         self._closed = False
         self._loaded: Loaded | None = None
         self._unnamed: Branch | None = None
@@ -395,6 +397,8 @@ class Session:
         try:
             cursor = self._store.append(lines, after=before)
         except Conflict:
+            if self._unmoved:
+                raise
             loaded.refresh()
             if loaded.cursor == before:
                 raise
@@ -431,6 +435,16 @@ class Session:
     def held(self) -> AbstractContextManager[object]:
         """While it is entered, other threads neither write nor take anything in: all that is read is of one moment."""
         return self._mutex
+
+    @contextmanager
+    def unchanged(self) -> Generator[None]:
+        """`held`, and a write is refused with `Conflict` if others have written since what was read, wherever."""
+        with self._mutex:
+            before, self._unmoved = self._unmoved, True
+            try:
+                yield
+            finally:
+                self._unmoved = before
 
     def refresh(self) -> list[Entry]:
         """Take in what other writers have appended, and return it."""

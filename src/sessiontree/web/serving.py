@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
@@ -16,6 +16,7 @@ from fastapi import Depends, Request
 from fastapi.responses import Response
 
 from sessiontree.commands.models import Models
+from sessiontree.errors import Conflict
 from sessiontree.web.encoding import encoded
 from sessiontree.web.guard import Hosts, Limits
 from sessiontree.web.opened import Opened, OpenSessions
@@ -110,10 +111,20 @@ class Call:
     @contextmanager
     def writing(self, id: str) -> Generator[Opened]:
         """A session to write to, if it is as the request says. Raises `Refused`."""
-        with self.reading(id) as opened:
+        with self.serving.sessions.kept(id, self.token) as opened, self._held(opened):
             self.check(opened)
-            yield opened
+            try:
+                yield opened
+            except Conflict:
+                if self._if_match is None:
+                    raise
+                raise _changed() from None
         opened.feed.wake()
+
+    def _held(self, opened: Opened) -> AbstractContextManager[object]:
+        """Nobody else writes; where the request says what it has seen, no other process either."""
+        session = opened.session
+        return session.held() if self._if_match is None else session.unchanged()
 
     @contextmanager
     def working(self, id: str) -> Generator[Opened]:
@@ -130,7 +141,7 @@ class Call:
             return
         wanted = [tag.strip() for tag in self._if_match.split(",")]
         if f'"{opened.position}"' not in wanted:
-            raise Refused(412, "the session has changed since: read it anew")
+            raise _changed()
 
     def needs_run(self) -> None:
         """Raises `Refused` where no model may be asked for this token."""
@@ -138,6 +149,10 @@ class Call:
             raise _lacks("run")
         if not self.serving.allow_run:
             raise Refused(403, "this server asks no model: it was started without --allow-run", code="no_runs")
+
+
+def _changed() -> Refused:
+    return Refused(412, "the session has changed since: read it anew")
 
 
 def _lacks(scope: Scope) -> Refused:
