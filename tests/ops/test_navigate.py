@@ -376,3 +376,13 @@ def test_the_previous_prompt_is_the_last_message_of_the_user(session, ids) -> No
     session.switch("root")
     with pytest.raises(InvalidOperation, match="no message of the user"):
         previous_prompt(session.head)
+
+
+async def test_another_branch_than_the_current_one_is_moved(session, ids) -> None:
+    side = session.create_branch("side", current=False)
+    before = session.heads.leaf
+
+    outcome = await navigate(session, session.tree[ids[1]], hooks=Hooks(), branch=side)
+
+    assert side.leaf == outcome.new_leaf == ids[1]
+    assert (session.heads.current, session.heads.leaf) == ("main", before)
