@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 import sessiontree as st
 from sessiontree import catalog, shelf
+from sessiontree.cli.app import run
 from sessiontree.index.postgres import Shelf
 from sessiontree.store.postgres.address import parse
 
@@ -101,6 +103,27 @@ def test_a_listing_follows_what_is_written_and_reads_no_session(store: str) -> N
         before.message_count + 1,
     )
     assert after.first_message == before.first_message == "Find the Cache bug, Straße"
+
+
+def test_an_address_in_a_header_is_only_looked_at(store: str, capsys: pytest.CaptureFixture[str]) -> None:
+    place = Shelf(parse(store))
+    for number, parent in enumerate(
+        ("postgresql://[bad", f"{store}?sslmode=disable&service=evil#x", "postgresql://h/d#")
+    ):
+        header = {
+            "type": "session",
+            "version": 3,
+            "id": f"s{number}",
+            "timestamp": "",
+            "cwd": "/p",
+            "parentSession": parent,
+        }
+        place.store(f"s{number}").create([json.dumps(header).encode()])
+
+    assert run(["ls", "--all"]) == 0
+
+    assert "fork of x" in capsys.readouterr().out
+    assert parse(store).url == store
 
 
 def test_sessions_of_this_folder_come_newest_first_and_those_of_others_when_asked(store: str) -> None:

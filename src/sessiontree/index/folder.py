@@ -13,7 +13,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from sessiontree.store.postgres.address import is_address, parse
+from sessiontree.store.postgres.address import is_address
 
 SUFFIX = ".jsonl"
 ARCHIVED = ".archived"
@@ -89,9 +89,11 @@ def folders_in(root: str) -> list[str]:
 
 
 def id_of(file: str) -> str:
-    """The session id in a file's name, or in an address."""
+    """The session id in a file's name, or in an address. A header may say anything: it is only looked at."""
     if is_address(file):
-        return parse(file).session or ""
+        from urllib.parse import unquote
+
+        return unquote(file.rpartition("#")[2])
     return os.path.basename(file).removesuffix(SUFFIX).rpartition("_")[2]
 
 
