@@ -56,16 +56,14 @@ class DurableWorker:
         concurrency: int = 4,
         lease: float = LEASE,
         tell: Callable[[str], None] = lambda line: None,
-        lost: Callable[[str], NoReturn] | None = None,
     ) -> None:
-        """`tell` is told what happens, in sentences; `lost` ends the process, with the reason."""
+        """`tell` is told what happens, in sentences."""
         self.id = f"{socket.gethostname()}-{os.getpid()}-{os.urandom(4).hex()}"
         self._opener = opener
         self._concurrency = concurrency
         self._database = Database(database)
         self._roster = Roster(self._database, lease)
         self._tell = tell
-        self._end = lost
         self._slots = asyncio.Semaphore(concurrency)
         self._under_way: dict[str, Order] = {}
         self._leaving = asyncio.Event()
@@ -163,10 +161,8 @@ class DurableWorker:
             self._tell(f"the work of dead workers could not be taken up: {type(error).__name__}: {error}")
 
     def _lost(self, reason: str) -> NoReturn:
-        sentence = f"worker {self.id} ends at once: {reason}"
-        if self._end is not None:
-            self._end(sentence)
-        self._tell(sentence)
+        """End the process, so that nothing more is written."""
+        self._tell(f"worker {self.id} ends at once: {reason}")
         os._exit(ENDED)
 
     async def _note(self) -> None:
