@@ -29,6 +29,7 @@ from sessiontree.store.postgres.blocks import Blocks
 from sessiontree.store.postgres.connection import Database
 from sessiontree.store.postgres.store import PostgresStore
 from tests.postgres import Proxy, Server
+from tests.simulation import Simulation
 from tests.strategies import damaged_sessions, sessions
 
 TORTURE = bool(os.environ.get("SESSIONTREE_TORTURE"))
@@ -473,6 +474,21 @@ def test_a_random_session_is_in_a_database_what_it_is_in_memory(shared_database:
     assert theirs.problems == ours.problems
     for name, context in lazy.items():
         assert context == ours.context(name)
+
+
+@pytest.mark.parametrize("peers", [False, True])
+def test_a_random_history_of_several_writers_comes_out_right_and_is_listed_so(database: str, peers: bool) -> None:
+    address = f"{database}#s"
+    simulation = Simulation(writers=3, peers=peers, store=lambda: PostgresStore(address))
+    for number in range(150):
+        simulation.step(number * 7919 % 101, number * 104729 % 97, number * 1299709 % 89)
+    simulation.check()
+
+    ((told,),) = rows(database, "SELECT told FROM sessiontree.session")
+    listed = catalog.sessions(all=True, dir=database)
+    rows(database, "UPDATE sessiontree.session SET told = false")
+    assert catalog.sessions(all=True, dir=database) == listed, "what lines add is what the whole session says"
+    assert told is not peers
 
 
 # Files as they are
