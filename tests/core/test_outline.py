@@ -30,7 +30,6 @@ from sessiontree.core.outline import (
     outline,
     plain_text,
     row_text,
-    short_count,
     survey,
 )
 from sessiontree.core.tree import Tree
@@ -215,14 +214,6 @@ def test_one_line_has_single_blanks_and_an_end():
     assert one_line(" a\t\nb ") == "a b"
     assert len(one_line("word " * 1000)) == 200
     assert one_line(" " * 10_000 + "late") == ""
-
-
-@pytest.mark.parametrize(
-    ("count", "words"),
-    [(0, "0"), (999, "999"), (1000, "1k"), (12_345, "12k"), (999_499, "999k"), (999_500, "1.0M"), ("odd", "0")],
-)
-def test_counts_are_short(count, words):
-    assert short_count(count) == words
 
 
 @given(damaged_entry_lists(), st.sampled_from(FILTERS), st.data())

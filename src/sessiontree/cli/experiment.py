@@ -13,6 +13,7 @@ from sessiontree.cli.desk import PrintedUi, Working, extension_option
 from sessiontree.cli.live import Progress
 from sessiontree.cli.output import dim, echo, echo_json, safe, strong, table
 from sessiontree.config import ThinkingLevel
+from sessiontree.core.figures import dollars
 from sessiontree.errors import SessionTreeError
 
 if TYPE_CHECKING:
@@ -332,7 +333,8 @@ def _tell(result: ExperimentResult, *, as_json: bool) -> None:
         if not run.ok:
             echo("failed:", safe(f"{run.branch}: {run.error}"))
     if result.judging_tokens:
-        echo(dim(f"scoring took {result.judging_tokens:,.0f} tokens, ${result.judging_cost:.4f}, not counted above"))
+        took = f"{result.judging_tokens:,.0f} tokens, {dollars(result.judging_cost)}"
+        echo(dim(f"scoring took {took}, not counted above"))
     if result.winner is None:
         echo(strong("no winner:"), safe(result.reason))
     else:
@@ -363,7 +365,7 @@ def _spelled(metric: str, value: float | None) -> str:
         return "-"
     match metric:
         case "cost":
-            return f"{'-' if value < 0 else ''}${abs(value):.4f}"
+            return dollars(value)
         case "tokens":
             return f"{value:,.0f}"
         case "time":

@@ -22,8 +22,9 @@ from sessiontree.cli.app import (
 from sessiontree.cli.output import colored, dim, echo, echo_json, echo_raw, safe, safe_lines, strong, table
 from sessiontree.core.context import Explanation, explain
 from sessiontree.core.entries import Entry, JsonObject, Problem
+from sessiontree.core.figures import dollars, short_count
 from sessiontree.core.messages import role, string, text, tool_calls
-from sessiontree.core.outline import FILTERS, Calls, outline, plain_text, role_of, row_text, short_count
+from sessiontree.core.outline import FILTERS, Calls, outline, plain_text, role_of, row_text
 from sessiontree.core.problems import problem_to_wire
 from sessiontree.core.tokens import estimate
 from sessiontree.errors import FormatError, NotFound, StoreError
@@ -355,7 +356,7 @@ def compare(session: str, branches: tuple[str, ...], metric: str, as_json: bool)
     rows = [["branch", "entries", "messages", "tools", "errors", "tokens", "cost", "time", "models"]]
     for stats in result.branches:
         tokens = f"{stats.tokens:,.0f}" if "tokens" in stats.measured else "-"
-        cost = f"${stats.cost:.4f}" if "cost" in stats.measured else "-"
+        cost = dollars(stats.cost) if "cost" in stats.measured else "-"
         counts = [stats.entries, stats.messages, stats.tool_calls, stats.errors]
         seconds = f"{stats.time / 1000:.1f}s"
         rows.append([safe(stats.name), *map(str, counts), tokens, cost, seconds, safe(", ".join(stats.models))])
@@ -388,7 +389,8 @@ def diff(session: str, a: str, b: str, as_json: bool) -> None:
     calls = Calls(opened_session.tree)
     echo(dim(f"from where they part, {short(result.common_ancestor)}"))
     for sign, color, entries, stats in zip("-+", ("red", "green"), result.entries, result.stats, strict=True):
-        echo(strong(f"{sign * 3} {safe(stats.name)}"), dim(f"{short_count(stats.tokens)} tokens, ${stats.cost:.4f}"))
+        took = f"{short_count(stats.tokens)} tokens, {dollars(stats.cost)}"
+        echo(strong(f"{sign * 3} {safe(stats.name)}"), dim(took))
         for entry in entries:
             echo(colored(f"{sign} {short(entry.id)} {safe(row_text(entry, calls))}", color))
         if stats.files:

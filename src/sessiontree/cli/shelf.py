@@ -9,6 +9,7 @@ import click
 from sessiontree import catalog, shelf
 from sessiontree.cli.app import app, json_option, session_argument, short
 from sessiontree.cli.output import colored, dim, echo, echo_json, progress, safe, strong
+from sessiontree.core.figures import dollars
 from sessiontree.index.reading import SessionSummary, summary_to_wire
 from sessiontree.index.search import Hit, hit_to_wire
 
@@ -53,7 +54,7 @@ def _tell(summary: SessionSummary, *, with_folder: bool) -> None:
         _count(summary.message_count, "message", "messages"),
         _count(summary.entry_count, "entry", "entries"),
         _count(summary.branch_count, "branch", "branches"),
-        f"${summary.cost:.4f}",
+        dollars(summary.cost),
     ]
     times = [f"modified {_time(summary.modified)}", f"made {_time(summary.created)}" if summary.created else ""]
     fork = f"fork of {safe(catalog.id_of(summary.parent_session))}" if summary.parent_session else ""

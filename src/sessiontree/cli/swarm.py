@@ -18,6 +18,7 @@ from sessiontree.cli.live import Progress
 from sessiontree.cli.output import dim, echo, echo_json, safe, strong, table
 from sessiontree.cli.swarm_view import event_line, rows_of, state_of, status_to_wire, tell_status
 from sessiontree.cli.worker import database_option
+from sessiontree.core.figures import dollars
 from sessiontree.core.places import PREFIX
 from sessiontree.errors import Ambiguous, InvalidOperation, NotFound, SessionTreeError
 
@@ -470,7 +471,7 @@ def ls(session: str | None, everywhere: bool, as_json: bool) -> None:
                 continue
             done = sum(agent.status in ("completed", "failed", "cancelled") for agent in status.agents)
             made = status.created_at[:16].replace("T", " ")
-            figures = [f"{done} of {len(status.agents)}", f"{status.tokens:,.0f}", f"${status.cost:.4f}"]
+            figures = [f"{done} of {len(status.agents)}", f"{status.tokens:,.0f}", dollars(status.cost)]
             known = [status.branch, state_of(status), status.strategy, *figures, made, found.name or found.id]
             rows.append([safe(cell) for cell in known])
     if not as_json:

@@ -10,6 +10,7 @@ import click
 
 from sessiontree.cli.app import short
 from sessiontree.cli.output import dim, echo, echo_json, safe, safe_lines, strong, table
+from sessiontree.core.figures import dollars
 
 if TYPE_CHECKING:
     from sessiontree.core.entries import JsonObject
@@ -42,7 +43,7 @@ def event_line(event: Event) -> str:
         case AgentStart(role=role, model=model):
             what = f"started as {role}{f', {model}' if model else ''}"
         case AgentComplete(tokens=tokens, cost=cost, seconds=seconds):
-            what = f"completed, {tokens:,.0f} tokens, ${cost:.4f}, {seconds:.1f}s"
+            what = f"completed, {tokens:,.0f} tokens, {dollars(cost)}, {seconds:.1f}s"
         case AgentFail(error=error, attempts=attempts):
             what = f"failed after {attempts} {'attempt' if attempts == 1 else 'attempts'}: {error}"
         case TurnStart(number=number):
@@ -93,10 +94,10 @@ def rows_of(status: SwarmStatus) -> list[list[str]]:
     rows = [["agent", "state", "model", "tokens", "cost", "time", "last"]]
     for agent in status.agents:
         last = agent.error if agent.error is not None else agent.text or ""
-        figures = [f"{agent.tokens:,.0f}", f"${agent.cost:.4f}", f"{agent.seconds:.1f}s"]
+        figures = [f"{agent.tokens:,.0f}", dollars(agent.cost), f"{agent.seconds:.1f}s"]
         first = next(iter(last.split("\n")), "")
         rows.append([safe(cell) for cell in (agent.id, agent.status, agent.model or "-", *figures, first[:60])])
-    total = [f"{status.tokens:,.0f}", f"${status.cost:.4f}", f"{status.seconds:.1f}s"]
+    total = [f"{status.tokens:,.0f}", dollars(status.cost), f"{status.seconds:.1f}s"]
     return [*rows, ["all", f"{status.progress:.0%}", "", *total, ""]]
 
 

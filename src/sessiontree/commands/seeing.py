@@ -13,8 +13,9 @@ from sessiontree.commands.text import excerpt, short, table
 from sessiontree.comparison import Comparison, Diff
 from sessiontree.core.context import explain
 from sessiontree.core.entries import Message
+from sessiontree.core.figures import dollars, short_count
 from sessiontree.core.messages import role, text
-from sessiontree.core.outline import Calls, row_text, short_count
+from sessiontree.core.outline import Calls, row_text
 from sessiontree.core.tokens import CHARACTERS_PER_TOKEN
 from sessiontree.errors import InvalidOperation
 from sessiontree.session import compare, diff
@@ -54,7 +55,7 @@ async def _diff(desk: Desk, args: Sequence[str]) -> Done:
     calls = Calls(desk.session.tree)
     lines = [f"from where they part, {short(found.common_ancestor)}"]
     for sign, entries, stats in zip("-+", found.entries, found.stats, strict=True):
-        lines.append(f"{sign * 3} {stats.name}  {short_count(stats.tokens)} tokens, ${stats.cost:.4f}")
+        lines.append(f"{sign * 3} {stats.name}  {short_count(stats.tokens)} tokens, {dollars(stats.cost)}")
         lines += [f"{sign} {short(entry.id)} {excerpt(row_text(entry, calls))}" for entry in entries]
         lines += [f"  files: {', '.join(stats.files)}"] if stats.files else []
     return Done(text="\n".join(lines))
@@ -70,7 +71,7 @@ async def _compare(desk: Desk, args: Sequence[str]) -> Done:
     rows = [["branch", "entries", "tools", "errors", "tokens", "cost", "time"]]
     for stats in found.branches:
         tokens = short_count(stats.tokens) if "tokens" in stats.measured else "-"
-        cost = f"${stats.cost:.4f}" if "cost" in stats.measured else "-"
+        cost = dollars(stats.cost) if "cost" in stats.measured else "-"
         counts = map(str, (stats.entries, stats.tool_calls, stats.errors))
         rows.append([stats.name, *counts, tokens, cost, f"{stats.time / 1000:.1f}s"])
     ahead = f"ahead: {found.winner} ({found.reason})" if found.winner else f"none is ahead: {found.reason}"

@@ -15,8 +15,9 @@ from sessiontree.commands.moving import CANCELLED
 from sessiontree.commands.text import excerpt, short, table
 from sessiontree.comparison import stats_of
 from sessiontree.core.entries import EntryId, Message
+from sessiontree.core.figures import dollars, short_count
 from sessiontree.core.messages import role
-from sessiontree.core.outline import plain_text, short_count
+from sessiontree.core.outline import plain_text
 from sessiontree.errors import InvalidOperation, StoreError
 from sessiontree.ops.fork import ForkOutcome
 from sessiontree.session import Session
@@ -104,7 +105,7 @@ async def _session(desk: Desk, args: Sequence[str]) -> Done:
         ["parent", session.header.parent_session or ""],
         ["branch", f"{desk.branch.name}, one of {shown}, at {short(desk.branch.leaf)}"],
         ["entries", f"{len(tree)}, {stats.messages} messages, {stats.tool_calls} tool calls"],
-        ["took", f"{short_count(stats.tokens)} tokens, ${stats.cost:.4f}, all branches together"],
+        ["took", f"{short_count(stats.tokens)} tokens, {dollars(stats.cost)}, all branches together"],
         ["model", "(none)" if desk.model is None else f"{desk.model.info.name}, thinking {desk.agent.thinking}"],
         ["problems", "; ".join(item.message for item in session.problems if item.severity == "fault")],
     ]

@@ -35,6 +35,7 @@ from sessiontree.core.entries import (
     SessionInfo,
     ThinkingLevelChange,
 )
+from sessiontree.core.figures import short_count
 from sessiontree.core.fulltext import fold, speaker, unify
 from sessiontree.core.messages import (
     Glance,
@@ -42,7 +43,6 @@ from sessiontree.core.messages import (
     answered_call,
     glance,
     is_object,
-    number,
     role,
     string,
     text,
@@ -604,11 +604,3 @@ def plain_text(entry: Entry) -> str:
 def one_line(words: str) -> str:
     """`words` with all white space as single blanks, cut to what a row can hold."""
     return " ".join(words[: TEXT_LENGTH * 4].split(None, TEXT_LENGTH // 2))[:TEXT_LENGTH]
-
-
-def short_count(count: object) -> str:
-    """12345 as `12k`."""
-    value = number(count)
-    if value < 1000:
-        return f"{value:g}"
-    return f"{value / 1000:.0f}k" if value < 999_500 else f"{value / 1_000_000:.1f}M"

@@ -8,8 +8,9 @@ from msgspec import Struct
 
 from sessiontree.comparison import stats_of
 from sessiontree.core.entries import Entry, EntryId
+from sessiontree.core.figures import short_count
 from sessiontree.core.fulltext import speaker
-from sessiontree.core.outline import one_line, plain_text, short_count
+from sessiontree.core.outline import one_line, plain_text
 from sessiontree.export.snapshot import Snapshot
 from sessiontree.export.view import money, visible
 

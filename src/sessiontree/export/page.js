@@ -368,6 +368,12 @@
     return select;
   };
 
+  /** What four digits cannot tell has the two that count, as in core/figures.py. */
+  const dollars = (value) => {
+    const digits = value > 0 && value < 1e-4 ? Math.min(1 - Math.floor(Math.log10(value)), 12) : 4;
+    return `$${value.toFixed(digits)}`;
+  };
+
   const figures = (names, sides) => {
     const sum = (list, value) => list.reduce((total, number) => total + value(number), 0);
     const lines = [
@@ -376,7 +382,7 @@
       ["Tool calls", (list) => sum(list, (number) => data.counts[number][1])],
       ["Errors", (list) => sum(list, (number) => data.counts[number][2])],
       ["Tokens", (list) => sum(list, (number) => data.tokens[number])],
-      ["Cost", (list) => sum(list, (number) => data.cost[number]), (value) => `$${value.toFixed(4)}`],
+      ["Cost", (list) => sum(list, (number) => data.cost[number]), dollars],
       ["Seconds", (list) => {
         const times = list.map((number) => data.time[number]).filter(Boolean);
         return times.length ? Math.round((times.reduce((a, b) => Math.max(a, b)) - times.reduce((a, b) => Math.min(a, b))) / 1000) : 0;

@@ -13,7 +13,8 @@ from msgspec import Struct
 
 from sessiontree.comparison import stats_of
 from sessiontree.core.entries import Entry, EntryId
-from sessiontree.core.outline import outline, row_text, short_count
+from sessiontree.core.figures import short_count
+from sessiontree.core.outline import outline, row_text
 from sessiontree.core.places import PREFIX
 from sessiontree.export.snapshot import Snapshot
 from sessiontree.export.view import Part, View, money, view_of, visible

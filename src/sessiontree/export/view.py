@@ -35,6 +35,7 @@ from sessiontree.core.entries import (
     ThinkingLevelChange,
     Usage,
 )
+from sessiontree.core.figures import dollars, short_count
 from sessiontree.core.messages import (
     ToolCall,
     blocks,
@@ -46,7 +47,7 @@ from sessiontree.core.messages import (
     stopped_abnormally,
     string,
 )
-from sessiontree.core.outline import one_line, short_count
+from sessiontree.core.outline import one_line
 from sessiontree.export.picture import Picture, read_picture
 
 Kind: TypeAlias = Literal[
@@ -357,7 +358,7 @@ def _spent(usage: Any) -> tuple[str, ...]:
 
 def money(cost: float) -> str:
     """0.05 as `$0.05`, with as many digits as it takes."""
-    return f"${cost:.2f}" if cost >= 1 else f"${cost:.4f}".rstrip("0").ljust(5, "0")
+    return f"${cost:.2f}" if cost >= 1 else dollars(cost).rstrip("0").ljust(5, "0")
 
 
 def _name(words: str) -> str:

@@ -25,7 +25,7 @@ from textual.strip import Strip
 from sessiontree.commands.text import short
 from sessiontree.comparison import BranchStats, Comparison, Diff
 from sessiontree.core.entries import Entry
-from sessiontree.core.outline import short_count
+from sessiontree.core.figures import dollars, short_count
 from sessiontree.core.safe import safe
 from sessiontree.core.tree import Tree
 from sessiontree.tui.blocks import Block, Blocks, Renderer
@@ -87,7 +87,7 @@ def _side(stats: BranchStats, entries: Sequence[Entry], renderers: Mapping[str, 
 def figures(stats: BranchStats) -> tuple[str, ...]:
     """What a branch took and touched, in three lines."""
     tokens = f"{short_count(stats.tokens)} tokens" if "tokens" in stats.measured else "tokens unknown"
-    cost = f"${stats.cost:.4f}" if "cost" in stats.measured else "cost unknown"
+    cost = dollars(stats.cost) if "cost" in stats.measured else "cost unknown"
     return (
         f"{_count(stats.entries, 'entry', 'entries')} · {_count(stats.tool_calls, 'tool call', 'tool calls')}"
         f" · {_count(stats.errors, 'error', 'errors')}",

@@ -23,6 +23,7 @@ from sessiontree.core.entries import (
     ModelChange,
     ThinkingLevelChange,
 )
+from sessiontree.core.figures import short_count
 from sessiontree.core.messages import (
     ToolCall,
     answered_call,
@@ -33,7 +34,7 @@ from sessiontree.core.messages import (
     string,
     text,
 )
-from sessiontree.core.outline import plain_text, short_count
+from sessiontree.core.outline import plain_text
 
 Kind: TypeAlias = Literal["user", "answer", "thought", "tool", "summary", "custom", "note", "told", "error"]
 """`note` is a line about the conversation, `told` what a command has to say."""

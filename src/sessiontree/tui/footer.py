@@ -15,8 +15,8 @@ from sessiontree.comparison import usages
 from sessiontree.core.compaction import context_tokens
 from sessiontree.core.context import reach
 from sessiontree.core.entries import Entry
+from sessiontree.core.figures import short_count
 from sessiontree.core.messages import spent
-from sessiontree.core.outline import short_count
 from sessiontree.core.safe import safe
 
 if TYPE_CHECKING:

@@ -14,9 +14,10 @@ from sessiontree.commands.text import short
 from sessiontree.comparison import usages
 from sessiontree.core.context import explain
 from sessiontree.core.entries import BranchSummary, Compaction, CustomMessage, Entry, EntryId, JsonObject, Message
+from sessiontree.core.figures import dollars, short_count
 from sessiontree.core.fulltext import full_text, speaker
 from sessiontree.core.messages import blocks, model_of, role, spent, string
-from sessiontree.core.outline import Calls, row_text, short_count
+from sessiontree.core.outline import Calls, row_text
 from sessiontree.core.safe import safe, safe_lines
 from sessiontree.core.tree import Tree
 from sessiontree.session import Session
@@ -68,7 +69,7 @@ def described(session: Session, id: EntryId) -> Text:
         f"on {entry.branch}" if isinstance(entry.branch, str) else "",
         "/".join(model) if model and model[1] != "unknown" else "",
         f"{short_count(sum(item.tokens for item in sums))} tokens" if sums else "",
-        f"${sum(item.cost for item in sums):.4f}" if any(item.cost for item in sums) else "",
+        dollars(sum(item.cost for item in sums)) if any(item.cost for item in sums) else "",
     ]
     words = words_of(entry)
     text = Text(safe(" · ".join(fact for fact in facts if fact)), style="bold")

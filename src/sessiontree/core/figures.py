@@ -1,0 +1,28 @@
+"""Figures: counts and money as people read them. No colours and no widths here."""
+
+from __future__ import annotations
+
+import math
+
+from sessiontree.core.messages import number
+
+DIGITS = 4
+"""Behind the point of dollars."""
+
+MOST = 12
+"""Digits of what is next to nothing."""
+
+
+def short_count(count: object) -> str:
+    """12345 as `12k`."""
+    value = number(count)
+    if value < 1000:
+        return f"{value:g}"
+    return f"{value / 1000:.0f}k" if value < 999_500 else f"{value / 1_000_000:.1f}M"
+
+
+def dollars(cost: float) -> str:
+    """0.05 as `$0.0500`, and what four digits cannot tell with the two that count: `$0.000012`."""
+    size = abs(cost)
+    digits = min(1 - math.floor(math.log10(size)), MOST) if 0 < size < 10**-DIGITS else DIGITS
+    return f"{'-' if cost < 0 else ''}${size:.{digits}f}"

@@ -1,0 +1,32 @@
+"""Figures: counts and money as people read them."""
+
+import pytest
+
+from sessiontree.core.figures import dollars, short_count
+
+
+@pytest.mark.parametrize(
+    ("count", "words"),
+    [(0, "0"), (999, "999"), (1000, "1k"), (12_345, "12k"), (999_499, "999k"), (999_500, "1.0M"), ("odd", "0")],
+)
+def test_counts_are_short(count, words):
+    assert short_count(count) == words
+
+
+@pytest.mark.parametrize(
+    ("cost", "words"),
+    [
+        (0, "$0.0000"),
+        (0.05, "$0.0500"),
+        (12.34567, "$12.3457"),
+        (0.0001, "$0.0001"),
+        (0.00009949, "$0.000099"),
+        (0.0000123, "$0.000012"),
+        (0.00000045, "$0.00000045"),
+        (-0.05, "-$0.0500"),
+        (-0.0000123, "-$0.000012"),
+        (1e-300, "$0.000000000000"),
+    ],
+)
+def test_no_cost_looks_like_nothing(cost, words):
+    assert dollars(cost) == words
