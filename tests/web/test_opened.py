@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import sessiontree as st
+from sessiontree.web import opened as opened_module
 from sessiontree.web.guard import Limits
 from sessiontree.web.opened import OpenSessions, Position, read_position
 from sessiontree.web.refusals import Refused
@@ -111,6 +112,29 @@ def test_a_session_whose_file_is_called_otherwise_is_found_by_its_id(house: Hous
     file.rename(file.with_name("otherwise.jsonl"))
 
     assert OpenSessions(Limits()).hold(session.id, OWNER).session.id == session.id
+
+
+def test_an_answer_is_kept_until_something_is_written(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(opened_module, "ANSWERS", 10)
+    id, sessions = house.session(), OpenSessions(Limits())
+    made: list[str] = []
+
+    def answer(asked: str) -> bytes:
+        def make() -> bytes:
+            made.append(asked)
+            return b"12345"
+
+        with sessions.reading(id, OWNER) as opened:
+            return opened.answer(asked, make)
+
+    for asked in ("a", "a", "b", "a", "c", "a"):
+        assert answer(asked) == b"12345"
+    assert made == ["a", "b", "c", "a"], "only so many bytes are kept"
+    with st.open(id) as other:
+        other.head.append(st.user("more"))
+    answer("a")
+
+    assert made[4:] == ["a"]
 
 
 def test_depths_are_counted_from_the_root(house: House) -> None:

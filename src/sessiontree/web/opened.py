@@ -38,6 +38,8 @@ T = TypeVar("T")
 OUTLINES = 8
 """Outlines of a session that are kept, so that pages of one go on where the last one ended."""
 
+ANSWERS = 4 << 20
+"""Bytes of answers about a session that are kept until it is written to: several clients read the same."""
 GISTS = 50_000
 """Entries of a session that are kept as what their row says."""
 
@@ -113,6 +115,9 @@ class Opened:
         """By the line, since of two entries with one id the last counts."""
         self._totals = Totals()
         self._kept: dict[type[Any], Any] = {}
+        self._answers: OrderedDict[str, bytes] = OrderedDict()
+        self._answers_at: Position | None = None
+        self._answers_size = 0
         self._problems: tuple[Position, list[Problem]] | None = None
 
     @property
@@ -177,6 +182,20 @@ class Opened:
             self._kept[kind] = make()
         return self._kept[kind]
 
+    def answer(self, asked: str, make: Callable[[], bytes]) -> bytes:
+        """What was answered to the same before, if nothing was written since; otherwise what is made now."""
+        now = self.position
+        if now != self._answers_at:
+            self._answers.clear()
+            self._answers_at, self._answers_size = now, 0
+        if asked not in self._answers:
+            made = self._answers[asked] = make()
+            self._answers_size += len(made)
+            while self._answers_size > ANSWERS:
+                self._answers_size -= len(self._answers.popitem(last=False)[1])
+            return made
+        return self._answers[asked]
+
     def totals(self) -> Totals:
         self._totals.take(self.session.tree.entries[self._totals.count :])
         return self._totals
@@ -204,6 +223,7 @@ class Opened:
         self._depths.clear()
         self._gists.clear()
         self._kept.clear()
+        self._answers_at = None
         self._totals, self._problems = Totals(), None
 
 

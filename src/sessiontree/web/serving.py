@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -97,9 +97,11 @@ class Serving:
 class Call:
     """One request: who asks, and what it may do."""
 
-    def __init__(self, serving: Serving, token: Token, if_match: str | None) -> None:
+    def __init__(self, serving: Serving, token: Token, asked: str = "", if_match: str | None = None) -> None:
         self.serving = serving
         self.token = token
+        self._asked = asked
+        """The address of the request."""
         self._if_match = if_match
 
     @contextmanager
@@ -107,6 +109,12 @@ class Call:
         """A session as it is, which nobody changes meanwhile. Raises `Refused`."""
         with self.serving.sessions.reading(id, self.token) as opened:
             yield opened
+
+    def told(self, id: str, make: Callable[[Opened], Any]) -> Json:
+        """An answer that follows from what is in a session alone: made once, and kept until it is written to."""
+        with self.reading(id) as opened:
+            body = opened.answer(self._asked, lambda: encoded(make(opened)))
+            return Json(msgspec.Raw(body), at=opened)
 
     @contextmanager
     def writing(self, id: str) -> Generator[Opened]:
@@ -166,7 +174,7 @@ def _call(request: Request, scope: Scope) -> Call:
     serving: Serving = request.app.state.serving
     if serving.closing:
         raise Refused(503, "the server is closing")
-    return Call(serving, token, request.headers.get("if-match"))
+    return Call(serving, token, f"{request.url.path}?{request.url.query}", request.headers.get("if-match"))
 
 
 async def reads(request: Request) -> Call:

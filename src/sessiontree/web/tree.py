@@ -33,8 +33,7 @@ PLACE = "HEAD"
 @router.get("/tree", **told(wire.TreePage))
 def get_tree(call: Reads, id: str, filter: Filter = "default", limit: Limit = wire.PAGE, cursor: Cursor = None) -> Json:
     """The tree as a flat list in the order of its drawing: depth first, the active branch first."""
-    with call.reading(id) as opened:
-        return Json(tree_page(opened, filter, limit, cursor), at=opened)
+    return call.told(id, lambda opened: tree_page(opened, filter, limit, cursor))
 
 
 def tree_page(opened: Opened, filter: str, limit: int, cursor: str | None) -> wire.TreePage:
@@ -57,11 +56,14 @@ def tree_page(opened: Opened, filter: str, limit: int, cursor: str | None) -> wi
 def get_entries(call: Reads, id: str, limit: Limit = wire.PAGE, cursor: Cursor = None) -> Json:
     """All entries in the order of the file, each as its line."""
     start = number(cursor)
-    with call.reading(id) as opened:
+
+    def page(opened: Opened) -> wire.LinePage:
         entries = opened.session.tree.entries
         end = min(start + limit, len(entries))
         lines = [line_of(entry) for entry in entries[start:end]]
-        return Json(wire.LinePage(entries=lines, next=str(end) if end < len(entries) else None), at=opened)
+        return wire.LinePage(entries=lines, next=str(end) if end < len(entries) else None)
+
+    return call.told(id, page)
 
 
 @router.get("/entries/{entry:path}", **told(wire.OneEntry))
@@ -89,7 +91,8 @@ def get_path(
     call: Reads, id: str, at: At = PLACE, limit: Limit = wire.PAGE, cursor: Cursor = None, html: bool = False
 ) -> Json:
     """The entries from the root to a place; `cursor=end` gives the last page, and `previous` the one before."""
-    with call.reading(id) as opened:
+
+    def page(opened: Opened) -> wire.PathPage:
         session = opened.session
         start: int | None = 0
         if cursor is None or cursor == END:
@@ -101,24 +104,26 @@ def get_path(
         path = session.tree.path(leaf)
         first = max(0, len(path) - limit) if start is None else min(start, len(path))
         end = min(first + limit, len(path))
-        answer = wire.PathPage(
+        return wire.PathPage(
             at=leaf,
             total=len(path),
             entries=path_rows(opened, path, range(first, end), html=html),
             next=f"{leaf or ''}.{end}" if end < len(path) else None,
             previous=f"{leaf or ''}.{max(0, first - limit)}" if first else None,
         )
-        return Json(answer, at=opened)
+
+    return call.told(id, page)
 
 
 @router.get("/context", **told(wire.Seen))
 def get_context(call: Reads, id: str, at: At = PLACE, why: Annotated[bool, Query(alias="explain")] = False) -> Json:
     """What the model sees from a place, and with `explain`, of every entry of the path, whether it does."""
-    with call.reading(id) as opened:
+
+    def seen_from(opened: Opened) -> wire.Seen:
         session = opened.session
         seen = session.context(at)
         explanation = explain(session.tree, seen.leaf)
-        answer = wire.Seen(
+        return wire.Seen(
             leaf=seen.leaf,
             model=seen.model,
             thinking_level=seen.thinking_level,
@@ -128,7 +133,8 @@ def get_context(call: Reads, id: str, at: At = PLACE, why: Annotated[bool, Query
             rules=list(seen.state.rules) if seen.state.rules else UNSET,
             explanation=_explained(explanation) if why else UNSET,
         )
-        return Json(answer, at=opened)
+
+    return call.told(id, seen_from)
 
 
 def _explained(explanation: Explanation) -> list[JsonObject]:
@@ -149,15 +155,13 @@ def _explained(explanation: Explanation) -> list[JsonObject]:
 @router.get("/branches", **told(wire.Branches))
 def get_branches(call: Reads, id: str) -> Json:
     """All branches, archived ones too, in the order they were made."""
-    with call.reading(id) as opened:
-        return Json(branches_of(opened.session), at=opened)
+    return call.told(id, lambda opened: branches_of(opened.session))
 
 
 @router.get("/diff", **told(wire.Diffed))
 def get_diff(call: Reads, id: str, a: At, b: At) -> Json:
     """How two places differ, from where their paths part."""
-    with call.reading(id) as opened:
-        return Json(diff_to_wire(diff(opened.session, a, b)), at=opened)
+    return call.told(id, lambda opened: diff_to_wire(diff(opened.session, a, b)))
 
 
 @router.post("/compare", **told(wire.Compared, takes=wire.Comparing))
