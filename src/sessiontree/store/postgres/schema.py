@@ -131,23 +131,32 @@ BEGIN
     RETURN grown;
 END $$;
 
--- The same for lines that another session has already: bytes of it, from `begin` on.
-CREATE FUNCTION sessiontree.share(which bigint, after bigint, lender bigint, begin bigint, bytes bigint)
+-- The same for lines that other sessions have already: so many bytes of each, from `begins` on.
+CREATE FUNCTION sessiontree.share(which bigint, after bigint, lenders bigint[], begins bigint[], sizes bigint[])
 RETURNS bigint LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog AS $$
 DECLARE
     grown bigint;
 BEGIN
-    IF NOT EXISTS (SELECT FROM sessiontree.entry WHERE session = lender AND position = begin) OR NOT (
-        EXISTS (SELECT FROM sessiontree.entry WHERE session = lender AND position = begin + bytes)
-        OR EXISTS (SELECT FROM sessiontree.shared WHERE session = lender AND position = begin + bytes)
-        OR begin + bytes = (SELECT size FROM sessiontree.session WHERE key = lender)) THEN
+    IF EXISTS (
+        SELECT FROM unnest(lenders, begins, sizes) AS p(lender, start, size)
+        WHERE p.size <= 0
+            OR NOT EXISTS (SELECT FROM sessiontree.entry WHERE session = p.lender AND position = p.start)
+            OR NOT (EXISTS (SELECT FROM sessiontree.entry WHERE session = p.lender AND position = p.start + p.size)
+                OR EXISTS (SELECT FROM sessiontree.shared WHERE session = p.lender AND position = p.start + p.size)
+                OR p.start + p.size = (SELECT s.size FROM sessiontree.session AS s WHERE s.key = p.lender))
+    ) THEN
         RAISE EXCEPTION 'only whole lines can be shared';
     END IF;
-    UPDATE sessiontree.session AS s SET size = s.size + bytes, told = false
-    WHERE s.key = which AND s.size = after AND s.tail = '' AND s.current AND s.deleted IS NULL AND bytes > 0
+    UPDATE sessiontree.session AS s SET told = false, size = s.size + (SELECT sum(bytes) FROM unnest(sizes) AS bytes)
+    WHERE s.key = which AND s.size = after AND s.tail = '' AND s.current AND s.deleted IS NULL
     RETURNING s.size INTO grown;
     IF FOUND THEN
-        INSERT INTO sessiontree.shared VALUES (which, after, lender, begin, bytes);
+        INSERT INTO sessiontree.shared (session, position, source, start, size)
+        SELECT which,
+            after + coalesce(sum(p.size)
+                OVER (ORDER BY p.number ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), 0),
+            p.lender, p.start, p.size
+        FROM unnest(lenders, begins, sizes) WITH ORDINALITY AS p(lender, start, size, number);
     END IF;
     RETURN grown;
 END $$;

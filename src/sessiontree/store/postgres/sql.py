@@ -47,7 +47,7 @@ ON CONFLICT (id) WHERE current DO NOTHING RETURNING key"""
 APPEND = """
 SELECT sessiontree.append(%s, %s, %s::bytea[], %s::text[], %s::text[], %s::text[], %s::text[], %s::text[],
     %s::bigint[], %s::text[], %s::uuid, %s)"""
-SHARE = "SELECT sessiontree.share(%s, %s, %s, %s, %s)"
+SHARE = "SELECT sessiontree.share(%s, %s, %s::bigint[], %s::bigint[], %s::bigint[])"
 MADE = """
 SELECT key, size, (SELECT batch FROM sessiontree.entry WHERE session = key AND position = 0)
 FROM sessiontree.session WHERE id = %s AND current"""

@@ -15,6 +15,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sessiontree.core.entries import EntryId
@@ -358,16 +359,15 @@ class PostgresStore:
         """Write the lines of a new session."""
         at, first = 0, beginning_of([part for part in parts if isinstance(part, bytes)]).lines
         for run in _runs(parts, self.where):
-            if isinstance(run, Shared):
+            if isinstance(run[0], Shared):
                 assert lender is not None
-                for piece in _cut(lender, run):
-                    connection.execute(sql.SHARE, (key, at, piece.row, piece.low, piece.high - piece.low))
-                    at += piece.high - piece.low
-                continue
-            rows, gain = rows_of(run[first:])
-            rows = [Row()] * min(first, len(run)) + rows
-            first = max(0, first - len(run))
-            grown = _appended(connection, key, at, run, rows, gain, batch if at == 0 else None)
+                grown = _shared(connection, key, at, lender, [part for part in run if isinstance(part, Shared)])
+            else:
+                lines = [part for part in run if isinstance(part, bytes)]
+                rows, gain = rows_of(lines[first:])
+                rows = [Row()] * min(first, len(lines)) + rows
+                first = max(0, first - len(lines))
+                grown = _appended(connection, key, at, lines, rows, gain, batch if at == 0 else None)
             assert grown is not None
             at = grown
         return Cursor((key, at))
@@ -445,6 +445,13 @@ def _pieces(connection: Connection, key: int) -> tuple[Piece, ...]:
     return (*pieces, Piece(key, at, FOREVER, 0))
 
 
+def _shared(connection: Connection, key: int, start: int, lender: _Known, parts: Sequence[Shared]) -> int | None:
+    pieces = [piece for part in parts for piece in _cut(lender, part)]
+    columns = [[piece.row for piece in pieces], [piece.low for piece in pieces], [p.high - p.low for p in pieces]]
+    row = connection.execute(sql.SHARE, (key, start, *columns)).fetchone()
+    return None if row is None else row[0]
+
+
 def _cut(lender: _Known, wanted: Shared) -> Iterator[Piece]:
     """The rows that have the lines `wanted` of a session."""
     start, stop = wanted.start, wanted.start + wanted.size
@@ -460,17 +467,13 @@ def _stands(known: _Known, row: int, position: int) -> int:
     )
 
 
-def _runs(parts: Sequence[bytes | Shared], where: str) -> Iterator[list[bytes] | Shared]:
+def _runs(parts: Sequence[bytes | Shared], where: str) -> Iterator[Sequence[bytes | Shared]]:
     """Lines that follow one another, about `PART` bytes at a time, and what is shared between them."""
-    lines: list[bytes] = []
-    for part in parts:
-        if isinstance(part, Shared):
-            yield from _in_parts(lines, where)
-            lines = []
-            yield part
+    for is_shared, run in groupby(parts, key=lambda part: isinstance(part, Shared)):
+        if is_shared:
+            yield list(run)
         else:
-            lines.append(part)
-    yield from _in_parts(lines, where)
+            yield from _in_parts([part for part in run if isinstance(part, bytes)], where)
 
 
 def _in_parts(lines: Sequence[bytes], where: str) -> Iterator[list[bytes]]:
