@@ -33,6 +33,7 @@ def test_it_listens_where_it_is_told_and_nowhere_else(host: str) -> None:
     try:
         address = listening.getsockname()[0]
         assert address in ("127.0.0.1", "::1")
+        assert listening.proto == socket.IPPROTO_TCP, "asyncio would not send small answers at once"
     finally:
         listening.close()
 

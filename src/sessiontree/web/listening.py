@@ -30,7 +30,8 @@ def bound(host: str, port: int) -> socket.socket:
     """A socket that listens. Raises `InvalidOperation` where that cannot be."""
     name = host.strip("[]")
     family = socket.AF_INET6 if ":" in name else socket.AF_INET
-    made = socket.socket(family, socket.SOCK_STREAM)
+    # With the protocol named, asyncio has what it writes sent at once; otherwise answers wait for 40 ms.
+    made = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
