@@ -127,8 +127,8 @@ def test_a_token_is_made_shown_once_listed_and_revoked(capsys: pytest.CaptureFix
     assert run(["token", "revoke", made["id"]]) == 1
 
 
-def test_a_token_that_was_made_is_let_in_by_a_server_that_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    with serving() as (_, base, _token):
+def test_a_token_that_was_made_is_let_in_by_a_server_that_runs(capsys: pytest.CaptureFixture[str], home: Path) -> None:
+    with serving() as (process, base, _):
         run(["token", "create", "--json"])
         made = json.loads(capsys.readouterr().out)
         headers = {"authorization": f"Bearer {made['token']}"}
@@ -136,3 +136,8 @@ def test_a_token_that_was_made_is_let_in_by_a_server_that_runs(capsys: pytest.Ca
         assert httpx.post(f"{base}/api/sessions", headers=headers, json={}).status_code == 403
         run(["token", "revoke", made["id"]])
         assert httpx.get(f"{base}/api/sessions", headers=headers).status_code == 401
+
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate(timeout=20)
+    assert (process.returncode, out.endswith("stopped\n"), err) == (0, True, "")
+    assert not list(home.rglob("serve-*"))

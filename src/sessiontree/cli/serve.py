@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import socket
 import sys
 import time
+from collections.abc import Generator
 from typing import TYPE_CHECKING
 
 import click
@@ -16,6 +18,7 @@ from sessiontree.cli.output import dim, echo, echo_json, safe, table
 from sessiontree.core.times import iso
 
 if TYPE_CHECKING:
+    from sessiontree.web.listening import Server
     from sessiontree.web.tokens import Scope
 
 PORT = 7373
@@ -69,7 +72,7 @@ def serve(host: str, port: int, allow_remote: bool, names: tuple[str, ...], allo
     write_private(file, own.secret.encode() + b"\n")
     try:
         server = Server(create_app(hosts=hosts, tokens=tokens, limits=limits, allow_run=allow_run), limits, ready)
-        with contextlib.suppress(KeyboardInterrupt):
+        with contextlib.suppress(KeyboardInterrupt), _ended_by_signals(server):
             server.run(sockets=[listening])
     finally:
         listening.close()
@@ -77,6 +80,26 @@ def serve(host: str, port: int, allow_remote: bool, names: tuple[str, ...], allo
             with contextlib.suppress(OSError):
                 os.unlink(path)
     echo("stopped")
+
+
+@contextlib.contextmanager
+def _ended_by_signals(server: Server) -> Generator[None]:
+    """Have the server end cleanly at a signal. It does so itself at SIGTERM, but gives that again when it has ended."""
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    def hung_up(*_: object) -> None:
+        server.handle_exit(signal.SIGTERM, None)
+
+    wanted = {signal.SIGTERM: stop, signal.SIGHUP: hung_up}
+    ignored = [number for number in wanted if signal.getsignal(number) is signal.SIG_IGN]  # as `nohup` has it
+    before = {number: signal.signal(number, handler) for number, handler in wanted.items() if number not in ignored}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _shown(host: str) -> str:
