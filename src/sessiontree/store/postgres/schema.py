@@ -74,6 +74,7 @@ CREATE TABLE sessiontree.shared (
     PRIMARY KEY (session, position)
 );
 CREATE INDEX shared_source ON sessiontree.shared (source, start);
+CREATE INDEX shared_place ON sessiontree.shared (session, source, start);
 
 -- Unfinished last lines that were in the way of what was appended.
 CREATE TABLE sessiontree.torn (

@@ -27,9 +27,9 @@ READ = _LINES.format(columns="l.line, s.size, s.tail")
 LINKS = _LINES.format(columns="l.id, l.parent")
 FOUND = """
 SELECT e.session, e.position, e.parent FROM sessiontree.entry AS e
-WHERE e.session = ANY(%(rows)s) AND e.id = {id} AND (e.session = %(key)s OR EXISTS (
-    SELECT FROM sessiontree.shared AS s
-    WHERE s.session = %(key)s AND s.source = e.session AND e.position >= s.start AND e.position < s.start + s.size))
+WHERE e.session = ANY(%(rows)s) AND e.id = {id} AND (e.session = %(key)s OR e.position < (
+    SELECT s.start + s.size FROM sessiontree.shared AS s
+    WHERE s.session = %(key)s AND s.source = e.session AND s.start <= e.position ORDER BY s.start DESC LIMIT 1))
 ORDER BY e.session = %(key)s DESC, e.position DESC LIMIT 1"""
 ABOVE = f"""
 WITH RECURSIVE up AS (

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import time
 import uuid
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -162,10 +163,12 @@ class PostgresStore:
         known = self._row_of(before)
         if storable(id) is None:
             return None
-        rows = sorted({known.key, *(piece.row for piece in known.pieces)})
-        values = {"key": known.key, "rows": rows, "id": id, "count": count}
+        by_row: dict[int, list[Piece]] = {known.key: []}
+        for piece in sorted(known.pieces):
+            by_row.setdefault(piece.row, []).append(piece)
+        values = {"key": known.key, "rows": list(by_row), "id": id, "count": count}
         found = self.database.run(lambda connection: connection.execute(sql.ABOVE, values).fetchall(), where=self.where)
-        above = [(_stands(known, row, position), bytes(line)) for row, position, line in found]
+        above = [(_stands(by_row[row], position), bytes(line)) for row, position, line in found]
         return None if any(position >= before.value[1] for position, _ in above) else above
 
     def _row_of(self, cursor: Cursor | None) -> _Known:
@@ -461,10 +464,9 @@ def _cut(lender: _Known, wanted: Shared) -> Iterator[Piece]:
             yield Piece(piece.row, low, high, 0)
 
 
-def _stands(known: _Known, row: int, position: int) -> int:
-    return next(
-        position + piece.shift for piece in known.pieces if piece.row == row and piece.low <= position < piece.high
-    )
+def _stands(pieces: Sequence[Piece], position: int) -> int:
+    """Where in a session a line of a row stands, by the pieces of that row, in order."""
+    return position + pieces[bisect_right(pieces, position, key=lambda piece: piece.low) - 1].shift
 
 
 def _runs(parts: Sequence[bytes | Shared], where: str) -> Iterator[Sequence[bytes | Shared]]:
