@@ -89,6 +89,7 @@ def test_where_an_index_cannot_tell_the_whole_file_must() -> None:
 
     assert tail_context(blocks(data, 4000), None, lambda id, count: None) is None
     assert tail_context(blocks(data, 4000), None, lambda id, count: []) is None
+    assert tail_context(blocks(data, 4000), None, lambda id, count: [(1, b"no entry")]) is None
 
 
 def test_all_heads_are_told_by_the_end_of_a_file() -> None:

@@ -163,14 +163,16 @@ def _found_path(above: Above, leaf: EntryId) -> list[Entry] | None:
     below, count = 1 << 62, STEPS[0]
     while id is not None and not need.nothing:
         found = above(id, count)
-        if found is None:
-            return None
         if not found:
+            if found is None:
+                return None
             break
-        for at, raw in found:
+        entries = list(entries_of(Block(b"".join([raw + b"\n" for _, raw in reversed(found)])).items))
+        if len(entries) != len(found):
+            return None
+        for (at, _), entry in zip(found, reversed(entries), strict=True):
             if at >= below:
                 return None
-            entry = next(entries_of(Block(raw + b"\n").items))
             path.append(entry)
             need.seen(entry)
             id, below = entry.parent, at
