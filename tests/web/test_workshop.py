@@ -12,14 +12,12 @@ from sessiontree.web.workshop import Workshop
 
 async def test_work_is_done_in_another_thread_and_its_result_comes_back() -> None:
     workshop = Workshop()
-    assert not workshop.is_open
 
     async def work() -> str:
         return threading.current_thread().name
 
     assert await workshop.do(work()) == "sessiontree-workshop"
     workshop.close()
-    assert not workshop.is_open
 
 
 async def test_what_goes_wrong_there_is_raised_here() -> None:

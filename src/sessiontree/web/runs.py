@@ -53,7 +53,6 @@ log = logging.getLogger("sessiontree.web")
 class Run(Struct, frozen=True, eq=False):
     """An agent at work."""
 
-    id: str
     agent: Agent
     task: asyncio.Task[None]
 
@@ -163,7 +162,7 @@ class Runs:
         agent = Agent(on, found, place.desk.tools, hooks, settings=place.desk.settings, thinking=thinking)
         id = secrets.token_hex(4)
         task = asyncio.create_task(self._carry_out(opened, place, agent, id, text, images, ended))
-        place.runs[on.name] = Run(id, agent, task)
+        place.runs[on.name] = Run(agent, task)
         return id, on.name
 
     async def _carry_out(

@@ -21,10 +21,6 @@ class Workshop:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
 
-    @property
-    def is_open(self) -> bool:
-        return self._loop is not None
-
     def begin(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         """Have something done, without waiting for it."""
         return asyncio.run_coroutine_threadsafe(work, self._started())
