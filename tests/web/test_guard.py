@@ -79,6 +79,13 @@ def test_where_a_request_comes_from_is_compared_with_our_names(origin: str, lets
             check_headers(headers, hosts_of("127.0.0.1", 7373))
 
 
+def test_on_all_addresses_a_page_of_another_machine_is_still_another_origin() -> None:
+    everywhere = hosts_of("0.0.0.0", 7373)
+    check_headers([(b"host", b"192.168.1.5:7373"), (b"origin", b"http://192.168.1.5:7373")], everywhere)
+    with pytest.raises(Refused):
+        check_headers([(b"host", b"192.168.1.5:7373"), (b"origin", b"http://192.168.1.66:7373")], everywhere)
+
+
 @pytest.mark.parametrize(
     ("headers", "status"),
     [

@@ -98,11 +98,13 @@ def check_headers(headers: Headers, hosts: Hosts) -> None:
     named = [value for name, value in headers if name == b"host"]
     if len(named) != 1:
         raise Refused(400, "a request names one host")
-    if not hosts.known(_text(named[0])):
+    host = _text(named[0])
+    if not hosts.known(host):
         raise Refused(403, "this server does not go by that name", code="bad_host")
     for value in (value for name, value in headers if name == b"origin"):
         scheme, _, origin = _text(value).partition("://")
-        if scheme not in ("http", "https") or not hosts.known(origin):
+        # Where any address is ours, another machine's is no origin of ours for that: only the one that was asked.
+        if scheme not in ("http", "https") or origin not in {*hosts.names, host}:
             raise Refused(403, "pages of other origins are not answered", code="bad_origin")
 
 
