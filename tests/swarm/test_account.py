@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -57,6 +58,23 @@ async def test_a_swarm_that_runs_is_told_while_it_runs(session: Session) -> None
 
     assert (status.status, status.progress) == ("running", 0)
     assert [(agent.status, agent.attempts) for agent in status.agents] == [("running", 1), ("running", 1)]
+    await swarm.cancel()
+
+
+async def test_the_time_of_a_swarm_at_work_goes_on_while_nothing_is_written(session: Session) -> None:
+    doors, later = Doors(), [0]
+    swarm = Swarm(
+        session, "crowd", "Do it", agents=1, model=replying(doors), now=lambda: time.time_ns() // 1_000_000 + later[0]
+    )
+    await swarm.start()
+    await doors.until(1)
+    before = swarm.status()
+
+    later[0] = 60_000
+    after = swarm.status()
+
+    assert after.seconds >= before.seconds + 60
+    assert after.agents[0].seconds >= before.agents[0].seconds + 60
     await swarm.cancel()
 
 

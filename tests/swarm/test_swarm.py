@@ -19,7 +19,7 @@ from sessiontree.swarm.budget import Budget
 from sessiontree.swarm.crew import Crew
 from sessiontree.swarm.executor import CarryOut, Work
 from sessiontree.swarm.record import swarms_in
-from sessiontree.swarm.status import SwarmStatus
+from sessiontree.swarm.status import AgentSpec, SwarmStatus
 from sessiontree.swarm.swarm import Swarm
 from tests.swarm.conftest import Doors, asked, deeds, facts, heard, replying, said
 
@@ -74,6 +74,9 @@ async def test_agents_begin_at_the_place_where_the_swarm_was_put(session: Sessio
         ({"budget": Budget(cost=-1)}, "more than 0"),
         ({"agent_budget": Budget(tokens=0)}, "more than 0"),
         ({"name": "a~b"}, "cannot be the name of a branch"),
+        ({"task": " \n"}, "there is no task"),
+        ({"agents": [AgentSpec(name="a~b")]}, "cannot be the name of a branch"),
+        ({"agents": [AgentSpec(name="a"), AgentSpec(), AgentSpec(name="a")]}, "two agents are called 'a'"),
     ],
 )
 def test_what_makes_no_sense_is_refused_before_anything_is_written(
@@ -113,7 +116,7 @@ async def test_a_swarm_runs_once(session: Session) -> None:
         await swarm.start()
     doors.open()
     await swarm.wait()
-    with pytest.raises(InvalidOperation, match="completed: it cannot be started"):
+    with pytest.raises(InvalidOperation, match="swarm crowd is completed: make a new one to try again"):
         await swarm.start()
 
 
@@ -641,6 +644,15 @@ async def test_without_branching_there_are_no_branches_but_those_of_agents(sessi
             await refused
     with pytest.raises(InvalidOperation, match="does not have branching enabled"):
         swarm.compare_branches(["crowd/worker-1", "crowd/worker-2"])
+
+
+async def test_a_strategy_cannot_have_two_agents_of_one_name_at_the_same_time(session: Session) -> None:
+    async def twins(crew: Crew) -> str:
+        return str(await crew.all([crew.run("Do it", name="twin"), crew.run("Do it", name="twin")]))
+
+    status = await Swarm(session, "crowd", "Do it", strategy=twins, model=replying()).run()
+
+    assert (status.status, status.reason) == ("failed", "two agents are called 'twin'")
 
 
 async def test_a_strategy_of_ones_own_has_to_be_given_again(session: Session) -> None:

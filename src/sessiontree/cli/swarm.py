@@ -356,6 +356,8 @@ class _Outfit:
         tell_set_aside(session)
         tell_status(status, as_json=as_json)
         failed = any(agent.status == "failed" for agent in status.agents)
+        if status.status == "running":
+            return 0  # it goes on in the process that works on it
         return MODEL_FAILED if failed or status.status != "completed" else 0
 
 

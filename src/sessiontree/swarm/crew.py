@@ -101,6 +101,8 @@ class Crew:
         self._emit = emit
         self._hooks = hooks
         self._numbers: dict[str, int] = {}
+        self._seen_to: set[str] = set()
+        """Agents that a strategy waits for."""
         self._spawning = asyncio.Lock()
         """One after the other, so that no two take the same branch."""
         self._busy = 0
@@ -179,6 +181,8 @@ class Crew:
         was made for it. With `on_split` it may have parts of its task done by others.
         """
         id = name or self._next_id(role)
+        if id in self._seen_to:
+            raise InvalidOperation(f"two agents are called {id!r}")
         group = _group.get()
         if group is not None:
             group.append(id)
@@ -194,16 +198,24 @@ class Crew:
             parent=parent,
             joins=joins and parent is None,
         )
+        self._seen_to.add(id)
+        try:
+            await self._make_ready(id, spawn)
+            await self._see_to(id, on_split)
+        finally:
+            self._seen_to.discard(id)
+        return self._result(id)
+
+    async def _make_ready(self, id: str, spawn: Spawn) -> None:
+        """Have an agent and its branch be there, with what it reads."""
         self._busy += 1
         try:
             async with self._spawning:
                 agent = await self._spawned(id, spawn)
             if agent.ended is None and not agent.begun:
-                await self._merge_into(self._branch(agent), [self._agent(result.agent) for result in reads])
+                await self._merge_into(self._branch(agent), [self._agent(read) for read in spawn.reads])
         finally:
             self._done_something()
-        await self._see_to(id, on_split)
-        return self._result(id)
 
     def _next_id(self, role: str) -> str:
         number = self._numbers[role] = self._numbers.get(role, 0) + 1

@@ -95,10 +95,13 @@ class Swarm:
         specs = () if isinstance(agents, int) else tuple(agents)
         count = agents if isinstance(agents, int) else len(specs)
         _check_count(count, max_agents)
+        if not task.strip():
+            raise InvalidOperation("there is no task")
         for limits in (budget, agent_budget, *(spec.budget for spec in specs)):
             if limits is not None:
                 limits.check()
         check_branch_name(name)
+        _check_names(name, [spec.name for spec in specs if spec.name])
         self._strategy: Strategy | None = strategy_of(strategy) if isinstance(strategy, str) else strategy
         self._at = at
         model_name = model if isinstance(model, str) or model is None else model.info.name
@@ -265,7 +268,7 @@ class Swarm:
             raise InvalidOperation(f"swarm {self.name} is running already")
         account = await self._record.look()
         if account.over:
-            raise InvalidOperation(f"swarm {self.name} is {account.status}: it cannot be started")
+            raise InvalidOperation(f"swarm {self.name} is {account.status}: make a new one to try again")
         if self._strategy is None:
             raise InvalidOperation(f"the strategy {account.created.strategy!r} of swarm {self.name} has to be given")
         if not self._hold.take():
@@ -512,6 +515,13 @@ def _check_count(agents: int, most: int | None) -> None:
         raise InvalidOperation(f"a swarm has one agent or more, not {agents}")
     if most is not None and agents > most:
         raise InvalidOperation(f"there can be {most} agents at most, not {agents}")
+
+
+def _check_names(swarm: str, agents: Sequence[str]) -> None:
+    for name in agents:
+        check_branch_name(f"{swarm}/{name}")
+        if agents.count(name) > 1:
+            raise InvalidOperation(f"two agents are called {name!r}")
 
 
 def _own_branch(session: Session, name: str, start: EntryId | None) -> str:
