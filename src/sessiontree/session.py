@@ -292,15 +292,17 @@ class Session:
     @property
     def branches(self) -> list[BranchInfo]:
         """All branches, in the order they were made."""
-        return [self._info(name) for name in self.heads.heads]
+        heads = self.heads.heads
+        lengths = self.tree.path_lengths(head for head in heads.values() if head is not None and head in self.tree)
+        return [self._info(name, lengths) for name in heads]
 
-    def _info(self, name: str) -> BranchInfo:
+    def _info(self, name: str, lengths: dict[EntryId, int]) -> BranchInfo:
         head = self.heads.heads[name]
         info = self.heads.info.get(name)
         return BranchInfo(
             name=name,
             head=head,
-            entry_count=sum(1 for _ in self.tree.up(head)) if head in self.tree else 0,
+            entry_count=0 if head is None else lengths.get(head, 0),
             created_at=info.created if info else self.header.timestamp,
             description=info.description if info else None,
             archived=name in self.heads.archived,

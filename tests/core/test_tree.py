@@ -101,6 +101,26 @@ def test_an_annotation_is_no_real_place():
     assert grow("a", a=Usage(kind="warm")).real("a") is None
 
 
+@given(damaged_entry_lists(), st.data())
+def test_the_length_of_a_path_is_that_of_its_entries(entries, data):
+    tree = Tree(entries)
+    leaves = data.draw(st.lists(places(entries).filter(bool)))
+
+    lengths = tree.path_lengths(leaves)
+
+    assert {leaf: lengths[leaf] for leaf in leaves} == {leaf: len(tree.path(leaf)) for leaf in leaves}
+
+
+def test_paths_that_leave_a_chain_at_different_entries_have_their_own_lengths():
+    first = entry("a")
+    chain = Chain(ids=["b", "c", "d"], parent="a", line=3, source=first.source)
+    tree = Tree([first, chain, entry("e", "b"), entry("f", "d")])
+
+    lengths = tree.path_lengths(["e", "f", "c", "a"])
+
+    assert [lengths[leaf] for leaf in "efca"] == [3, 5, 3, 1]
+
+
 def test_the_common_ancestor_is_the_deepest_shared_entry():
     tree = grow("a>b>c b>d e")
 

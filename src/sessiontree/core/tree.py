@@ -289,6 +289,26 @@ class Tree:
         path.reverse()
         return path
 
+    def path_lengths(self, ids: Iterable[EntryId]) -> dict[EntryId, int]:
+        """How many entries are on the path to each of `ids`. What paths have in common is walked once."""
+        lengths: dict[EntryId, int] = {}
+        for leaf in ids:
+            walked: list[tuple[EntryId, int]] = []
+            id: EntryId | None = leaf
+            while id is not None and id not in lengths:
+                item, offset = self._item_at(self._index(id))
+                if isinstance(item, Chain) and self.is_sound:
+                    walked.append((id, offset + 1))
+                    id = item.parent
+                else:
+                    walked.append((id, 1))
+                    id = self.parent(id)
+            length = 0 if id is None else lengths[id]
+            for id, steps in reversed(walked):
+                length += steps
+                lengths[id] = length
+        return lengths
+
     def real(self, id: EntryId | None) -> EntryId | None:
         """`id`, or the nearest entry above it that is no annotation."""
         while id is not None:
