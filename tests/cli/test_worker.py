@@ -56,7 +56,7 @@ def roster(home: Path) -> Iterator[Roster]:
 
 def test_the_workers_that_are_there_are_listed(cli: Run, roster: Roster) -> None:
     assert cli("worker", "--list") == "no workers\n"
-    roster.enter(WorkerInfo(id="tower-1", host="\x1b[2Jtower", concurrency=4))
+    roster.enter(WorkerInfo(id="tower-1", host="\x1b[2Jtower", home="h", concurrency=4))
     roster.renew("tower-1", ["w1"])
     (row,) = cli("worker", "--list").splitlines()[1:]
     assert row.split("  ")[0] == "tower-1"

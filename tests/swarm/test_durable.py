@@ -159,9 +159,9 @@ def file_session(tmp_path: Path) -> Session:
     return session
 
 
-async def run_swarm(session: Session, **options: Any) -> SwarmStatus:
+async def run_swarm(session: Session, *, database: str | None = None, **options: Any) -> SwarmStatus:
     """Create a swarm or go on with the one that is there, and have workers carry it out."""
-    executor = DurableExecutor(session)
+    executor = DurableExecutor(session, database=database)
     known = swarms_in(session)
     try:
         if known:
@@ -260,18 +260,24 @@ async def test_the_work_of_killed_workers_is_taken_up_where_it_was(
         assert "interrupted" in str(shown) or "aborted" in str(shown), shown
 
 
-async def test_a_worker_that_was_only_away_writes_nothing_twice(tmp_path: Path, home: Path, workers: Workers) -> None:
-    """It stops when it is about to write an answer that is kept. Another writes it, and then it goes on."""
-    with serving(home, lambda body: "Done.") as server, file_session(tmp_path) as session:
-        first = workers.start("--lease", "4", STOP_AT="before 1")
-        running = asyncio.create_task(run_swarm(session))
+async def test_a_worker_that_was_only_away_writes_nothing_twice(
+    tmp_path: Path, home: Path, workers: Workers, server: PostgresServer
+) -> None:
+    """It stops when it is about to write an answer that is kept. Another writes it, and then it goes on.
+
+    The work is in PostgreSQL, the session in a file: a stopped process may keep others from a file of SQLite.
+    """
+    database = server.new_database()
+    with serving(home, lambda body: "Done.") as model, file_session(tmp_path) as session:
+        first = workers.start("--database", database, "--lease", "4", STOP_AT="before 1")
+        running = asyncio.create_task(run_swarm(session, database=database))
         await until(lambda: first.stopped)
-        workers.start()  # its lease is long, and that of the other is over soon
+        workers.start("--database", database)  # its lease is long, and that of the other is over soon
         assert (await running).status == "completed"
         first.send(signal.SIGCONT)
         assert await first.ended() == 75
         assert "ends at once" in first.said
-        assert len(server.requests) == 1
+        assert len(model.requests) == 1
         assert spoken(session, "crowd/worker-1")[-2:] == ["user: Do it", "assistant: Done."]
         check_sound(session)
 
@@ -307,6 +313,11 @@ async def test_two_workers_share_the_work_of_a_database_and_one_takes_up_what_th
         assert [agent.text for agent in status.agents] == ["Done."] * 4
         assert len(model.requests) == 6
         check_sound(session)
+        # Their events are not in this home. What they have written is told here.
+        log = EventLog(spool_path(status.id))
+        for agent in status.agents:
+            told = [event.type for event in log.read(agent=agent.id)]
+            assert told == ["branch", "agent_start", "turn_start", "text_delta", "turn_end", "agent_complete"]
 
 
 async def test_a_worker_that_is_told_to_end_leaves_its_work_between_two_calls(

@@ -35,7 +35,7 @@ def roster(database: Database) -> Iterator[Roster]:
 
 
 def worker(name: str) -> WorkerInfo:
-    return WorkerInfo(id=f"{name}-{os.urandom(4).hex()}", host="here", concurrency=3)
+    return WorkerInfo(id=f"{name}-{os.urandom(4).hex()}", host="here", concurrency=3, home="h")
 
 
 def test_a_worker_is_there_from_when_it_enters_until_it_leaves(roster: Roster) -> None:
@@ -43,7 +43,7 @@ def test_a_worker_is_there_from_when_it_enters_until_it_leaves(roster: Roster) -
     roster.enter(a)
     roster.enter(b)
     assert roster.renew(b.id, ["w1", "w2"])
-    assert roster.alive() == [a, WorkerInfo(id=b.id, host="here", concurrency=3, work=("w1", "w2"))]
+    assert roster.alive() == [a, WorkerInfo(id=b.id, host="here", concurrency=3, home="h", work=("w1", "w2"))]
     roster.retire(a.id)
     assert [one.id for one in roster.alive()] == [b.id]
     assert a.id in roster.dead()

@@ -5,6 +5,7 @@ roster     which workers there are, what they do, and which of them are dead
 order      a piece of work as it is sent, and what comes back
 once       a session in which nothing is written twice
 steps      answers of models, kept before they are written, so that no model is asked twice
+relay      events of agents on other machines, from what they have written
 executor   the side of the swarm: sends work, and waits for it
 worker     the side of the worker: takes work, and carries it out
 

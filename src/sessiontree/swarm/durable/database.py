@@ -57,10 +57,17 @@ class Database:
             raise StoreError(self.shown, said(error)) from error
 
     def engine(self) -> sa.Engine:
+        """For single statements, each done as soon as it is there: one who dies meanwhile holds nobody up."""
         url = sa.make_url(self.url)
-        if self.file is None:
-            return sa.create_engine(url.set(drivername="postgresql+psycopg"), pool_size=2, pool_pre_ping=True)
-        return sa.create_engine(url, connect_args={"timeout": 30})
+        if self.file is not None:
+            return sa.create_engine(url, isolation_level="AUTOCOMMIT", connect_args={"timeout": 30})
+        return sa.create_engine(
+            url.set(drivername="postgresql+psycopg"),
+            isolation_level="AUTOCOMMIT",
+            pool_size=2,
+            pool_pre_ping=True,
+            connect_args={"connect_timeout": 10},
+        )
 
     def client(self) -> DBOSClient:
         """For those who send work. Raises `StoreError`."""

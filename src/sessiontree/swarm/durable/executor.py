@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any, TypeVar
@@ -21,11 +22,14 @@ from sessiontree.session import Session
 from sessiontree.store.postgres.address import default, is_address, parse
 from sessiontree.swarm.durable.database import APPLICATION, QUEUE, VERSION, Database, said
 from sessiontree.swarm.durable.order import WORKFLOW, Order, beginning, encoded, report_of
-from sessiontree.swarm.durable.roster import Roster, WorkerInfo
+from sessiontree.swarm.durable.relay import Relay
+from sessiontree.swarm.durable.roster import Roster, WorkerInfo, this_home
 from sessiontree.swarm.executor import CarryOut, Work
 
 POLL = 0.2
 """Seconds between two looks for what workers have done."""
+LOOK = 1.0
+"""Seconds between two looks for what those on other machines have written."""
 
 WAITING = frozenset(
     {WorkflowStatusString.ENQUEUED.value, WorkflowStatusString.PENDING.value, WorkflowStatusString.DELAYED.value}
@@ -62,6 +66,12 @@ class DurableExecutor:
         self._client: DBOSClient | None = None
         self._roster: Roster | None = None
         self._waited: dict[str, asyncio.Future[WorkflowStatus]] = {}
+        self._session = session
+        self._relays: dict[str, Relay] = {}
+        self._home = this_home()
+        self._homes: dict[str, str] = {}
+        """Those of workers."""
+        self._relayed = 0.0
         self._polling: asyncio.Task[None] | None = None
 
     async def run(self, work: Work, carry_out: CarryOut) -> None:
@@ -69,10 +79,16 @@ class DurableExecutor:
             client, roster = await self._opened()
             id = await self._under_way(client, work) or await self._sent(client, roster, work)
             try:
-                status = await self._over(client, id)
+                if self._session.file is None:
+                    self._relays[id] = await asyncio.to_thread(Relay, self._session, work)
+                status = await self._over(client, roster, id)
             except asyncio.CancelledError:
                 await self._give_up(client, roster, id)
                 raise
+            finally:
+                relay = self._relays.pop(id, None)
+                if relay is not None:
+                    relay.close()
             await self._called(client.delete_workflow, id)
         if status.status == WorkflowStatusString.SUCCESS.value:
             report = report_of(str(status.output))
@@ -151,17 +167,17 @@ class DurableExecutor:
 
     # Waiting
 
-    async def _over(self, client: DBOSClient, id: str) -> WorkflowStatus:
+    async def _over(self, client: DBOSClient, roster: Roster, id: str) -> WorkflowStatus:
         """How the work ended."""
         future = self._waited[id] = asyncio.get_running_loop().create_future()
         if self._polling is None or self._polling.done():
-            self._polling = asyncio.create_task(self._poll(client))
+            self._polling = asyncio.create_task(self._poll(client, roster))
         try:
             return await future
         finally:
             del self._waited[id]
 
-    async def _poll(self, client: DBOSClient) -> None:
+    async def _poll(self, client: DBOSClient, roster: Roster) -> None:
         """Look for all that is waited for at once, as long as anything is."""
         while self._waited:
             ids = list(self._waited)
@@ -170,6 +186,7 @@ class DurableExecutor:
                 gone = set(ids) - {status.workflow_id for status in found}
                 if gone:
                     raise StoreError(self._database.shown, f"the work {', '.join(sorted(gone))} is not there any more")
+                await self._relay(roster, found)
             except StoreError as error:
                 for future in self._waited.values():
                     if not future.done():
@@ -180,6 +197,21 @@ class DurableExecutor:
                 if future is not None and not future.done() and status.status not in WAITING:
                     future.set_result(status)
             await asyncio.sleep(POLL)
+
+    async def _relay(self, roster: Roster, found: Sequence[WorkflowStatus]) -> None:
+        """Tell what workers elsewhere have written, once in a while and when one is done."""
+        now = time.monotonic()
+        if not self._relays or (now < self._relayed + LOOK and all(status.status in WAITING for status in found)):
+            return
+        self._relayed = now
+        await asyncio.to_thread(self._session.refresh)
+        for status in found:
+            relay, worker = self._relays.get(status.workflow_id), status.executor_id
+            if relay is None or worker is None:
+                continue
+            if worker not in self._homes:
+                self._homes |= {one.id: one.home for one in await self._called(roster.alive)}
+            await asyncio.to_thread(relay.look, tell=self._homes.get(worker, self._home) != self._home)
 
 
 def _where(session: Session) -> str:

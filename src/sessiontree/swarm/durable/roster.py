@@ -6,6 +6,8 @@ had under way goes to others, and it is told so when it comes back. Time is the 
 
 from __future__ import annotations
 
+import os
+import socket
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,6 +17,7 @@ from msgspec import Struct
 from sqlalchemy.exc import SQLAlchemyError
 
 from sessiontree.errors import StoreError
+from sessiontree.home import home
 from sessiontree.swarm.durable.database import Database, said
 
 LEASE = 20.0
@@ -23,8 +26,8 @@ REMEMBERED = 3600.0
 """Seconds for which dead workers stay listed: one may have taken work just before it died."""
 
 TABLE = "sessiontree_worker"
-COLUMNS = """id text PRIMARY KEY, host text NOT NULL, concurrency integer NOT NULL, work text NOT NULL,
-    seen double precision NOT NULL, lease double precision NOT NULL, gone integer NOT NULL"""
+COLUMNS = """id text PRIMARY KEY, host text NOT NULL, home text NOT NULL, concurrency integer NOT NULL,
+    work text NOT NULL, seen double precision NOT NULL, lease double precision NOT NULL, gone integer NOT NULL"""
 
 
 class WorkerInfo(Struct, frozen=True, kw_only=True):
@@ -32,10 +35,22 @@ class WorkerInfo(Struct, frozen=True, kw_only=True):
 
     id: str
     host: str
+    home: str
+    """Tells homes apart, also those of other machines: see `this_home`."""
     concurrency: int
     """How many agents it has at work at most."""
     work: tuple[str, ...] = ()
     """Ids of what it has under way."""
+
+
+def this_home() -> str:
+    """The home of this process, told apart from all others, on this machine or another."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            machine = file.read().strip()
+    except OSError:
+        machine = socket.gethostname()
+    return f"{machine} {os.path.realpath(home())}"
 
 
 class Roster:
@@ -66,9 +81,10 @@ class Roster:
 
     def enter(self, worker: WorkerInfo) -> None:
         self._do(
-            f"INSERT INTO {self._table} VALUES (:id, :host, :concurrency, '[]', {self._now}, :lease, 0)",
+            f"INSERT INTO {self._table} VALUES (:id, :host, :home, :concurrency, '[]', {self._now}, :lease, 0)",
             id=worker.id,
             host=worker.host,
+            home=worker.home,
             concurrency=worker.concurrency,
             lease=self.lease,
         )
@@ -86,12 +102,17 @@ class Roster:
     # For others
 
     def alive(self) -> list[WorkerInfo]:
-        columns, there = "id, host, concurrency, work", f"gone = 0 AND seen >= {self._now} - lease"
+        there = f"gone = 0 AND seen >= {self._now} - lease"
+        query = f"SELECT id, host, home, concurrency, work FROM {self._table} WHERE {there} ORDER BY id"
         return [
-            WorkerInfo(id=id, host=host, concurrency=concurrency, work=msgspec.json.decode(work, type=tuple[str, ...]))
-            for id, host, concurrency, work in self._ask(
-                f"SELECT {columns} FROM {self._table} WHERE {there} ORDER BY id"
+            WorkerInfo(
+                id=id,
+                host=host,
+                home=home,
+                concurrency=concurrency,
+                work=msgspec.json.decode(work, type=tuple[str, ...]),
             )
+            for id, host, home, concurrency, work in self._ask(query)
         ]
 
     def dead(self) -> list[str]:
@@ -105,7 +126,7 @@ class Roster:
 
     def _do(self, statement: str, **values: object) -> int:
         try:
-            with self._engine.begin() as connection:
+            with self._engine.connect() as connection:
                 return connection.execute(sa.text(statement), values).rowcount
         except SQLAlchemyError as error:
             raise StoreError(self._database.shown, said(error)) from error

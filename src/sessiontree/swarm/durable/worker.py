@@ -16,7 +16,7 @@ from contextlib import AbstractAsyncContextManager, suppress
 from functools import partial
 from typing import NoReturn, TypeAlias
 
-from dbos import DBOS, DBOSClient, WorkflowStatusString
+from dbos import DBOS, DBOSClient, WorkflowStatus
 
 from sessiontree.errors import SessionTreeError, StoreError
 from sessiontree.hooks.bus import Hooks
@@ -26,7 +26,7 @@ from sessiontree.session import Branch, Session
 from sessiontree.swarm.durable.database import QUEUE, Database
 from sessiontree.swarm.durable.once import OnceSession
 from sessiontree.swarm.durable.order import WORKFLOW, Order, Report, encoded, order_of
-from sessiontree.swarm.durable.roster import LEASE, Roster, WorkerInfo
+from sessiontree.swarm.durable.roster import LEASE, Roster, WorkerInfo, this_home
 from sessiontree.swarm.durable.steps import KeptModel, Steps
 from sessiontree.swarm.record import Record
 from sessiontree.swarm.swarm import Swarm
@@ -83,7 +83,8 @@ class DurableWorker:
         await asyncio.to_thread(self._database.make)
         await asyncio.to_thread(self._roster.make)
         self._client = await asyncio.to_thread(self._database.client)
-        me = WorkerInfo(id=self.id, host=socket.gethostname(), concurrency=self._concurrency)
+        host, home = socket.gethostname(), this_home()
+        me = WorkerInfo(id=self.id, host=host, home=home, concurrency=self._concurrency)
         await asyncio.to_thread(self._roster.enter, me)
         self._renewed = time.monotonic()
         threads = [threading.Thread(target=target, daemon=True) for target in (self._beat, self._guard)]
@@ -170,15 +171,23 @@ class DurableWorker:
         if not await asyncio.to_thread(self._roster.renew, self.id, list(self._under_way)):
             self._lost("others took it for dead")
 
-    def _wanted(self, id: str) -> bool:
-        """Whether the work is wanted still. Ends the process if it is somebody else's."""
+    def _status(self, id: str) -> WorkflowStatus | None:
         assert self._client is not None
         found = self._client.list_workflows(workflow_ids=[id], load_input=False, load_output=False)
-        status = found[0] if found else None  # one that others have done may be deleted already
-        if status is not None and status.status == WorkflowStatusString.CANCELLED.value:
+        return found[0] if found else None
+
+    def _mine(self, id: str) -> bool:
+        """Whether the work is this worker's."""
+        status = self._status(id)
+        return status is not None and status.status == "PENDING" and status.executor_id == self.id
+
+    def _wanted(self, id: str) -> bool:
+        """Whether work under way is wanted still. Ends the process if it is somebody else's."""
+        status = self._status(id)
+        if status is not None and status.status == "CANCELLED":
             return False
-        if status is None or status.status != WorkflowStatusString.PENDING.value or status.executor_id != self.id:
-            self._lost(f"the work {id} was taken up by another")
+        if status is None or status.status != "PENDING" or status.executor_id != self.id:
+            self._lost(f"the work {id} was taken up by another")  # or done by now, and deleted
         return True
 
     # The work
@@ -191,6 +200,8 @@ class DurableWorker:
             self._idle.clear()
             try:
                 await self._note()
+                if not await asyncio.to_thread(self._mine, id):
+                    return Report()  # it was given up before it began
                 return await self._carried_out(id, order)
             except SessionTreeError as error:
                 return Report(error=str(error))
