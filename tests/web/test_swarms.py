@@ -9,7 +9,9 @@ import httpx
 import pytest
 
 import sessiontree as st
+from sessiontree.model.scripted import Delay, ScriptedModel
 from sessiontree.swarm.record import swarms_in
+from sessiontree.swarm.swarm import Swarm
 from tests.web.conftest import Gate, House, asking, bearing, served
 from tests.web.sse import listen
 
@@ -140,8 +142,17 @@ async def test_a_swarm_is_paused_scaled_gone_on_with_and_stopped(tmp_path: Any) 
 
 async def test_a_swarm_whose_process_died_is_gone_on_with(house: House, client: httpx.AsyncClient) -> None:
     session = house.session()
-    id = await house.swarm(session)
-    assert (await client.get(f"/api/swarms/{id}")).json()["here"] is False
+    with st.open(session) as opened:
+        swarm = Swarm(opened, "crew", "Make it fast", model=ScriptedModel([Delay(60)] * 2))
+        await swarm.start()
+        held = (await client.get(f"/api/swarms/{swarm.id}")).json()
+        await swarm.leave()
+    id = swarm.id
+    left = (await client.get(f"/api/swarms/{id}")).json()
+    assert [(row["status"], row["here"], row["left"]) for row in (held, left)] == [
+        ("running", False, False),
+        ("running", False, True),
+    ]
 
     await client.post(f"/api/swarms/{id}/resume", json={})
 

@@ -8,6 +8,8 @@ import httpx
 import pytest
 
 import sessiontree as st
+from sessiontree.core.entries import BranchSummary, CustomMessage
+from sessiontree.core.messages import image
 from sessiontree.core.outline import outline
 from tests.web.conftest import House
 
@@ -146,6 +148,23 @@ async def test_what_a_path_tells_of_an_answer(house: House, client: httpx.AsyncC
     assert (row["model"], row["cost"], row["tokens"]) == ("openai:gpt", 0.01, 15)
     assert (result["role"], result["text"]) == ("toolResult", "<b>text</b>")
     assert "html" not in result
+
+
+async def test_a_path_says_which_summaries_are_merges_and_where_pictures_are(
+    house: House, client: httpx.AsyncClient
+) -> None:
+    id = house.session()
+    with st.open(id) as session:
+        pictures = [image(b"a", "image/png"), image(b"b", "image/png")]
+        session.append(st.user(pictures))
+        session.append(CustomMessage(custom_type="note", content=pictures[:1]))
+        session.append(BranchSummary(summary="left"))
+        session.append(BranchSummary(summary="joined", details={"kind": "merge", "sources": []}))
+
+    rows = (await client.get(f"/api/sessions/{id}/path")).json()["entries"][-4:]
+
+    assert [row.get("images") for row in rows] == [2, 1, None, None]
+    assert [row.get("merge") for row in rows] == [None, None, None, True]
 
 
 async def test_nothing_in_the_html_of_a_session_can_act(house: House, client: httpx.AsyncClient) -> None:

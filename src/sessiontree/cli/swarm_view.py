@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from typing import TYPE_CHECKING
 
@@ -102,12 +101,9 @@ def rows_of(status: SwarmStatus) -> list[list[str]]:
 
 
 def state_of(status: SwarmStatus) -> str:
-    from sessiontree.swarm.hold import Hold, hold_path
+    from sessiontree.swarm.hold import is_worked_on
 
-    if status.status != "running":
-        return status.status
-    path = hold_path(status.id)
-    return "running" if os.path.exists(path) and Hold(path).taken else LEFT
+    return LEFT if status.status == "running" and not is_worked_on(status.id) else status.status
 
 
 def status_to_wire(status: SwarmStatus) -> JsonObject:

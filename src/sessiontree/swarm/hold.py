@@ -15,6 +15,12 @@ def hold_path(swarm: str) -> str:
     return f"{spool_path(swarm).removesuffix(SUFFIX)}.lock"
 
 
+def is_worked_on(swarm: str) -> bool:
+    """Whether any process works on a swarm."""
+    path = hold_path(swarm)
+    return os.path.exists(path) and Hold(path).taken
+
+
 class Hold:
     """A lock file beside the swarm's events; of a session in memory no other process knows."""
 

@@ -108,6 +108,7 @@ def path_row(opened: Opened, entry: Entry, body: Body, answers: dict[str, JsonOb
     model = model_of(message)
     usage = message.get("usage")
     thinking = "\n".join(string(block.get("thinking")) for block in blocks(message.get("content"))).strip()
+    images = sum(block.get("type") == "image" for block in blocks(_content(body)))
     gist = opened.gist(entry)
     return PathRow(
         id=entry.id,
@@ -122,11 +123,28 @@ def path_row(opened: Opened, entry: Entry, body: Body, answers: dict[str, JsonOb
         thinking=thinking or UNSET,
         tools=uses or UNSET,
         error=string(message.get("errorMessage")) or UNSET,
+        images=images or UNSET,
+        merge=_is_merge(body) or UNSET,
         cost=sum(item.cost for item in spending) if spending else UNSET,
         tokens=sum(item.tokens for item in spending) if spending else UNSET,
         model=":".join(model) if model is not None else UNSET,
         usage=usage if is_object(usage) else UNSET,
     )
+
+
+def _content(body: Body) -> Any:
+    match body:
+        case Message(message):
+            return message.get("content")
+        case CustomMessage(content=content):
+            return content
+        case _:
+            return None
+
+
+def _is_merge(body: Body) -> bool:
+    details = body.details if isinstance(body, BranchSummary) else None
+    return is_object(details) and details.get("kind") == "merge"
 
 
 def _words(body: Body) -> str | None:

@@ -18,6 +18,7 @@ import msgspec
 from sessiontree.errors import SessionTreeError
 from sessiontree.swarm.account import Accounts
 from sessiontree.swarm.budget import Budget
+from sessiontree.swarm.hold import is_worked_on
 from sessiontree.swarm.status import AgentSpec, SwarmStatus
 from sessiontree.swarm.swarm import Swarm
 from sessiontree.web import wire
@@ -141,6 +142,7 @@ class Swarms:
             budget=None if budget is None else wire.Spent(**msgspec.structs.asdict(budget)),
             budget_used=used if used is None or math.isfinite(used) else None,
             here=status.id in self._live,
+            left=status.status == "running" and status.id not in self._live and not is_worked_on(status.id),
         )
 
     # Working

@@ -246,6 +246,10 @@ class PathRow(Answer, frozen=True, kw_only=True, omit_defaults=True):
     thinking: Text | UnsetType = UNSET
     tools: list[ToolUse] | UnsetType = UNSET
     error: Text | UnsetType = UNSET
+    images: Count | UnsetType = UNSET
+    """How many pictures it holds, which are not in its text."""
+    merge: bool | UnsetType = UNSET
+    """Of a branch summary: whether it was made by a merge."""
     cost: Amount | UnsetType = UNSET
     tokens: Annotated[float, Meta(examples=[540])] | UnsetType = UNSET
     model: ModelName | UnsetType = UNSET
@@ -602,6 +606,8 @@ class SwarmRow(Answer, frozen=True, kw_only=True):
     result: Text | None
     here: bool
     """Whether this server works on it."""
+    left: bool
+    """Whether it is to run and no process works on it: `resume` has this server go on."""
 
 
 class Swarms(Answer, frozen=True, kw_only=True):

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import sessiontree as st
+from sessiontree.core.messages import ToolCall
 from sessiontree.model.base import Request
 from sessiontree.model.scripted import Delay, Script, ScriptedModel, Used
+from sessiontree.swarm.swarm import Swarm
 from tests.web.dashboard.conftest import Serve, Visit
 from tests.web.dashboard.site import a_story
 
@@ -26,6 +31,14 @@ def by_prompt(seed: int = 1) -> Script:
         return priced("It is slow because it is long." if wordy else "A list is slow.", cost)
 
     return answer
+
+
+def begin(page: Any, *, agents: int) -> None:
+    """Start a swarm from the form."""
+    page.get_by_label("Name").fill("review")
+    page.get_by_role("textbox", name="Task").fill("Look at it.")
+    page.get_by_label("Agents", exact=True).fill(str(agents))
+    page.get_by_role("button", name="Start", exact=True).click()
 
 
 def start(page: Any, runs: int, arms: dict[str, str], pattern: str | None = None) -> None:
@@ -139,6 +152,77 @@ def test_a_swarm_at_work_is_watched_and_stopped(serve: Serve, visit: Visit) -> N
     page.wait_for_selector(".head .chip.wrong >> text=cancelled")
     page.get_by_role("link", name="Swarms").click()
     page.wait_for_selector(".list .chip >> text=cancelled")
+
+
+def test_a_swarm_is_steered_scaled_paused_resumed_and_destroyed(serve: Serve, visit: Visit) -> None:
+    door = threading.Event()
+
+    async def behind_the_door(request: Request) -> str:
+        await asyncio.to_thread(door.wait, 30)
+        return "Seen."
+
+    model = ScriptedModel([behind_the_door] * 10)
+    page = visit(serve(model), "/swarms")
+    begin(page, agents=2)
+    page.wait_for_function("() => document.querySelectorAll('.agents .chip.busy').length === 2")
+
+    page.get_by_role("button", name="Steer").first.click()
+    page.locator("dialog textarea").fill("Look at the tests too.")
+    page.locator("dialog").get_by_role("button", name="Say").click()
+    page.wait_for_selector("dialog", state="detached")
+    page.get_by_role("button", name="Scale").click()
+    page.locator("dialog input").fill("3")
+    page.locator("dialog").get_by_role("button", name="Scale").click()
+    page.wait_for_function("() => document.querySelectorAll('.agents .chip.busy').length === 3")
+    page.get_by_role("button", name="Pause").click()
+    page.wait_for_selector(".head .chip.label >> text=paused")
+    door.set()
+    page.get_by_role("button", name="Resume").click()
+    page.wait_for_selector(".head .chip.branch >> text=completed")
+    page.get_by_role("button", name="Destroy").click()
+    page.locator("dialog").get_by_role("button", name="Destroy").click()
+    page.wait_for_selector(".list .chip >> text=destroyed")
+
+    told = ["Look at the tests too." in str(request.messages) for request in model.requests]
+    assert (len(told), sum(told)) == (4, 1)
+
+
+def test_a_swarm_whose_budget_is_used_up_goes_on_with_a_larger_one(serve: Serve, visit: Visit) -> None:
+    dear = [ToolCall("c1", "ls", {}), Used({"input": 100, "output": 10, "cost": 0.05})]
+    page = visit(serve(ScriptedModel([dear, priced("It is done.", 0.01)])), "/swarms")
+    page.get_by_label("Dollars", exact=True).fill("0.04")
+    begin(page, agents=1)
+    page.wait_for_selector("text=the budget is used up")
+    page.wait_for_selector(".head .chip.label >> text=paused")
+
+    page.get_by_role("button", name="Resume").click()
+    assert page.locator("dialog").get_by_label("Dollars", exact=True).input_value() == "0.04"
+    page.locator("dialog").get_by_label("Dollars", exact=True).fill("1")
+    page.locator("dialog").get_by_role("button", name="Resume").click()
+
+    page.wait_for_selector(".head .chip.branch >> text=completed")
+    assert page.get_by_role("progressbar", name="Budget used").get_attribute("aria-valuenow") == "6"
+
+
+def test_a_swarm_that_nobody_works_on_is_gone_on_with_in_the_page(serve: Serve, visit: Visit) -> None:
+    async def left() -> str:
+        with st.create("empty", cwd="/project") as session:
+            swarm = Swarm(session, "review", "Look at it.", agents=1, model=ScriptedModel([Delay(60)]))
+            await swarm.start()
+            await swarm.leave()
+            return swarm.id
+
+    with ThreadPoolExecutor(1) as other:
+        id = other.submit(lambda: asyncio.run(left())).result()
+    page = visit(serve(ScriptedModel(["Seen."])), "/swarms")
+    page.locator(".list a", has_text="left").click()
+    page.wait_for_selector(".head .chip.label >> text=left")
+    assert id in page.url
+    assert page.get_by_role("button", name="Pause").count() == 0
+
+    page.get_by_role("button", name="Resume").click()
+
+    page.wait_for_selector(".head .chip.branch >> text=completed")
 
 
 def test_a_server_that_runs_nothing_says_so(serve: Serve, visit: Visit) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import sessiontree as st
+from sessiontree.core.messages import image
 from sessiontree.model.scripted import Delay, ScriptedModel, Thinking
 from tests.export.sessions import SECRET, long_session
 from tests.web.dashboard.conftest import Serve, Visit
@@ -183,6 +184,7 @@ def test_merging_and_forking_by_click(serve: Serve, visit: Visit) -> None:
     page.locator("dialog textarea").fill("A **cache** was slower.")
     page.locator("dialog").get_by_role("button", name="Merge").click()
     wait_for_text(page, "A cache was slower.")
+    assert page.locator(".entry", has_text="A cache was slower.").locator("h3").text_content() == "Merge"
 
     page.locator(".entry", has_text="Write the note.").hover()
     page.locator(".entry", has_text="Write the note.").get_by_role("button", name="Fork").click()
@@ -191,6 +193,19 @@ def test_merging_and_forking_by_click(serve: Serve, visit: Visit) -> None:
     page.wait_for_selector(".head h1 >> text=copy")
     wait_for_text(page, "Write the note.")
     assert "25 ms" not in path(page)
+
+
+def test_pictures_of_a_conversation_are_told(serve: Serve, visit: Visit) -> None:
+    session = a_story()
+    picture = image(b"png", "image/png")
+    session.append(st.user([{"type": "text", "text": "See here."}, picture, picture]))
+    session.append(st.tool_result("c9", "look", [picture]))
+
+    page = opened(visit, serve(), session.id)
+
+    wait_for_text(page, "See here.")
+    assert page.locator(".entry", has_text="See here.").locator(".hint").text_content() == "[2 images]"
+    assert page.locator(".entry.tool").last.locator(".hint").text_content() == "[image]"
 
 
 def test_what_is_refused_is_told_in_one_line(serve: Serve, visit: Visit) -> None:

@@ -18,6 +18,7 @@ export const kindOf = ({ type, role }) => {
 };
 
 export const titleOf = (entry) => {
+  if (entry.merge) return "Merge";
   if (entry.type !== "message") return TITLES[entry.type] ?? (entry.text || entry.type);
   return { user: "User", assistant: "Assistant", toolResult: "Tool" }[entry.role] ?? entry.role ?? "Message";
 };
@@ -44,13 +45,20 @@ const Call = ({ use }) => html`<details class="call ${use.ok === false ? "failed
   <pre class="block">${JSON.stringify(use.arguments, null, 2)}</pre>
 </details>`;
 
+/** That there are pictures: they are in the exported page. */
+const Pictures = ({ count }) => count > 0 && html`<p class="hint">[${count === 1 ? "image" : `${count} images`}]</p>`;
+
 const Body = ({ entry }) => {
   const kind = kindOf(entry);
   if (kind === "setting") return null;
-  if (kind === "tool") return html`<${Output} text=${entry.text} failed=${entry.failed} />`;
+  if (kind === "tool") {
+    const said = entry.text || !entry.images;
+    return html`${said && html`<${Output} text=${entry.text} failed=${entry.failed} />`}<${Pictures} count=${entry.images} />`;
+  }
   return html`
     ${entry.thinking && html`<details class="thinking"><summary>Thinking</summary><pre class="plain">${entry.thinking}</pre></details>`}
     ${entry.html && html`<${Cleaned} name="prose" markup=${entry.html} />`}
+    <${Pictures} count=${entry.images} />
     ${entry.tools?.map((use) => html`<${Call} use=${use} />`)}
     ${entry.error && html`<pre class="block error">${entry.error}</pre>`}`;
 };

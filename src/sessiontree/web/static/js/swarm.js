@@ -6,7 +6,7 @@ import { Meter } from "./charts.js";
 import { Ask } from "./dialogs.js";
 import { Button, Chip, Component, Empty, Notice, html } from "./html.js";
 import { clock, duration, money, plural, short } from "./figures.js";
-import { STATUS, levelOf } from "./swarms.js";
+import { STATUS, asked, levelOf, stateOf } from "./swarms.js";
 import { Stream } from "./stream.js";
 
 const LOOK = 1500, SETTLE = 60; // milliseconds: between two looks at the figures, and until events are worked out together
@@ -84,7 +84,7 @@ export class SwarmView extends Component {
       const status = await this.props.api.get(this.base);
       if (this.gone) return;
       this.setState({ status, error: null });
-      if (status.status === "running") this.timer = setTimeout(() => this.load(), LOOK);
+      if (status.status === "running" && !status.left) this.timer = setTimeout(() => this.load(), LOOK);
     } catch (error) {
       if (!this.gone) this.setState({ error: error.message });
     }
@@ -115,6 +115,33 @@ export class SwarmView extends Component {
       },
     };
   }
+
+  /** Where it was paused for a reason, that may be its budget. */
+  resuming({ budget }) {
+    const field = (name, label, value) => ({ name, label, kind: "number", min: 0, step: "any", value: value ?? "" });
+    return {
+      title: "Resume",
+      action: "Resume",
+      note: "Larger budgets take the place of those it had.",
+      fields: [
+        field("budget.cost", "Dollars", budget?.cost),
+        field("budget.tokens", "Tokens", budget?.tokens),
+        field("budget.seconds", "Seconds", budget?.seconds),
+        field("agentBudget.cost", "Dollars each"),
+        field("agentBudget.tokens", "Tokens each"),
+      ],
+      submit: async (values) => {
+        await this.props.api.post(`${this.base}/resume`, asked(values));
+        await this.load();
+      },
+    };
+  }
+
+  resume = () => {
+    const { status } = this.state;
+    if (status.status === "paused" && status.reason) this.ask(this.resuming(status));
+    else this.do("resume");
+  };
 
   steering(agent) {
     return {
@@ -159,18 +186,19 @@ export class SwarmView extends Component {
     </section></main>`;
   }
 
-  head({ name, status, task, agents, sessionId }) {
+  head({ name, status, left, task, agents, sessionId }) {
     const { connection } = this.state;
-    const stands = status === "paused" || status === "created";
+    const state = stateOf({ status, left });
+    const stands = status === "paused" || status === "created" || left;
     return html`<header class="head">
       <div class="title">
-        <h1>${name} <${Chip} kind=${STATUS[status] ?? ""}>${status}<//></h1>
+        <h1>${name} <${Chip} kind=${STATUS[state] ?? ""}>${state}<//></h1>
         <p class="task">${task}</p>
       </div>
       <div class="row">
         <span class="link ${connection}" role="status">${connection}</span>
         ${this.props.allowed && LIVE.has(status) && html`
-          ${stands && html`<${Button} kind="primary" label=${status === "paused" ? "Resume" : "Start"} onClick=${() => this.do("resume")} />`}
+          ${stands && html`<${Button} kind="primary" label=${status === "created" ? "Start" : "Resume"} onClick=${this.resume} />`}
           ${!stands && html`<${Button} label="Pause" onClick=${() => this.do("pause")} />`}
           <${Button} label="Scale" onClick=${() => this.ask(this.scaling())} />
           <${Button} kind="danger" label="Stop" onClick=${() => this.do("stop")} />`}
@@ -214,7 +242,7 @@ export class SwarmView extends Component {
           ${model && html`<span>${model}</span>`}
         </span>
         <span class="gap"></span>
-        ${this.props.allowed && status === "running" && html`
+        ${this.props.allowed && this.state.status.here && status === "running" && html`
           <${Button} kind="small" label="Steer" onClick=${() => this.ask(this.steering(id))} />`}
       </div>
     </li>`;

@@ -12,7 +12,10 @@ const STRATEGIES = [
   ["tree", "agents that split their task"],
 ];
 
-export const STATUS = { running: "busy", completed: "branch", failed: "wrong", cancelled: "wrong", paused: "label" };
+/** What a swarm is called that is to run and that nobody works on. */
+export const stateOf = ({ status, left }) => (left ? "left" : status);
+
+export const STATUS = { running: "busy", completed: "branch", failed: "wrong", cancelled: "wrong", paused: "label", left: "label" };
 
 /** How near a budget is to its end. */
 export const levelOf = (used) => (used >= 0.9 ? "critical" : used >= 0.75 ? "warning" : "");
@@ -65,7 +68,7 @@ export class Swarms extends Component {
 
 const Listed = ({ swarm }) => html`<li><a href=${ofSwarm(swarm.id)}>
   <span class="row">
-    <span class="name">${swarm.name}</span><${Chip} kind=${STATUS[swarm.status] ?? ""}>${swarm.status}<//>
+    <span class="name">${swarm.name}</span><${Chip} kind=${STATUS[stateOf(swarm)] ?? ""}>${stateOf(swarm)}<//>
     <span class="gap"></span><span class="fact">${swarm.strategy}</span>
   </span>
   <span class="first">${swarm.task}</span>
@@ -109,7 +112,7 @@ const New = ({ create, busy, sessions, models }) => html`<form onSubmit=${create
 const NUMBERS = new Set(["agents", "maxAgents", "cost", "tokens", "seconds"]);
 
 /** What the form says, as the server takes it: `budget.cost` is the cost of the budget. */
-const asked = (values) => {
+export const asked = (values) => {
   const body = {};
   for (const [path, value] of Object.entries(values)) {
     const [name, inner] = path.split(".");
