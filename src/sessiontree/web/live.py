@@ -16,14 +16,28 @@ from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import islice
+from typing import Protocol, runtime_checkable
 
 from msgspec import Struct
 
 from sessiontree.core.entries import JsonObject
+from sessiontree.errors import SessionTreeError
+from sessiontree.store.base import Chunk, Cursor, Store
 from sessiontree.web.encoding import encoded
 
 POLL = 0.2
 """Seconds between two looks at a file that others may write to."""
+WAIT = 1.0
+"""Seconds that a database is waited for, before looking whether anybody still listens."""
+
+
+@runtime_checkable
+class Tells(Protocol):
+    """A store that says when others have written."""
+
+    def wait(self, after: Cursor, timeout: float) -> bool: ...
+
+    def end(self) -> Chunk: ...
 
 
 class Passing(Struct, frozen=True):
@@ -105,34 +119,63 @@ class Feed:
 
 
 class Watch:
-    """Looks at a file as long as somebody listens, and wakes the feed when others have written to it."""
+    """Looks at a session as long as somebody listens, and wakes the feed when others have written to it.
 
-    def __init__(self, file: str, feed: Feed) -> None:
+    A database says so itself, to a thread that waits for it; a file is looked at now and then.
+    """
+
+    def __init__(self, store: Store, file: str, feed: Feed) -> None:
+        self._store = store
         self._file = file
         self._feed = feed
         self._listeners = 0
         self._task: asyncio.Task[None] | None = None
+        self._left: threading.Event | None = None
 
     @contextmanager
     def on(self) -> Generator[None]:
         """Watch while this is entered. For one event loop."""
         self._listeners += 1
-        if self._task is None:
-            self._task = asyncio.create_task(self._look())
+        if self._listeners == 1:
+            self._start()
         try:
             yield
         finally:
             self._listeners -= 1
             if not self._listeners:
-                self._task.cancel()
-                self._task = None
+                self._stop()
+
+    def _start(self) -> None:
+        if isinstance(self._store, Tells):
+            self._left = threading.Event()
+            threading.Thread(target=self._wait, args=(self._store, self._left), daemon=True).start()
+        else:
+            self._task = asyncio.create_task(self._look())
+
+    def _stop(self) -> None:
+        if self._left is not None:
+            self._left.set()
+        if self._task is not None:
+            self._task.cancel()
+
+    def _wait(self, store: Tells, left: threading.Event) -> None:
+        seen: Cursor | None = None
+        while not left.is_set():
+            try:
+                if seen is None or store.wait(seen, WAIT):
+                    self._feed.wake()
+                    seen = store.end().cursor
+            except SessionTreeError:  # whoever is woken is told; a database comes back
+                self._feed.wake()
+                left.wait(WAIT)
+                seen = None
 
     async def _look(self) -> None:
         seen = await asyncio.to_thread(self._identity)
         while True:
             await asyncio.sleep(POLL)
             now = await asyncio.to_thread(self._identity)
-            if now is None or now != seen:  # what is in no file is asked for
+            if now != seen:
                 seen = now
                 self._feed.wake()
 

@@ -108,7 +108,7 @@ class Opened:
         self.holders = 0
         """Who must not lose it: requests, streams, runs."""
         self.feed = Feed(limits.deltas)
-        self.watch = Watch(file, self.feed)
+        self.watch = Watch(session.store, file, self.feed)
         self._outlines: OrderedDict[tuple[str, str], Outline] = OrderedDict()
         self._depths: dict[EntryId, int] = {}
         self._gists: dict[int, Gist] = {}

@@ -1,0 +1,104 @@
+"""Several servers on one database: it does not matter which of them is asked."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import httpx
+import pytest
+
+from tests.web.conftest import House, bearing, served
+from tests.web.sse import Told, read
+
+WRITES = 30
+
+
+@pytest.fixture
+async def two(
+    house: House, shared_database: str, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[tuple[httpx.AsyncClient, httpx.AsyncClient]]:
+    """Clients of two servers that keep their sessions in the same place."""
+    monkeypatch.setenv("SESSIONTREE_STORE", shared_database)
+    with served(house) as first, served(house) as second:
+        async with (
+            httpx.AsyncClient(base_url=first, headers=bearing(house.owner), timeout=20) as one,
+            httpx.AsyncClient(base_url=second, headers=bearing(house.owner), timeout=20) as other,
+        ):
+            yield one, other
+
+
+async def made(client: httpx.AsyncClient, house: House) -> str:
+    answer = await client.post("/api/sessions", json={"cwd": str(house.project), "name": "shared"})
+    assert answer.status_code == 201, answer.text
+    return answer.json()["id"]
+
+
+async def test_what_one_has_written_the_other_reads(
+    house: House, two: tuple[httpx.AsyncClient, httpx.AsyncClient]
+) -> None:
+    one, other = two
+    id = await made(one, house)
+    await other.get(f"/api/sessions/{id}/tree")  # which now has it open
+
+    await one.post(f"/api/sessions/{id}/entries", json={"role": "user", "text": "by the first"})
+    await other.post(f"/api/sessions/{id}/branches", json={"name": "side", "switch": True})
+    await one.post(f"/api/sessions/{id}/entries", json={"role": "user", "text": "on the side"})
+
+    for client in two:
+        branches = (await client.get(f"/api/sessions/{id}/branches")).json()
+        path = (await client.get(f"/api/sessions/{id}/path", params={"at": "side"})).json()
+        assert branches["current"] == "side"
+        assert [row["text"] for row in path["entries"] if row["role"] == "user"] == ["by the first", "on the side"]
+
+
+async def test_live_events_of_one_tell_what_came_through_the_other(
+    house: House, two: tuple[httpx.AsyncClient, httpx.AsyncClient]
+) -> None:
+    one, other = two
+    id = await made(one, house)
+    written: list[str] = []
+
+    async def write() -> None:
+        for number in range(WRITES):
+            client = two[number % 2]
+            answer = await client.post(f"/api/sessions/{id}/entries", json={"role": "user", "text": f"{number}"})
+            written.append(answer.json()["id"])
+
+    heard: list[Told] = []
+    async with asyncio.timeout(30), other.stream("GET", f"/api/sessions/{id}/events") as answer:
+        writing = asyncio.create_task(write())
+        async for event in read(answer.aiter_lines()):
+            heard.append(event)
+            if event.kind == "entry" and event.data["entry"]["text"] == f"{WRITES - 1}":
+                break
+        await writing
+
+    said = [event.data["entry"]["id"] for event in heard if event.kind == "entry"]
+    assert [id for id in said if id in written] == written, "each once, and in order"
+
+
+async def test_an_event_stream_goes_on_at_the_other(
+    house: House, two: tuple[httpx.AsyncClient, httpx.AsyncClient]
+) -> None:
+    one, other = two
+    id = await made(one, house)
+    start = (await one.get(f"/api/sessions/{id}")).headers["etag"]
+    for text in ("a", "b", "c"):
+        await one.post(f"/api/sessions/{id}/entries", json={"role": "user", "text": text})
+
+    last, said = "", list[str]()
+    async with asyncio.timeout(20), one.stream("GET", f"/api/sessions/{id}/events", params={"after": start}) as answer:
+        async for event in read(answer.aiter_lines()):
+            if event.kind == "entry":
+                last, _ = event.id, said.append(event.data["entry"]["text"])
+            if said[-1:] == ["b"]:
+                break
+    headers = {"last-event-id": last}
+    async with asyncio.timeout(20), other.stream("GET", f"/api/sessions/{id}/events", headers=headers) as answer:
+        async for event in read(answer.aiter_lines()):
+            if event.kind == "entry":
+                said.append(event.data["entry"]["text"])
+                break
+
+    assert said[-2:] == ["b", "c"]
