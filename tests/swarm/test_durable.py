@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import multiprocessing
+import atexit
+import json
 import os
 import shutil
 import signal
@@ -14,6 +15,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -37,7 +39,6 @@ from sessiontree.swarm.status import AgentSpec, SwarmStatus
 from sessiontree.swarm.swarm import Swarm
 from tests.model.server import Answer, Server, calls, slow
 from tests.postgres import Server as PostgresServer
-from tests.swarm import worker_child
 from tests.swarm.island import Island, possible
 
 ROOT = Path(__file__).parents[2]
@@ -46,8 +47,22 @@ LEASE = "20"
 LONG = 240.0
 """Seconds in which everything here has to come to its end."""
 
-_nursery = multiprocessing.get_context("forkserver")
-_nursery.set_forkserver_preload(["tests.swarm.worker_child"])
+
+@cache
+def nursery() -> subprocess.Popen[str]:
+    """Forks workers, so that what they import is imported once."""
+    command = [sys.executable, "-m", "tests.swarm.worker_child"]
+    started = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    atexit.register(started.kill)
+    return started
+
+
+def ask_nursery(question: Any) -> Any:
+    asked, said = nursery().stdin, nursery().stdout
+    assert asked is not None
+    assert said is not None
+    print(json.dumps(question), file=asked, flush=True)
+    return json.loads(said.readline())
 
 
 class Worker:
@@ -55,27 +70,33 @@ class Worker:
 
     def __init__(self, log: Path, options: tuple[str, ...], environment: dict[str, str]) -> None:
         self._log = log
+        self._code: int | None = None
         given = ["--lease", LEASE, "--concurrency", "2", *options]
-        self._process = _nursery.Process(target=worker_child.main, args=(environment, str(log), given))
-        self._process.start()
+        self._pid: int = ask_nursery([environment, str(log), given])
+
+    @property
+    def code(self) -> int | None:
+        """Its exit code; `None` while it lives."""
+        if self._code is None:
+            self._code = ask_nursery(self._pid)
+        return self._code
 
     def send(self, number: signal.Signals) -> None:
-        assert self._process.pid is not None
-        os.kill(self._process.pid, number)
+        os.kill(self._pid, number)
 
     def kill(self) -> None:
-        self._process.kill()
-        self._process.join()
+        while self.code is None:
+            self.send(signal.SIGKILL)
 
     async def ended(self) -> int:
         """Wait for its end; the exit code."""
-        await until(lambda: self._process.exitcode is not None)
-        assert self._process.exitcode is not None
-        return self._process.exitcode
+        await until(lambda: self.code is not None)
+        assert self._code is not None
+        return self._code
 
     @property
     def stopped(self) -> bool:
-        return Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+        return Path(f"/proc/{self._pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
 
     @property
     def said(self) -> str:

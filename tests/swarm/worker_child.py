@@ -6,6 +6,7 @@ where they are stopped instead, as a machine that sleeps. `ISLAND` names the net
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
@@ -47,17 +48,34 @@ def hit_at(when: str, number: int, signal: int) -> None:
     OnceSession.extend = counted  # type: ignore[method-assign]
 
 
-def main(environment: Mapping[str, str], log: str, options: list[str]) -> None:
+def main(environment: Mapping[str, str], log: str, options: list[str]) -> int:
     """`sessiontree worker` with these options, in an environment of its own; what it prints goes to a file."""
     os.environ.clear()
     os.environ.update(environment)
-    file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    os.dup2(file, 1)
-    os.dup2(file, 2)
+    for number, file in ((0, os.devnull), (1, log), (2, log)):
+        os.dup2(os.open(file, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600), number)
     if "ISLAND" in environment:
         island.enter(environment["ISLAND"])
     for name, number in (("KILL_AT", signal.SIGKILL), ("STOP_AT", signal.SIGSTOP)):
         if name in environment:
             when, _, answer = environment[name].partition(" ")
             hit_at(when, int(answer), number)
-    sys.exit(run(["worker", *options]))
+    return run(["worker", *options])
+
+
+def nursery() -> None:
+    """Fork workers, and tell how they end: a line in, a line out."""
+    for line in sys.stdin:
+        asked = json.loads(line)
+        if isinstance(asked, int):
+            ended, status = os.waitpid(asked, os.WNOHANG)
+            answer = os.waitstatus_to_exitcode(status) if ended else None
+        else:
+            answer = os.fork()
+            if answer == 0:
+                os._exit(main(*asked))
+        print(json.dumps(answer), flush=True)
+
+
+if __name__ == "__main__":
+    nursery()
