@@ -25,7 +25,7 @@ from sessiontree.swarm.status import SwarmStatus
 from tests.cli.conftest import Run
 from tests.cli.test_cli import complete
 from tests.cli.test_ops import server as server
-from tests.model.server import Server, fail, slow
+from tests.model.server import Server, calls, fail, slow
 
 PAGE = Path(__file__).parents[2] / "docs" / "swarm-file.md"
 
@@ -141,10 +141,41 @@ def test_a_budget_pauses_it_and_a_larger_one_goes_on(cli: Run, server: Server, f
     shown = cli("swarm", "resume", "review", "--file", "review.toml", "--max-tokens", "1000")
 
     assert "paused: the budget is used up: tokens 17 of 10" in paused
-    assert "`sessiontree swarm resume review` goes on with it" in paused
+    assert "`sessiontree swarm resume review`, given a larger budget, goes on with it" in paused
     assert asked == 1
     assert "review completed" in shown
     assert len(server.requests) == 2
+
+
+def test_an_agent_goes_on_with_a_larger_budget_of_its_own_and_only_what_is_new_is_told(
+    server: Server, file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file.write_text(
+        REVIEW.replace("agents = 2", "agents = 1").replace("[]", '["ls"]') + "[agent_budget]\ntokens = 10\n"
+    )
+    server.add(calls(("c1", "ls", {})), "Two.")
+
+    assert run(["swarm", "run", "review.toml"]) == 3
+    paused = capsys.readouterr()
+    assert run(["swarm", "resume", "review", "--file", "review.toml", "--max-agent-tokens", "100000"]) == 0
+    again = capsys.readouterr()
+
+    assert "paused: the budget of worker-1 is used up" in paused.out
+    assert "review completed" in again.out
+    assert "swarm created" in paused.err
+    assert "swarm created" not in again.err
+    assert "worker-1 completed" in again.err
+
+
+def test_of_a_long_task_the_beginning_is_told(cli: Run, server: Server, file: Path) -> None:
+    file.write_text(REVIEW.replace("Review app.py.", "Review it. " + "word " * 10_000))
+    server.add("Fine.", "Fine.")
+
+    shown = cli("swarm", "run", "review.toml")
+
+    assert "Review it. word" in shown
+    assert len(shown) < 2500
+    assert status().task.count("word") == 10_000
 
 
 # From another process

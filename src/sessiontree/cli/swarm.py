@@ -119,12 +119,24 @@ def session_option(function: F) -> F:
     return click.option("--session", metavar="SESSION", help=help)(function)
 
 
+MORE = click.FloatRange(min=0, min_open=True)
+
+
 def limit_options(function: F) -> F:
-    more = click.FloatRange(min=0, min_open=True)
     for option in (
-        click.option("--max-time", type=more, metavar="SECONDS", help="The budget of time at work."),
+        click.option("--max-time", type=MORE, metavar="SECONDS", help="The budget of time at work."),
         click.option("--max-tokens", type=click.IntRange(1), metavar="COUNT", help="The budget of tokens."),
-        click.option("--max-cost", type=more, metavar="DOLLARS", help="The budget of money."),
+        click.option("--max-cost", type=MORE, metavar="DOLLARS", help="The budget of money."),
+    ):
+        function = option(function)
+    return function
+
+
+def agent_limit_options(function: F) -> F:
+    for option in (
+        click.option("--max-agent-time", type=MORE, metavar="SECONDS", help="Time at work for each agent."),
+        click.option("--max-agent-tokens", type=click.IntRange(1), metavar="COUNT", help="Tokens for each agent."),
+        click.option("--max-agent-cost", type=MORE, metavar="DOLLARS", help="Money for each agent."),
     ):
         function = option(function)
     return function
@@ -207,10 +219,10 @@ def run(
             **given,
         )
 
-    async def begin(desk: Desk) -> Swarm:
+    async def begin(desk: Desk) -> _Begun:
         swarm = made(desk.session, **outfit.given(desk))
         await swarm.start()
-        return swarm
+        return _Begun(swarm)
 
     made(catalog.memory())  # so that nothing is left of one that cannot begin
     with before or catalog.create(said.name) as target:
@@ -227,6 +239,7 @@ def run(
     "--file", type=click.Path(dir_okay=False), help="The file it was run from: for its tools, extensions and prompts."
 )
 @limit_options
+@agent_limit_options
 @durable_options
 @extension_option
 @json_option
@@ -237,6 +250,9 @@ def resume(
     max_cost: float | None,
     max_tokens: int | None,
     max_time: float | None,
+    max_agent_cost: float | None,
+    max_agent_tokens: int | None,
+    max_agent_time: float | None,
     durable: bool,
     concurrency: int | None,
     database: str | None,
@@ -245,7 +261,7 @@ def resume(
 ) -> int:
     """Go on with a swarm that was paused or whose process ended. What is done is not repeated.
 
-    A paused one that another process holds goes on there. A larger budget takes the place of the one it had.
+    A paused one that another process holds goes on there. Larger budgets take the place of those it had.
     """
     from sessiontree.cli.swarm_file import load
     from sessiontree.swarm.swarm import Swarm
@@ -254,21 +270,31 @@ def resume(
     durably = _Durable.of(durable, concurrency, database)
     outfit = _Outfit(None if file is None else load(file), extensions, durably)
     budget = _budget(max_cost, max_tokens, max_time)
+    agent_budget = _budget(max_agent_cost, max_agent_tokens, max_agent_time)
 
-    async def begin(desk: Desk) -> Swarm:
+    async def begin(desk: Desk) -> _Begun:
         again = Swarm.open(desk.session, id, **outfit.given(desk))
+        told = again.events.last if again.streams else 0
         if again.status().status == "paused":
-            await again.resume(budget=budget)
-        elif budget is not None:
+            await again.resume(budget=budget, agent_budget=agent_budget)
+        elif budget is not None or agent_budget is not None:
             raise InvalidOperation(
                 f"swarm {again.name} is {again.status().status}: a budget changes while it is paused"
             )
         else:
             await again.start()
-        return again
+        return _Begun(again, told)
 
     with opened(found) as target:
         return outfit.through(target, begin, as_json=as_json)
+
+
+class _Begun(NamedTuple):
+    """A swarm that was told to work."""
+
+    swarm: Swarm
+    told: int = 0
+    """The number of its last event before that."""
 
 
 class _Durable(NamedTuple):
@@ -333,7 +359,7 @@ class _Outfit:
             "executor": self._executor,
         }
 
-    def through(self, session: Session, begin: Callable[[Desk], Awaitable[Swarm]], *, as_json: bool) -> int:
+    def through(self, session: Session, begin: Callable[[Desk], Awaitable[_Begun]], *, as_json: bool) -> int:
         """Begin, show how far it is until that is over, and tell what came of it."""
         import asyncio
 
@@ -361,17 +387,18 @@ class _Outfit:
         return MODEL_FAILED if failed or status.status != "completed" else 0
 
 
-async def _shown(swarm: Swarm, *, quiet: bool) -> SwarmStatus:
+async def _shown(begun: _Begun, *, quiet: bool) -> SwarmStatus:
     """Wait for a swarm, and show how far it is. Where another process works on it, there is nothing to wait for."""
     import asyncio
 
+    swarm = begun.swarm
     if not swarm.running:
         return swarm.status()
     if not quiet:
         told = f"swarm {swarm.name} {swarm.id} in session {swarm.session.id}"
         click.echo(dim(safe(told)), err=True)
     progress = Progress(lambda: rows_of(swarm.status()), quiet=quiet)
-    telling = asyncio.create_task(_tell_events(swarm, progress))
+    telling = asyncio.create_task(_tell_events(begun, progress))
     try:
         async with progress:
             await swarm.wait()
@@ -385,11 +412,11 @@ async def _shown(swarm: Swarm, *, quiet: bool) -> SwarmStatus:
     return swarm.status()
 
 
-async def _tell_events(swarm: Swarm, progress: Progress) -> None:
+async def _tell_events(begun: _Begun, progress: Progress) -> None:
     """Print a line of what happens, as it happens, and at the end what is left of it."""
     import asyncio
 
-    seen = 0
+    swarm, seen = begun
 
     def tell() -> None:
         nonlocal seen

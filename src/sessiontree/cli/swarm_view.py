@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from sessiontree.swarm.events import Event
     from sessiontree.swarm.status import SwarmStatus
 
+MOST = 1000
+LINES = 10
+"""Characters and lines of a task that are told; `--json` has all of it."""
+
 LEFT = "left"
 """The state of a swarm that is to run, and that no process works on."""
 
@@ -72,21 +76,31 @@ def event_line(event: Event) -> str:
 
 
 def tell_status(status: SwarmStatus, *, as_json: bool) -> None:
+    from sessiontree.swarm.budget import USED_UP
+
     if as_json:
         echo_json(status_to_wire(status))
         return
     made = f"{short(status.id)} in session {status.session_id}, {status.strategy}"
     echo(strong(safe(status.branch)), state_of(status), dim(safe(made)))
-    echo(safe_lines(status.task))
+    echo(safe_lines(_beginning(status.task)))
     table(rows_of(status))
     if status.budget is not None and status.budget_used is not None:
         echo(dim(f"{status.budget_used:.0%} of the budget is used"))
     if status.reason:
         echo(strong(f"{status.status}:"), safe(status.reason))
     if state_of(status) in ("paused", LEFT):
-        echo(dim(f"`sessiontree swarm resume {safe(status.branch)}` goes on with it"))
+        larger = ", given a larger budget," if USED_UP in (status.reason or "") else ""
+        echo(dim(f"`sessiontree swarm resume {safe(status.branch)}`{larger} goes on with it"))
     if status.result:
         click.echo(f"\n{safe_lines(status.result)}")
+
+
+def _beginning(task: str) -> str:
+    """As much of a task as one wants to see again."""
+    lines = task.strip()[:MOST].split("\n")[:LINES]
+    begun = "\n".join(lines)
+    return begun if begun == task.strip() else f"{begun} …"
 
 
 def rows_of(status: SwarmStatus) -> list[list[str]]:

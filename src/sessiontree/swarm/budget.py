@@ -20,6 +20,8 @@ Kind: TypeAlias = Literal["cost", "tokens", "seconds"]
 LEVELS: tuple[tuple[Level, float], ...] = (("warning", 0.75), ("critical", 0.9), ("exhausted", 1.0))
 """From what fraction of a limit each level holds, lowest first."""
 KINDS: tuple[Kind, ...] = ("cost", "tokens", "seconds")
+USED_UP = "used up"
+"""In the reason of every pause for a budget."""
 
 
 class Spending(NamedTuple):

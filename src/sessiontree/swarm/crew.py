@@ -22,7 +22,7 @@ from sessiontree.hooks.bus import Hooks
 from sessiontree.ops.merge import merge
 from sessiontree.session import Branch
 from sessiontree.swarm.account import Account, AgentAccount
-from sessiontree.swarm.budget import Budget
+from sessiontree.swarm.budget import USED_UP, Budget
 from sessiontree.swarm.events import BranchEvent, Event
 from sessiontree.swarm.executor import CarryOut, Executor, Work
 from sessiontree.swarm.facts import Cancel, Expected, Join, Spawn
@@ -313,7 +313,7 @@ class Crew:
         idle = not self._busy and not self._delayed and not pausing
         if self._starved and idle and self._account.status == "running":
             names = ", ".join(sorted(self._starved))
-            self._pausing = asyncio.ensure_future(self._gate.pause(f"the budget of {names} is used up"))
+            self._pausing = asyncio.ensure_future(self._gate.pause(f"the budget of {names} is {USED_UP}"))
 
     # Results
 

@@ -13,7 +13,7 @@ from contextlib import aclosing
 from sessiontree.core.messages import spent
 from sessiontree.model.base import Finished, Model, ModelEvent, ModelInfo, Request
 from sessiontree.swarm.account import Account, AgentAccount
-from sessiontree.swarm.budget import Budget, Spending, Use
+from sessiontree.swarm.budget import USED_UP, Budget, Spending, Use
 from sessiontree.swarm.events import BudgetEvent, Event, SwarmEvent
 from sessiontree.swarm.facts import Paused, Reached
 from sessiontree.swarm.meter import BudgetExhausted
@@ -102,7 +102,7 @@ class Gate:
             async with self._noting:
                 use = self._used_up(self._record.account)
                 if use is not None:
-                    await self.pause(f"the budget is used up: {use}")
+                    await self.pause(f"the budget is {USED_UP}: {use}")
         return self._record.account
 
     def _used_up(self, account: Account) -> Use | None:

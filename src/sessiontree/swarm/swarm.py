@@ -232,6 +232,11 @@ class Swarm:
         return account.status_at(self._now() if live else None, self.session.id)
 
     @property
+    def streams(self) -> bool:
+        """Whether it tells its events."""
+        return self._draft.streaming
+
+    @property
     def events(self) -> EventLog:
         """What happens, as it happens. Raises `InvalidOperation` when it is turned off."""
         if not self._draft.streaming:
