@@ -276,6 +276,39 @@ async def test_one_only_reads_beside_another_process(running: Running, talk: Ses
     other.leave()
 
 
+@pytest.mark.parametrize("way", ["/resume talk", "ctrl+r"])
+async def test_one_is_asked_too_when_one_goes_over_to_a_session_that_another_process_has_open(
+    running: Running, talk: Session, way: str
+) -> None:
+    other = Presence(talk)
+    async with running("Beside.") as app:
+        if way == "ctrl+r":
+            await app.press("ctrl+r")
+            await app.shows("talk  4 messages")
+            await app.press(*"talk", "enter")
+        else:
+            await app.say(way)
+        await app.shows("Another process has this session open.")
+        await app.press("down", "enter")
+        await app.shows("on beside-2", "second answer")
+        await app.answered("On my own")
+        talk.refresh()
+        assert talk.heads.current == "main"
+    other.leave()
+
+
+async def test_a_session_that_one_has_gone_over_to_is_marked_and_the_one_before_is_not(
+    running: Running, talk: Session
+) -> None:
+    async with running(session=st.open(talk.file)) as app:
+        assert not Presence(talk).alone
+        await app.say("/clone")
+        await app.shows("in the new session")
+        before, now = Presence(talk), Presence(app.app.desk.session)
+        assert (before.alone, now.alone) == (True, False)
+        before.leave()
+
+
 async def test_what_others_write_is_noticed_and_shown(running: Running, talk: Session) -> None:
     async with running(session=st.open(talk.file)) as app:
         talk.append(st.user("from another program"))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import sessiontree as st
-from sessiontree.config import Config
+from sessiontree.config import CompactionSettings, Config
 from sessiontree.core.entries import BranchSummary, CustomMessage
 from sessiontree.core.messages import ToolCall
 from sessiontree.model.base import ModelError
@@ -243,11 +243,48 @@ async def test_what_was_queued_is_there_again_after_a_crash(running: Running) ->
         await app.until(lambda: app.editor.text == "queued\n\ntyped")
 
 
+async def test_a_message_of_several_lines_waits_in_one(running: Running) -> None:
+    async with running([Delay(30)]) as app:
+        await app.say("Begin")
+        await app.until(lambda: app.model.requests)
+        await app.say("one\n\ntwo")
+        await app.shows("⋯ one two")
+        await app.press("escape")
+        await app.until(lambda: app.editor.text == "one\n\ntwo")
+
+
+async def test_a_compaction_that_fails_is_told_once(running: Running) -> None:
+    session = st.create()
+    for number in range(4):
+        session.extend([st.user(f"question {number}"), st.assistant("an answer " * 20)])
+    settings = Config(compaction=CompactionSettings(keep_recent_tokens=10))
+    refused = ModelError("scripted:scripted", "auth", "no summaries today")
+    async with running(refused, refused, session=session, settings=settings) as app:
+        for times in (1, 2):
+            await app.say("/compact")
+            await app.until(lambda times=times: len(app.model.requests) == times)
+            await app.idle()
+            await app.until(lambda times=times: str(app.blocks).count("no summaries today") == times)
+            await app.press("ctrl+c")
+
+
 async def test_what_was_said_leaves_no_draft(running: Running) -> None:
     async with running("Yes.") as app:
         await app.answered("Said")
 
         assert Drafts(app.app.desk.session).read().empty
+
+
+async def test_what_was_said_first_in_a_session_is_not_in_the_next_one_of_the_folder(running: Running) -> None:
+    async with running("Yes.") as app:
+        folder = Drafts(st.create())
+        await app.type("Said")
+        await app.until(lambda: folder.read().text == "Said")
+        await app.press("enter")
+        await app.until(lambda: app.model.requests)
+        await app.idle()
+
+        assert folder.read().empty
 
 
 async def test_what_could_not_be_said_is_given_back(running: Running) -> None:

@@ -88,3 +88,13 @@ async def test_a_widget_that_hangs_does_not_stop_the_keyboard(running: Running) 
             assert await asyncio.wait_for(asyncio.shield(asked), 10) is None
         finally:
             freed.set()
+
+
+async def test_a_question_that_the_tree_asks_is_asked_once(running: Running) -> None:
+    session = session_of_two_ways()
+    async with running(session=session) as app:
+        await app.press("ctrl+t")
+        await app.shows("type to search", "The dict is done.")
+        burst(app, "end", "enter", "enter")
+        await app.until(lambda: len(app.app.screen_stack) == 1)
+        assert session.head.leaf == next(entry.id for entry in session.tree if "The dict is done." in str(entry.body))

@@ -36,6 +36,15 @@ async def chosen(session, *keys, settings=None, app=None):
         return ... if len(app.screen_stack) > 1 and app.return_value is None and not app._exit else app.return_value
 
 
+async def test_what_was_done_is_told_until_one_goes_on():
+    async with Opened(session_of_two_ways()) as tree:
+        await tree.press("L", *"here", "enter")
+        assert "labeled" in tree.all_text()
+        await tree.press("up")
+        assert "· labeled" not in tree.all_text()
+        assert "enter go" in tree.all_text()
+
+
 # Choosing
 
 

@@ -394,12 +394,12 @@ class Desk:
         return True
 
     async def _take_over(self, session: Session, reason: Reason) -> None:
-        previous = _file(self.session)
+        previous, branch = _file(self.session), await self.host.arrive(session)
         model = self._model_of(session) if reason == "resume" else self.model
         thinking = None if reason == "resume" or self._agent is None else self._agent.thinking
         await self.hooks.tell(SessionShutdown(reason=reason, target_session_file=_file(session)))
         self._stand_up()
-        self.session, self._branch = session, session.head
+        self.session, self._branch = branch.session, branch
         self._sit_down(model, thinking)
         self.host.changed()
         await self.hooks.tell(SessionStart(reason=reason, previous_session_file=previous))

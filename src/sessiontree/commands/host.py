@@ -8,11 +8,16 @@ from sessiontree.core.entries import EntryId
 
 if TYPE_CHECKING:
     from sessiontree.commands.desk import Desk
+    from sessiontree.session import Branch, Session
 
 
 class Host(Protocol):
     async def choose_entry(self, desk: Desk) -> EntryId | None:
         """Show the tree and have the person choose an entry; `None` when none was chosen."""
+        ...
+
+    async def arrive(self, session: Session) -> Branch:
+        """The branch to be on in a session that one goes over to; it may be one of the same session opened anew."""
         ...
 
     def changed(self) -> None:
@@ -37,6 +42,9 @@ class PlainHost:
 
     async def choose_entry(self, desk: Desk) -> EntryId | None:
         return None
+
+    async def arrive(self, session: Session) -> Branch:
+        return session.head
 
     def changed(self) -> None:
         pass

@@ -23,7 +23,7 @@ from sessiontree.config import Config
 from sessiontree.core.entries import EntryId
 from sessiontree.core.safe import safe, safe_lines
 from sessiontree.errors import NotFound, SessionTreeError
-from sessiontree.session import Session
+from sessiontree.session import Branch, Session
 from sessiontree.tui.chat import ChatScreen
 from sessiontree.tui.keys import keymap, listed, unknown
 from sessiontree.tui.ordered import OrderedApp
@@ -152,16 +152,12 @@ class SessionApp(OrderedApp[None]):
         from sessiontree.agent.tools import builtin_tools
         from sessiontree.commands.desk import Desk
         from sessiontree.tui.commands import app_commands
-        from sessiontree.tui.presence import Presence
         from sessiontree.tui.ui import AppHost
 
         await asyncio.to_thread(lambda: session.tree)
-        self._presence = Presence(session)
-        branch = None if self.start.branch is None else session.branch(self.start.branch)
-        if not self._presence.alone:
-            session, branch = await self._beside(session)
+        branch = await self.arrive(session, self.start.branch)
         self.desk = Desk(
-            session,
+            branch.session,
             branch=branch,
             commands=app_commands(self),
             models=self._models,
@@ -171,9 +167,25 @@ class SessionApp(OrderedApp[None]):
             settings=self.start.settings,
         )
         self.chat.sit_down(self.desk)
-        self._file_size = _size(session)
         await self.desk.start()
         self.ready.set()
+
+    async def arrive(self, session: Session, branch: str | None = None) -> Branch:
+        """Put this process's mark on a session, and say which branch of it to be on: one beside it, if another
+        process has it open and that is wanted."""
+        from sessiontree.tui.presence import Presence
+
+        if self._presence is not None:
+            self._presence.leave()
+        self._presence = Presence(session)
+        self._followed = False
+        here = session.head if branch is None else session.branch(branch)
+        if not self._presence.alone:
+            here = await self._beside(here)
+        self._file_size = _size(here.session)
+        return here
+
+    def look_for_faults(self, session: Session) -> None:
         self.run_worker(self._tell_faults(session), group="faults", exclusive=True, exit_on_error=False)
 
     async def _tell_faults(self, session: Session) -> None:
@@ -185,20 +197,21 @@ class SessionApp(OrderedApp[None]):
             more = f", and {len(faults) - 1} more" if len(faults) > 1 else ""
             self.chat.fail(f"{faults[0]}{more}: `sessiontree doctor` tells all")
 
-    async def _beside(self, session: Session) -> tuple[Session, Any]:
+    async def _beside(self, branch: Branch) -> Branch:
         """What to do about another process that has the session open."""
         from sessiontree import catalog
 
+        session = branch.session
         chosen = await self.ui.select("Another process has this session open.", [FOLLOW, BRANCH, READ])
         if chosen == BRANCH:
             number = 2
             while f"beside-{number}" in session.heads.heads:
                 number += 1
-            return session, session.create_branch(f"beside-{number}", current=False)
+            return session.create_branch(f"beside-{number}", at=branch.name, current=False)
         if chosen == FOLLOW or session.kept_at is None:
             self._followed = True
-            return session, None
-        return catalog.open(session.kept_at, read_only=True), None
+            return branch
+        return catalog.open(session.kept_at, read_only=True).branch(branch.name)
 
     async def _find_model(self) -> None:
         """Find the model in a thread: the one that was asked for, that the session had, or the usual one."""
@@ -387,26 +400,7 @@ class SessionApp(OrderedApp[None]):
         own = desk.session.kept_at
         file = await self.ui.ask(SessionsScreen(desk.session.cwd or self.start.cwd, own=own))
         if file is not None and file != own:
-            await self._go_over(file)
-
-    async def _go_over(self, file: str) -> bool:
-        """Open another session in the place of this one. Says whether no handler objected."""
-        from sessiontree.tui.presence import Presence
-
-        desk = self.desk
-        assert desk is not None
-        self.chat.keep_draft()
-        if not await desk.open(file):
-            return False
-        self.chat.editor.clear_words()
-        self.chat.reload(restore_draft=True)
-        if self._presence is not None:
-            self._presence.leave()
-        self._presence = Presence(desk.session)
-        self._file_size = _size(desk.session)
-        if not self._presence.alone:
-            self.ui.notify("another process has this session open: what it writes is shown here", "warning")
-        return True
+            await desk.open(file)
 
     async def search(self, query: str) -> Done:
         """Look through sessions, and show what is chosen in the tree of its session."""
@@ -417,7 +411,7 @@ class SessionApp(OrderedApp[None]):
         assert desk is not None
         own = desk.session.kept_at
         hit = await self.ui.ask(SearchScreen(desk.session.cwd or self.start.cwd, query, own=own))
-        if hit is None or (hit.file != own and not await self._go_over(hit.file)):
+        if hit is None or (hit.file != own and not await desk.open(hit.file)):
             return Done()
         if hit.entry not in desk.session.tree:
             raise NotFound("entry", hit.entry)

@@ -76,6 +76,8 @@ class ChatScreen(Screen[None]):
         self.transcript = Transcript(id="transcript")
         self.footer = Footer()
         self.history = History()
+        self._drafts: Drafts | None = None
+        """Of the session that is shown."""
         self._work = Line(id="work")
         self._queue = Line(id="queue")
         self._taken = Taken()
@@ -123,13 +125,17 @@ class ChatScreen(Screen[None]):
         self.desk = desk
         desk.hooks.listen(self.hear)
         self.editor.completer = Completer(desk)
-        self.reload(restore_draft=True)
+        self.reload()
 
-    def reload(self, *, restore_draft: bool = False) -> None:
-        """Show the conversation as it is now, at the place where it is."""
+    def reload(self) -> None:
+        """Show the conversation as it is now, at the place where it is; of another session, with its draft."""
         desk = self.desk
         if desk is None:
             return
+        other = self._drafts is None or self._drafts.session is not desk.session
+        if self._drafts is not None and other:
+            self.keep_draft()
+            self.editor.clear_words()
         self._live, self._shell = [], None
         path = desk.branch.path()
         shown = path[-AT_ONCE:]
@@ -140,10 +146,12 @@ class ChatScreen(Screen[None]):
             self.transcript.add(Block("note", text=self._welcome()))
         own = [block.text for block in self.transcript.blocks if block.kind == "user"]
         self.editor.remember([*self.history.lines, *own])
-        if restore_draft:
-            draft = Drafts(desk.session).read()
+        if other:
+            self._drafts = Drafts(desk.session)
+            draft = self._drafts.read()
             if not draft.empty and not self.editor.text:
                 self.editor.put_draft(draft)
+            self.app.look_for_faults(desk.session)
         self._count()
 
     def _welcome(self) -> str:
@@ -312,7 +320,10 @@ class ChatScreen(Screen[None]):
             self.transcript.add(Block("told", text=text))
 
     def fail(self, error: Exception | str) -> None:
-        self.transcript.add(Block("error", text=str(error)))
+        """Say what went wrong, unless that was said just now together with what it went wrong in."""
+        text, last = str(error), self.transcript.blocks[-1] if self.transcript.blocks else None
+        if last is None or last.kind != "error" or not last.text.endswith(f": {text}"):
+            self.transcript.add(Block("error", text=text))
 
     def do(self, what: str) -> None:
         """Say what is under way; nothing, when nothing is."""
@@ -453,7 +464,7 @@ class ChatScreen(Screen[None]):
     def _queued(self, waiting: tuple[str, ...]) -> None:
         self._waiting = waiting
         self._queue.set_class(bool(waiting), "-shown")
-        lines = [Text(f"⋯ {' '.join(safe(text).split())}", no_wrap=True, overflow="ellipsis") for text in waiting[:5]]
+        lines = [Text(f"⋯ {safe(' '.join(text.split()))}", no_wrap=True, overflow="ellipsis") for text in waiting[:5]]
         hint = f"{len(waiting)} to be said · alt+up takes back" if waiting else ""
         self._queue.say(Text("\n").join([*lines, Text(hint, "dim")]))
         self.keep_draft()
@@ -481,10 +492,10 @@ class ChatScreen(Screen[None]):
         if self._drafting is not None:
             self._drafting.stop()
             self._drafting = None
-        if self.desk is not None and self.desk.session.kept_at is not None:
+        if self._drafts is not None and self._drafts.session.kept_at is not None:
             draft = self.editor.draft
             queued = (*filter(None, [self._unsaid]), *self._waiting)
-            Drafts(self.desk.session).write(Draft(text=draft.text, pastes=draft.pastes, queued=queued))
+            self._drafts.write(Draft(text=draft.text, pastes=draft.pastes, queued=queued))
 
     # Keys
 

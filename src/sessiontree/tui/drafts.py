@@ -39,28 +39,42 @@ class Drafts:
     """The draft of one session. While nothing is in the session, it is the draft of its folder."""
 
     def __init__(self, session: Session) -> None:
-        self._session = session
+        self.session = session
+        self._of_folder: str | None = None
+        """The file that it was in while nothing was in the session."""
 
     @property
     def file(self) -> str:
-        of = self._session.id if self._session.tree.real_count else folder_of(self._session.cwd)
+        of = self.session.id if self.session.tree.real_count else folder_of(self.session.cwd)
         name = "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in of)[:200]
         return os.path.join(home(), "drafts", f"{name}.json")
 
     def read(self) -> Draft:
         try:
-            with open(self.file, "rb") as file:
+            with open(self._file(), "rb") as file:
                 return msgspec.json.decode(file.read(), type=Draft)
         except (OSError, msgspec.MsgspecError, UnicodeError):
             return Draft()
 
     def write(self, draft: Draft) -> None:
         with suppress(*UNWRITABLE):
+            path = self._file()
             if draft.empty:
-                os.unlink(self.file)
+                os.unlink(path)
             else:
-                make_private_directory(os.path.dirname(self.file))
-                _write(self.file, msgspec.json.encode(draft))
+                make_private_directory(os.path.dirname(path))
+                _write(path, msgspec.json.encode(draft))
+
+    def _file(self) -> str:
+        """Where it is now. It moves with the first entry: the next session of the folder does not begin with it."""
+        path = self.file
+        if not self.session.tree.real_count:
+            self._of_folder = path
+        elif self._of_folder is not None:
+            with suppress(OSError):
+                os.unlink(self._of_folder)
+            self._of_folder = None
+        return path
 
 
 class History:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
+from functools import partial
 from typing import Literal, TypeAlias
 
 from msgspec import Struct
@@ -100,7 +101,9 @@ class TreeScreen(ModalScreen[Choice | None]):
         self._summaries = summaries
         self._pane = "text" if pane else ""
         self._told = ""
-        """What was done last, until the next key."""
+        """What was done last."""
+        self._told_at: object = None
+        """Where the cursor was then: what was done is told until one goes on."""
         self._hint = ""
         """The keys that one needs most, as they are bound."""
         self._labeled: EntryId | None = None
@@ -166,14 +169,19 @@ class TreeScreen(ModalScreen[Choice | None]):
         view = self.view
         at, of = view.place
         working = f" · {view.progress:.0%}" if view.progress is not None else ""
-        said = self._told or self._hint
+        said = self._told if self._told and self._told_at == self._place else self._hint
         foot = Text(f"{at}/{of} · {view.filter}{working} · {said}", no_wrap=True, overflow="ellipsis")
         self.query_one(".foot", Static).update(foot)
 
     def tell(self, text: str) -> None:
         """Say something in the last line."""
-        self._told = safe(text)
+        self._told, self._told_at = safe(text), self._place
         self._show_foot()
+
+    @property
+    def _place(self) -> object:
+        view = self.view
+        return view.chosen, view.filter, view.query_text, tuple(view.marks)
 
     # Details
 
@@ -293,25 +301,30 @@ class TreeScreen(ModalScreen[Choice | None]):
         if chosen is None:
             return
         if asks and self._leaves_something(chosen):
-            self.run_worker(self._ask(chosen), group="ask", exclusive=True)
+            self._app.push_screen(Chooser("What becomes of what you leave?", OPTIONS), partial(self._decided, chosen))
         else:
             self.dismiss(Choice(entry=chosen))
 
-    async def _ask(self, chosen: EntryId) -> None:
-        """Ask what is to become of what is left; without an answer, one is in the tree again."""
-        match await self._app.push_screen_wait(Chooser("What becomes of what you leave?", OPTIONS)):
+    def _decided(self, chosen: EntryId, option: int | None) -> None:
+        """Do what was said about what is left; without an answer, one is in the tree again."""
+
+        def focused(focus: str | None) -> None:
+            if focus is not None:
+                self.dismiss(Choice(entry=chosen, summarize=True, instructions=focus.strip() or None))
+
+        def written(words: str | None) -> None:
+            if words is not None and words.strip():
+                self.dismiss(Choice(entry=chosen, summary=words.strip()))
+
+        match option:
             case 0:
                 self.dismiss(Choice(entry=chosen))
             case 1:
                 self.dismiss(Choice(entry=chosen, summarize=True))
             case 2:
-                focus = await self._app.push_screen_wait(Write("What should the summary pay attention to?"))
-                if focus is not None:
-                    self.dismiss(Choice(entry=chosen, summarize=True, instructions=focus.strip() or None))
+                self._app.push_screen(Write("What should the summary pay attention to?"), focused)
             case 3:
-                words = await self._app.push_screen_wait(Write("The summary of what you leave"))
-                if words is not None and words.strip():
-                    self.dismiss(Choice(entry=chosen, summary=words.strip()))
+                self._app.push_screen(Write("The summary of what you leave"), written)
             case _:
                 pass
 

@@ -13,6 +13,7 @@ from textual.widget import Widget
 from sessiontree.core.entries import EntryId
 from sessiontree.core.safe import safe_lines
 from sessiontree.hooks.ui import Level
+from sessiontree.session import Branch, Session
 from sessiontree.tui.dialogs import Ask, Chooser, Confirm, Framed, Write
 
 if TYPE_CHECKING:
@@ -92,6 +93,9 @@ class AppHost:
 
     async def choose_entry(self, desk: Desk) -> EntryId | None:
         return await self._app.choose_entry()
+
+    async def arrive(self, session: Session) -> Branch:
+        return await self._app.arrive(session)
 
     def changed(self) -> None:
         self._app.chat.reload()
