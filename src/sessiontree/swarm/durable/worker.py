@@ -167,9 +167,13 @@ class DurableWorker:
         os._exit(ENDED)
 
     async def _note(self) -> None:
-        """Say what is under way now."""
-        if not await asyncio.to_thread(self._roster.renew, self.id, list(self._under_way)):
-            self._lost("others took it for dead")
+        """Say what is under way now, as soon as the database can be reached: the guard sees to it that this ends."""
+        while True:
+            with suppress(StoreError):
+                if not await asyncio.to_thread(self._roster.renew, self.id, list(self._under_way)):
+                    self._lost("others took it for dead")
+                return
+            await asyncio.sleep(LOOK)
 
     def _status(self, id: str) -> WorkflowStatus | None:
         assert self._client is not None
