@@ -92,6 +92,20 @@ def test_pointing_at_an_entry_shows_the_path_to_it_and_escape_leads_back(serve: 
     wait_for_text(page, "25 ms instead")
 
 
+def test_a_session_that_is_before_everything_opens_at_the_root_of_its_tree(serve: Serve, visit: Visit) -> None:
+    with st.create("wide", cwd="/project") as session:
+        root = session.append(st.user("It begins here."))
+        for number in range(8):
+            session.create_branch(f"way-{number}", at=root, current=False).append(st.assistant("And goes on."))
+        session.navigate("root")
+    page = opened(visit, serve(), session.id)
+    page.wait_for_function("() => document.querySelector('#graph').dataset.drawn > 4")
+
+    page.locator("#graph").click(position={"x": MARGIN, "y": MARGIN})
+
+    wait_for_text(page, "It begins here.")
+
+
 def test_the_tree_is_walked_with_the_keyboard_alone(serve: Serve, visit: Visit) -> None:
     session = a_story()
     site = serve()

@@ -15,8 +15,9 @@ export const short = (value) => {
 /** 0.05 as `$0.05`, with as many digits as it takes. */
 export const money = (value) => {
   if (!value) return "$0";
+  if (value < 0) return `-${money(-value)}`;
   if (value >= 1) return `$${value.toFixed(2)}`;
-  const digits = Math.max(2, Math.min(6, 2 - Math.floor(Math.log10(value))));
+  const digits = Math.max(2, Math.min(12, 2 - Math.floor(Math.log10(value))));
   return `$${value.toFixed(digits).replace(/(\.\d\d.*?)0+$/, "$1")}`;
 };
 

@@ -83,13 +83,13 @@ export class Graph extends Component {
     this.draw();
   }
 
-  /** The leaf low in the window, words readable. */
+  /** The leaf low in the window, words readable; the root where the session is before everything. */
   home = () => {
     const { layout, leaf } = this.props;
     if (!this.width || !layout.nodes.length) return;
     this.placed = true;
     this.view = { scale: 1, x: MARGIN, y: MARGIN };
-    const { x, y } = this.at(layout.nodes[layout.index.get(leaf) ?? layout.nodes.length - 1]);
+    const { x, y } = this.at(layout.nodes[layout.index.get(leaf) ?? (leaf === null ? 0 : layout.nodes.length - 1)]);
     if (x + this.lane() > this.width) this.view.x += this.width - MARGIN - x - this.lane();
     if (layout.depth * ROW + 2 * MARGIN > this.height) this.view.y += Math.min(0, this.height * 0.7 - y);
     this.ask();

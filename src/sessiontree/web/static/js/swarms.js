@@ -54,14 +54,14 @@ export class Swarms extends Component {
     return html`<main class="scroll"><section class="swarms" aria-label="Swarms">
       <h1>Swarms</h1>
       <${Notice} text=${error} kind="wrong" />
-      ${swarms === null && html`<${Empty}>Loading…<//>`}
-      ${swarms?.length === 0 && html`<${Empty}>No swarm has been started yet.<//>`}
-      ${swarms?.length > 0 && html`<ul class="list">${swarms.map((swarm) => html`<${Listed} key=${swarm.id} swarm=${swarm} />`)}</ul>`}
-      ${!allowed && html`<${NoRuns} />`}
       ${allowed && html`<details class="card" open=${swarms?.length === 0}>
         <summary><h2>New swarm</h2></summary>
         <${New} create=${this.create} busy=${busy} sessions=${sessions} models=${models} />
       </details>`}
+      ${swarms === null && html`<${Empty}>Loading…<//>`}
+      ${swarms?.length === 0 && html`<${Empty}>No swarm has been started yet.<//>`}
+      ${swarms?.length > 0 && html`<ul class="list">${swarms.map((swarm) => html`<${Listed} key=${swarm.id} swarm=${swarm} />`)}</ul>`}
+      ${!allowed && html`<${NoRuns} />`}
     </section></main>`;
   }
 }

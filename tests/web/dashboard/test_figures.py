@@ -1,0 +1,18 @@
+"""Numbers as the dashboard tells them: figures.js, in the browser itself."""
+
+from __future__ import annotations
+
+from tests.web.dashboard.conftest import Serve, Visit
+
+MONEY = """async (costs) => {
+  const { money } = await import("/static/js/figures.js");
+  return costs.map(money);
+}"""
+
+
+def test_no_cost_looks_like_nothing_and_one_below_zero_has_its_sign(serve: Serve, visit: Visit) -> None:
+    costs = [0, 12.345, 0.05, 0.0123, 0.0000123, 0.00000045, -0.05]
+
+    told = visit(serve()).evaluate(MONEY, costs)
+
+    assert told == ["$0", "$12.35", "$0.05", "$0.0123", "$0.0000123", "$0.00000045", "-$0.05"]
