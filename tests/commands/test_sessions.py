@@ -13,6 +13,17 @@ from sessiontree.session import Session
 from tests.commands.conftest import MakeDesk, Person, Scripts, listened, run, scripted, talk
 
 
+async def test_a_fork_from_what_is_no_message_of_the_user_has_it(desk: MakeDesk, session: Session) -> None:
+    _, answer, *_ = talk(session, "one", "1", "two", "2")
+    at = desk("Two again.")
+
+    await run(at, f"/fork {answer}")
+
+    assert at.session.header.parent_session == str(session.file)
+    assert at.session.head.leaf == answer
+    assert at.host.editor == ""
+
+
 @pytest.mark.parametrize("command", ["/fork", "/branch"])
 async def test_a_fork_before_a_chosen_message_is_a_new_session_file(
     desk: MakeDesk, session: Session, command: str

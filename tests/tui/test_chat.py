@@ -336,6 +336,12 @@ async def test_keys_are_what_the_configuration_says(running: Running) -> None:
         await app.shows("f5, f6")
 
 
+async def test_the_list_of_keys_has_their_names_and_all_that_they_do_in_a_narrow_terminal(running: Running) -> None:
+    async with running(size=(80, 24)) as app:
+        await app.press("f1")
+        await app.shows("newline", "begin a new line (so does a", "backslash before enter)")
+
+
 async def test_a_name_that_no_key_has_is_told(running: Running) -> None:
     async with running(settings=Config(keys={"jump": "f9"})) as app:
         await app.shows("'jump'")

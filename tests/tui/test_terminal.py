@@ -132,6 +132,24 @@ def test_one_types_is_killed_and_comes_back_to_the_same_place(session: Session, 
     assert "?1049l" in second.raw.decode("latin-1")
 
 
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM])
+def test_a_terminal_that_is_closed_loses_nothing_that_was_typed(
+    session: Session, terminals: list[Terminal], number: signal.Signals
+) -> None:
+    first = Terminal(session)
+    terminals.append(first)
+    first.shows("what was said before", "on main", "scripted")
+    first.type(b"half a thou")
+    first.shows("half a thou")
+    first.process.send_signal(number)
+    first.ends()
+    assert first.process.returncode == 0
+
+    second = Terminal(session)
+    terminals.append(second)
+    second.shows("what was said before", "half a thou")
+
+
 def test_hostile_text_does_nothing_to_the_terminal(session: Session, terminals: list[Terminal]) -> None:
     with st.open(str(session.file)) as opened:
         opened.rename(f"name {HOSTILE}")

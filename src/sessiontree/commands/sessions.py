@@ -14,7 +14,7 @@ from sessiontree.commands.desk import Desk
 from sessiontree.commands.moving import CANCELLED
 from sessiontree.commands.text import excerpt, short, table
 from sessiontree.comparison import stats_of
-from sessiontree.core.entries import EntryId, Message
+from sessiontree.core.entries import Entry, EntryId, Message
 from sessiontree.core.figures import dollars, short_count
 from sessiontree.core.messages import role
 from sessiontree.core.outline import plain_text
@@ -29,7 +29,15 @@ HITS = 20
 async def _fork(desk: Desk, args: Sequence[str]) -> Done:
     desk.at_rest()
     place = args[0] if args else await _chosen_prompt(desk)
-    return Done() if place is None else _forked(desk, await desk.fork(place, position="before"))
+    if place is None:
+        return Done()
+    id = desk.session.place(desk.place(place))
+    chosen = None if id is None else desk.session.tree[id]
+    return _forked(desk, await desk.fork(place, position="at" if chosen and not _is_prompt(chosen) else "before"))
+
+
+def _is_prompt(entry: Entry) -> bool:
+    return isinstance(entry.body, Message) and role(entry.body.message) == "user"
 
 
 async def _chosen_prompt(desk: Desk) -> EntryId | None:
@@ -37,7 +45,7 @@ async def _chosen_prompt(desk: Desk) -> EntryId | None:
     shown = {
         f"{short(entry.id)}  {excerpt(plain_text(entry))}": entry.id
         for entry in desk.branch.path()
-        if isinstance(entry.body, Message) and role(entry.body.message) == "user"
+        if _is_prompt(entry)
     }
     if not shown:
         raise InvalidOperation("there is no message of yours to fork before")
@@ -180,7 +188,7 @@ async def _quit(desk: Desk, args: Sequence[str]) -> Done:
 COMMANDS = (
     Command(
         name="fork",
-        help="Go on in a new session, from before a message of yours, which you can edit",
+        help="Go on in a new session, from before a message of yours, which you can edit, or from another entry",
         run=_fork,
         arguments=(PROMPT,),
     ),

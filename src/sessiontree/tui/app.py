@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import sys
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from msgspec import Struct
@@ -25,7 +27,7 @@ from sessiontree.core.safe import safe, safe_lines
 from sessiontree.errors import NotFound, SessionTreeError
 from sessiontree.session import Branch, Session
 from sessiontree.tui.chat import ChatScreen
-from sessiontree.tui.keys import keymap, listed, unknown
+from sessiontree.tui.keys import Key, keymap, listed, unknown
 from sessiontree.tui.ordered import OrderedApp
 from sessiontree.tui.theme import DARK, LIGHT, Look, look_of, theme_for
 
@@ -39,8 +41,13 @@ if TYPE_CHECKING:
     from sessiontree.tui.presence import Presence
     from sessiontree.tui.ui import AppUi
 
+ENDING = (signal.SIGHUP, signal.SIGTERM)
+"""What one gets when the terminal is closed or the system ends: the app is left as by its key."""
 OTHERS_SECONDS = 1.0
 """How often is looked whether somebody else has written."""
+
+HELP_AT = 44
+"""The column where the list of keys says what each does."""
 
 FOLLOW, BRANCH, READ = (
     "Follow: see what it writes, and write in turn",
@@ -110,6 +117,9 @@ class SessionApp(OrderedApp[None]):
     # Beginning
 
     def on_mount(self) -> None:
+        with suppress(ValueError, RuntimeError):  # signals come to the main thread alone
+            for number in ENDING:
+                asyncio.get_running_loop().add_signal_handler(number, self.leave)
         self.call_after_refresh(self._begin)
 
     def _begin(self) -> None:
@@ -302,6 +312,8 @@ class SessionApp(OrderedApp[None]):
                 os.unlink(f"{session.file}.lock")
 
     def on_unmount(self) -> None:
+        for number in ENDING:
+            asyncio.get_running_loop().remove_signal_handler(number)
         if self._presence is not None:
             self._presence.leave()
 
@@ -438,12 +450,14 @@ class SessionApp(OrderedApp[None]):
         areas = listed(said)
         if self._extensions is not None and self._extensions.fittings.shortcuts:
             keys = self._extensions.fittings.shortcuts.values()
-            areas.append(("extensions", [(key.key, f"{key.help} (from {key.source})") for key in keys]))
+            areas.append(("extensions", [Key(key.source, key.key, key.help) for key in keys]))
+        room = max(20, self.size.width - HELP_AT - 6)
         for area, keys in areas:
             shown.append(f"{area}\n", "bold")
-            for key, help in keys:
-                shown.append(f"  {safe(key):<22} ", "bold")
-                shown.append(f"{safe(help)}\n")
+            for key in keys:
+                shown.append(f"  {safe(key.keys):<22} ", "bold")
+                shown.append(f"{safe(key.name):<18} ", "dim")
+                shown.append(f"\n{' ' * HELP_AT}".join(wrap(safe(key.help), room) or [""]) + "\n")
         self.show_page(shown, "Keys; [keys] in the configuration binds them anew")
 
 

@@ -117,9 +117,9 @@ def unknown(said: Iterable[str]) -> list[str]:
     return [name for name in said if name not in known]
 
 
-def listed(said: Mapping[str, str]) -> list[tuple[str, list[tuple[str, str]]]]:
-    """Every area with its keys, as they are bound, and what each does."""
+def listed(said: Mapping[str, str]) -> list[tuple[str, list[Key]]]:
+    """Every area with its keys, as they are bound."""
     return [
-        (area, [(said.get(key.name, key.keys).replace(",", ", "), f"{key.help} ({key.name})") for key in keys])
+        (area, [key._replace(keys=said.get(key.name, key.keys).replace(",", ", ")) for key in keys])
         for area, keys in AREAS.items()
     ]
