@@ -71,8 +71,14 @@ def test_a_branch_below_a_branch_keeps_the_rails_of_its_elders():
     ]
 
 
-def test_several_roots_stand_at_the_left():
-    assert drawing(grow("a>b>c d>e")) == ["a", "b", "c", "d", "e"]
+def test_several_roots_stand_at_the_left_and_what_follows_each_further_in():
+    assert drawing(grow("a>b>c d>e")) == ["a", "   b", "   c", "d", "   e"]
+    assert drawing(grow("a>b a>c d>e>f e>g")) == ["a", "├─ b", "└─ c", "d", "   e", "   ├─ f", "   └─ g"]
+    assert drawing(grow("m>a>b m>c>d", m=ModelChange(model="m"))) == ["a", "   b", "c", "   d"]
+
+
+def test_one_root_alone_leaves_its_chain_at_the_left():
+    assert drawing(grow("a>b>c")) == ["a", "b", "c"]
 
 
 def test_the_active_branch_comes_first_and_is_marked():

@@ -316,13 +316,15 @@ class Outline(Struct, frozen=True, kw_only=True, eq=False):
     parents: array[int]
     """The segment above each; -1 above a root."""
     lasts: bytearray
-    """Whether no sibling follows the segment."""
+    """Whether no sibling follows the segment; of roots, which have no connectors, always."""
     columns: array[int]
     """How far in each segment begins."""
     ends: array[int]
     """The row behind everything below each segment's first."""
     turns: array[int]
     """The rows where the user or the assistant speaks."""
+    several: bool
+    """Whether there are several roots: then what follows a root stands further in, so that each is seen to begin."""
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -348,14 +350,14 @@ class Outline(Struct, frozen=True, kw_only=True, eq=False):
         """How wide the row's prefix is."""
         segment = self.segments[row]
         if self.parents[segment] < 0:
-            return 0
+            return 3 if self.several and row != self.firsts[segment] else 0
         return self.columns[segment] + (3 if row == self.firsts[segment] else 6)
 
     def prefix(self, row: int, room: int | None = None) -> str:
         """Connectors and indentation, three columns a level; of a wide one only the last `room` columns."""
         segment = self.segments[row]
         if self.parents[segment] < 0:
-            return ""
+            return " " * (self.width(row) if room is None else min(room, self.width(row)))
         if row == self.firsts[segment]:
             parts = ["└─ " if self.lasts[segment] else "├─ "]
         else:
@@ -377,7 +379,8 @@ class Outline(Struct, frozen=True, kw_only=True, eq=False):
             rows = self.segment(self.firsts[segment])
             if parent < 0:
                 above.append((segment, ""))
-                yield from repeat("", len(rows))
+                yield ""
+                yield from repeat("   " if self.several else "", len(rows) - 1)
                 continue
             left = above[-1][1].ljust(self.columns[segment])
             rail = left + self._rail(segment)
@@ -431,15 +434,21 @@ def lay_out(shape: Shape, filter: str = "default", words: tuple[str, ...] = ()) 
         shown_above[position] = row
         if not position % STRIDE:
             yield 0.5 + position / len(shape) * 0.3
+    several = below[-1] > 1
     segments, firsts, parents, columns, lasts = array("l"), array("l"), array("l"), array("l"), bytearray()
     for row, above in enumerate(hanging):
         if above < 0 or below[above] > 1:
             parent = segments[above] if above >= 0 else -1
-            is_root_below = parent < 0 or parents[parent] < 0
+            if parent < 0:
+                column = 0
+            elif parents[parent] < 0:
+                column = 3 if several and above != firsts[parent] else 0
+            else:
+                column = columns[parent] + (3 if above == firsts[parent] else 6)
             firsts.append(row)
             parents.append(parent)
-            lasts.append(last_below[above] == row)
-            columns.append(0 if is_root_below else columns[parent] + (3 if above == firsts[parent] else 6))
+            lasts.append(above < 0 or last_below[above] == row)
+            columns.append(column)
         segments.append(len(firsts) - 1)
         if not row % STRIDE:
             yield 0.8 + row / len(shape) * 0.2
@@ -450,6 +459,7 @@ def lay_out(shape: Shape, filter: str = "default", words: tuple[str, ...] = ()) 
     return Outline(
         shape=shape, filter=filter, words=words, rows=rows, shown_above=shown_above, segments=segments, firsts=firsts,
         parents=parents, lasts=lasts, columns=columns, ends=ends, turns=turns,
+        several=several,
     )  # fmt: skip
 
 
