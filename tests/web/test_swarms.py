@@ -241,6 +241,8 @@ async def test_a_server_without_runs_starts_no_swarm(tmp_path: Any) -> None:
         {"task": "  "},
         {"agents": 0},
         {"agents": []},
+        {"agents": [{"name": "a"}, {"name": "a"}]},
+        {"agents": 3, "maxAgents": 2},
         {"strategy": "nonsense"},
         {"budget": {"cost": -1}},
         {"unknown": 1},
@@ -253,3 +255,4 @@ async def test_a_swarm_that_makes_no_sense_is_refused(client: httpx.AsyncClient,
 
     assert answer.status_code == 422
     assert (await client.get("/api/swarms")).json() == {"swarms": []}
+    assert (await client.get("/api/sessions")).json()["sessions"] == []

@@ -15,7 +15,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from sessiontree.errors import SessionTreeError
+from sessiontree import catalog
+from sessiontree.errors import InvalidOperation, SessionTreeError
 from sessiontree.swarm.account import Accounts
 from sessiontree.swarm.budget import Budget
 from sessiontree.swarm.hold import is_worked_on
@@ -157,18 +158,12 @@ class Swarms:
                 opened.session,
                 said.name,
                 said.task,
-                agents=said.agents if isinstance(said.agents, int) else [_spec(agent) for agent in said.agents],
-                max_agents=said.max_agents,
-                strategy=said.strategy,
                 model=await self._runs.model(place, opened.session.head, said.model),
                 model_of=desk.models.find,
                 tools=desk.tools,
                 hooks=desk.hooks,
                 settings=desk.settings,
-                budget=budget_of(said.budget),
-                agent_budget=budget_of(said.agent_budget),
-                enable_branching=said.enable_branching,
-                enable_event_streaming=said.enable_event_streaming,
+                **_asked(said),
             )
             if said.start:
                 await self._begin(opened, swarm, swarm.start())
@@ -247,6 +242,27 @@ class Swarms:
         await asyncio.gather(*(swarm.leave() for swarm in list(self._live.values())), return_exceptions=True)
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=10)
+
+
+def check(said: wire.NewSwarm) -> None:
+    """Refuse a swarm that makes no sense, before anything is made for it. Raises `Refused`."""
+    try:
+        Swarm(catalog.memory(), said.name, said.task, **_asked(said))
+    except InvalidOperation as error:
+        raise Refused(422, str(error)) from error
+
+
+def _asked(said: wire.NewSwarm) -> dict[str, Any]:
+    """What a swarm is to be, but for what belongs to this server."""
+    return {
+        "agents": said.agents if isinstance(said.agents, int) else [_spec(agent) for agent in said.agents],
+        "max_agents": said.max_agents,
+        "strategy": said.strategy,
+        "budget": budget_of(said.budget),
+        "agent_budget": budget_of(said.agent_budget),
+        "enable_branching": said.enable_branching,
+        "enable_event_streaming": said.enable_event_streaming,
+    }
 
 
 def budget_of(said: wire.Limits | None) -> Budget | None:
