@@ -67,7 +67,7 @@ async def test_a_summary_that_fails_leaves_everything_where_it_was(running: Runn
         await app.press("ctrl+t")
         await app.shows("← active")
         await app.press("up", "ctrl+s")
-        await app.shows("✗ scripted:scripted: no key")
+        await app.shows("✗ scripted:scripted: no key", "everything is where it was")
 
         assert talk.heads.leaf == before
         assert app.editor.text == ""

@@ -395,12 +395,16 @@ class SessionApp(OrderedApp[None]):
         if desk.running:
             desk.abort()
             await desk.agent.idle()
-        outcome = await desk.navigate(
-            desk.session.tree[choice.entry],
-            summarize=choice.summarize,
-            custom_instructions=choice.instructions,
-            summary=choice.summary,
-        )
+        try:
+            outcome = await desk.navigate(
+                desk.session.tree[choice.entry],
+                summarize=choice.summarize,
+                custom_instructions=choice.instructions,
+                summary=choice.summary,
+            )
+        except SessionTreeError as error:
+            self.chat.fail(f"{error}; everything is where it was")
+            return Done()
         return Done(text="aborted: everything is where it was" if outcome.aborted else "")
 
     async def pick_session(self) -> None:
