@@ -154,7 +154,7 @@ async def test_an_extension_renders_asks_and_has_keys(running: Running, project:
         await app.press("f1")
         await app.shows("Keys")
         await app.press("end")
-        await app.shows("says hello (from mine)")
+        await app.shows("mine               says hello")
 
 
 async def test_an_extension_that_changes_is_loaded_anew(running: Running, project: Path) -> None:

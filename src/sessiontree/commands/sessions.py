@@ -105,6 +105,7 @@ async def _session(desk: Desk, args: Sequence[str]) -> Done:
     session, tree = desk.session, desk.session.tree
     stats = stats_of("", session.heads.leaf, list(tree))
     shown = sum(not info.archived for info in session.branches)
+    cost = dollars(stats.cost) if "cost" in stats.measured else "cost unknown"
     rows = [
         ["session", session.id],
         ["name", session.name or "(none)"],
@@ -113,7 +114,7 @@ async def _session(desk: Desk, args: Sequence[str]) -> Done:
         ["parent", session.header.parent_session or ""],
         ["branch", f"{desk.branch.name}, one of {shown}, at {short(desk.branch.leaf)}"],
         ["entries", f"{len(tree)}, {stats.messages} messages, {stats.tool_calls} tool calls"],
-        ["took", f"{short_count(stats.tokens)} tokens, {dollars(stats.cost)}, all branches together"],
+        ["took", f"{short_count(stats.tokens)} tokens, {cost}, all branches together"],
         ["model", "(none)" if desk.model is None else f"{desk.model.info.name}, thinking {desk.agent.thinking}"],
         ["problems", "; ".join(item.message for item in session.problems if item.severity == "fault")],
     ]
