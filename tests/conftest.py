@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,6 +28,27 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("NO_COLOR", "SESSIONTREE_STORE", "PI_CODING_AGENT_DIR", "PI_CODING_AGENT_SESSION_DIR"):
         monkeypatch.delenv(name, raising=False)
     return home
+
+
+LONGEST = 300
+"""Seconds that a test may take, unless it is to take long."""
+
+
+@pytest.fixture(autouse=True)
+def ends(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A test that waits for what never comes fails, and the others go on."""
+
+    def too_long(*_: object) -> None:
+        raise TimeoutError(f"{request.node.nodeid} has not ended within {LONGEST} s")
+
+    if os.environ.get("SESSIONTREE_TORTURE"):
+        yield
+        return
+    before = signal.signal(signal.SIGALRM, too_long)
+    signal.alarm(LONGEST)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
 
 
 @pytest.fixture(scope="session")
