@@ -11,6 +11,7 @@ from sessiontree.config import Config, SummarySettings
 from sessiontree.model.base import ModelError
 from sessiontree.model.scripted import Delay
 from sessiontree.session import Session
+from sessiontree.tui.drafts import Draft, Drafts
 from sessiontree.tui.presence import Presence
 
 from .conftest import Running
@@ -261,6 +262,20 @@ async def test_a_branch_beside_another_process_is_moved_in_the_tree(running: Run
         talk.refresh()
         assert (talk.heads.current, talk.heads.leaf) == ("main", before)
         assert talk.branch("beside-2").leaf == talk.tree.path(before)[-3].id
+    other.leave()
+
+
+async def test_what_another_process_has_typed_stays_its_own(running: Running, talk: Session) -> None:
+    other = Presence(talk)
+    Drafts(talk).write(Draft(text="typed there"))
+    async with running(session=st.open(talk.file), ready=False) as app:
+        await app.shows("Another process")
+        await app.press("enter")
+        await app.until(app.app.model_found.is_set)
+        assert app.editor.text == ""
+        await app.type("typed here")
+        await app.until(lambda: Drafts(talk, beside=True).read().text == "typed here")
+        assert Drafts(talk).read().text == "typed there"
     other.leave()
 
 

@@ -107,6 +107,11 @@ class SessionApp(OrderedApp[None]):
         return self.chat
 
     @property
+    def alone(self) -> bool:
+        """Whether no other process had the session open when this one came."""
+        return self._presence is None or self._presence.alone
+
+    @property
     def look(self) -> Look:
         return look_of(self.theme)
 

@@ -147,7 +147,8 @@ class ChatScreen(Screen[None]):
         own = [block.text for block in self.transcript.blocks if block.kind == "user"]
         self.editor.remember([*self.history.lines, *own])
         if other:
-            self._drafts = Drafts(desk.session)
+            # Where another process has the session open, what is typed here is kept beside its draft.
+            self._drafts = Drafts(desk.session, beside=not self.app.alone)
             draft = self._drafts.read()
             if not draft.empty and not self.editor.text:
                 self.editor.put_draft(draft)

@@ -38,8 +38,10 @@ class Draft(Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Drafts:
     """The draft of one session. While nothing is in the session, it is the draft of its folder."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, *, beside: bool = False) -> None:
+        """The draft of a session; with `beside`, that of whoever came while another process had it open."""
         self.session = session
+        self._end = ".beside" if beside else ""
         self._of_folder: str | None = None
         """The file that it was in while nothing was in the session."""
 
@@ -47,7 +49,7 @@ class Drafts:
     def file(self) -> str:
         of = self.session.id if self.session.tree.real_count else folder_of(self.session.cwd)
         name = "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in of)[:200]
-        return os.path.join(home(), "drafts", f"{name}.json")
+        return os.path.join(home(), "drafts", f"{name}{self._end}.json")
 
     def read(self) -> Draft:
         try:
