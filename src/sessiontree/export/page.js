@@ -34,7 +34,7 @@
     }
     const drawn = [];
     const roots = kids.get(-1);
-    const waiting = roots.map((number) => ({ number, rails: "", level: 0, fresh: roots.length > 1, connector: "" })).reverse();
+    const waiting = roots.map((number) => ({ number, rails: "", fresh: roots.length > 1, connector: "" })).reverse();
     while (waiting.length) {
       const at = waiting.pop();
       const below = kids.get(at.number);
@@ -42,12 +42,11 @@
       if (state.folded.has(at.number)) continue;
       const rails = at.rails + ({ "├─ ": "│  ", "└─ ": "   " }[at.connector] || "");
       const parts = below.length > 1;
-      const inner = !parts && at.fresh && at.level > 0;
+      const inner = !parts && at.fresh;
       for (let index = below.length - 1; index >= 0; index--) {
         waiting.push({
           number: below[index],
           rails: inner ? rails + "   " : rails,
-          level: at.level + (parts || inner ? 1 : 0),
           fresh: parts,
           connector: parts ? (index === below.length - 1 ? "└─ " : "├─ ") : "",
         });
