@@ -78,10 +78,10 @@ def test_a_folder_name_is_never_too_long_for_the_disk() -> None:
     assert all(len(os.fsencode(name)) <= 255 for name in names)
 
 
-def test_a_session_is_found_by_path_id_prefix_and_name() -> None:
+def test_a_session_is_found_by_path_id_its_beginning_or_end_and_name() -> None:
     session = st.create(name="auth", cwd="/p")
 
-    for name in (session.file, str(session.file), session.id, session.id[:20], "auth"):
+    for name in (session.file, str(session.file), session.id, session.id[:20], session.id[-8:], "auth"):
         assert name is not None
         assert st.open(name).id == session.id
 

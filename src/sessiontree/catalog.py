@@ -22,7 +22,7 @@ from sessiontree.core.times import iso
 from sessiontree.errors import Ambiguous, InvalidOperation, NotFound, ReadOnly
 from sessiontree.format.codec import VERSION, NotJson, read_header, read_object, write_header
 from sessiontree.home import CONFIG, home
-from sessiontree.index.folder import SUFFIX, Found, files_in, folders_in, id_of, without_gc
+from sessiontree.index.folder import SUFFIX, Found, files_in, folders_in, id_of, is_part_of, without_gc
 from sessiontree.session import Place, Session, clean_name
 from sessiontree.store.base import Store
 from sessiontree.store.jsonl import Durability, JsonlStore
@@ -305,16 +305,15 @@ def find(session: str | os.PathLike[str]) -> str:
 
 
 def pick(text: str, files: Sequence[Found]) -> str | None:
-    """The one of these files whose session has this id, the beginning of it, or this name. Raises `Ambiguous`.
+    """The one of these files whose session has this id, the beginning or end of it, or this name. Raises `Ambiguous`.
 
     `text` is only compared, never made part of a path.
     """
     if not text:
         raise InvalidOperation("a session needs a path, an id or a name")
     files = list(_newest_first(_regular(files)))
-    by_id = [file.path for file in files if id_of(file.path).startswith(text)]
-    exact = [path for path in by_id if id_of(path) == text]
-    matches = exact or by_id if len(text) >= 4 else []
+    by_id = [file.path for file in files if is_part_of(text, id_of(file.path))]
+    matches = [path for path in by_id if id_of(path) == text] or by_id
     matches = matches or [summary.file for summary in summaries_of(files) if summary.name == text]
     if len(matches) > 1:
         raise Ambiguous("session", text, [id_of(path) for path in matches])

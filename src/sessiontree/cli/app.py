@@ -24,7 +24,7 @@ from sessiontree.session import Session
 F = TypeVar("F", bound=Callable[..., Any])
 
 EPILOG = """\
-SESSION is a path, an id or its beginning, a name, or @ for the most recent one here.
+SESSION is a path, an id, its beginning or end, a name, or @ for the most recent one here.
 PLACE is HEAD, root, HEAD@{n}, a branch, a label, or an entry id or its first 8 characters;
 each may be followed by ~n.
 

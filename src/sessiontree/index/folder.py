@@ -88,6 +88,11 @@ def folders_in(root: str) -> list[str]:
         return []
 
 
+def is_part_of(text: str, id: str) -> bool:
+    """Whether a session's id can be meant: its first 4 characters or more, or its last 8, which tell it best."""
+    return (len(text) >= 4 and id.startswith(text)) or (len(text) >= 8 and id.endswith(text))
+
+
 def id_of(file: str) -> str:
     """The session id in a file's name, or in an address. A header may say anything: it is only looked at."""
     if is_address(file):

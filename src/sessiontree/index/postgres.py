@@ -19,6 +19,7 @@ from sessiontree.core.times import iso, milliseconds
 from sessiontree.errors import Ambiguous, FormatError, InvalidOperation, NotFound, SessionTreeError
 from sessiontree.format.codec import read_entry
 from sessiontree.format.tail import tail_heads
+from sessiontree.index.folder import is_part_of
 from sessiontree.index.reading import SessionSummary, first_fault, tally_of
 from sessiontree.index.search import Hit, snippet
 from sessiontree.session import Session
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
     from sessiontree.store.postgres.connection import Connection
 
 RECENT = "@"
-LEAST_PREFIX = 4
-"""The beginning of an id has so many characters at least."""
 
 
 class Shelf:
@@ -82,12 +81,11 @@ class Shelf:
             return None
         rows = self._ask(
             f"SELECT id, name FROM sessiontree.session WHERE current AND {_IN_TRASH[deleted]}"
-            " AND (starts_with(id, %s) OR name = %s) ORDER BY modified DESC, key DESC",
-            (text, text),
+            " AND (starts_with(id, %s) OR right(id, length(%s)) = %s OR name = %s) ORDER BY modified DESC, key DESC",
+            (text, text, text, text),
         )
-        by_id = [id for id, _ in rows if id.startswith(text)]
-        exact = [id for id in by_id if id == text]
-        matches = exact or (by_id if len(text) >= LEAST_PREFIX else [])
+        by_id = [id for id, _ in rows if is_part_of(text, id)]
+        matches = [id for id in by_id if id == text] or by_id
         matches = matches or [id for id, name in rows if name == text]
         if len(matches) > 1:
             raise Ambiguous("session", text, matches)
