@@ -73,7 +73,7 @@ def test_a_batch_that_is_not_all_there_does_not_count(shelf: Path) -> None:
     start = path.stat().st_size
     rest = file_of(say("b", "a", "berry"), say("c", "b", "cherry"))
     with open(f"{path}.lock", "wb", buffering=0) as lock:
-        note(lock.fileno(), identity_of(path.stat()), start, rest)
+        note(lock.fileno(), identity_of(path.stat()), start, rest.splitlines())
     with path.open("ab") as file:
         file.write(rest[:-20])
 
