@@ -59,7 +59,7 @@ def test_being_archived_does_not_depend_on_the_index(session: st.Session, home: 
 def test_what_a_dead_writer_left_of_a_batch_is_none_of_it_in_the_trash_and_back(session: st.Session) -> None:
     file, data = file_of(session), file_of(session).read_bytes()
     with open(f"{file}.lock", "wb", buffering=0) as lock:
-        note(lock.fileno(), identity_of(file.stat()), len(data), b'{"n":1}\n{"n":2}\n')
+        note(lock.fileno(), identity_of(file.stat()), len(data), [b'{"n":1}', b'{"n":2}'])
     with file.open("ab") as end:
         end.write(b'{"n":1}\n')
     count = len(st.open(file).tree)
