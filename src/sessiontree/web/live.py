@@ -150,7 +150,8 @@ class Watch:
             self._left = threading.Event()
             threading.Thread(target=self._wait, args=(self._store, self._left), daemon=True).start()
         else:
-            self._task = asyncio.create_task(self._look())
+            # Seen before anybody reads, so that nothing written meanwhile is missed.
+            self._task = asyncio.create_task(self._look(self._identity()))
 
     def _stop(self) -> None:
         if self._left is not None:
@@ -163,15 +164,14 @@ class Watch:
         while not left.is_set():
             try:
                 if seen is None or store.wait(seen, WAIT):
+                    seen = store.end().cursor  # before anybody is woken: what comes later is waited for
                     self._feed.wake()
-                    seen = store.end().cursor
             except SessionTreeError:  # whoever is woken is told; a database comes back
                 self._feed.wake()
                 left.wait(WAIT)
                 seen = None
 
-    async def _look(self) -> None:
-        seen = await asyncio.to_thread(self._identity)
+    async def _look(self, seen: tuple[int, int, int] | None) -> None:
         while True:
             await asyncio.sleep(POLL)
             now = await asyncio.to_thread(self._identity)
