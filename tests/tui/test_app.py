@@ -287,7 +287,7 @@ async def test_one_only_reads_beside_another_process(running: Running, talk: Ses
         await app.shows("read-only")
         await app.until(app.app.model_found.is_set)
         await app.say("Hello")
-        await app.shows("✗")
+        await app.shows("✗", "/fork goes on in a new session")
     other.leave()
 
 

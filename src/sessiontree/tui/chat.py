@@ -20,7 +20,7 @@ from textual.screen import Screen
 from textual.timer import Timer
 
 from sessiontree.core.safe import safe
-from sessiontree.errors import SessionTreeError
+from sessiontree.errors import ReadOnly, SessionTreeError
 from sessiontree.hooks import events as told
 from sessiontree.hooks.events import Event
 from sessiontree.tui.blocks import Block, Blocks
@@ -323,6 +323,8 @@ class ChatScreen(Screen[None]):
     def fail(self, error: Exception | str) -> None:
         """Say what went wrong, unless that was said just now together with what it went wrong in."""
         text, last = str(error), self.transcript.blocks[-1] if self.transcript.blocks else None
+        if isinstance(error, ReadOnly):
+            text = f"read-only, {error.reason}: /fork goes on in a new session"
         if last is None or last.kind != "error" or not last.text.endswith(f": {text}"):
             self.transcript.add(Block("error", text=text))
 
