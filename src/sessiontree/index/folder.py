@@ -89,8 +89,8 @@ def folders_in(root: str) -> list[str]:
 
 
 def is_part_of(text: str, id: str) -> bool:
-    """Whether a session's id can be meant: its first 4 characters or more, or its last 8, which tell it best."""
-    return (len(text) >= 4 and id.startswith(text)) or (len(text) >= 8 and id.endswith(text))
+    """Whether a session's id can be meant: all of it, the first 4 characters or more, or the last 8 or more."""
+    return text == id or (len(text) >= 4 and id.startswith(text)) or (len(text) >= 8 and id.endswith(text))
 
 
 def id_of(file: str) -> str:
