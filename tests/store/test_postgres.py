@@ -222,12 +222,12 @@ def test_projects_may_be_kept_apart(server: Server) -> None:
     rows(server.url("postgres"), "CREATE ROLE keeper LOGIN")
     url = server.new_database(owner="keeper")
     superuser = url.replace("keeper@", "postgres@")
-    for id, cwd in (("a", "/work/a"), ("b", "/work/b")):
+    for id, cwd in (("a", "/projects/a"), ("b", "/projects/b")):
         Session.create(new(url, id), id=id, cwd=cwd).append(st.user(f"word of {id}"))
     grant(superuser)
     run_page(url, 1)
     rows(superuser, "CREATE ROLE carl LOGIN IN ROLE sessiontree_writer")
-    rows(url, "INSERT INTO sessiontree_project VALUES ('carl', '/work/a')")
+    rows(url, "INSERT INTO sessiontree_project VALUES ('carl', '/projects/a')")
     mine = parse(url.replace("keeper@", "carl@"))
 
     assert [summary.id for summary in catalog.sessions(all=True, dir=mine.url)] == ["a"]
@@ -239,8 +239,8 @@ def test_projects_may_be_kept_apart(server: Server) -> None:
     nothing = "'{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', NULL, '{}'"
     assert rows(mine.url, f"SELECT sessiontree.append({key[0]}, {key[1]}, {nothing})") == [(None,)]
     with pytest.raises(st.StoreError, match="row-level security"):
-        st.create(cwd="/work/b", dir=mine.url)
-    assert st.create(cwd="/work/a", dir=mine.url).append(st.user("own"))
+        st.create(cwd="/projects/b", dir=mine.url)
+    assert st.create(cwd="/projects/a", dir=mine.url).append(st.user("own"))
 
 
 def test_even_the_owner_only_adds(server: Server, shared_database: str) -> None:

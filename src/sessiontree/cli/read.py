@@ -24,7 +24,7 @@ from sessiontree.core.context import Explanation, explain
 from sessiontree.core.entries import Entry, JsonObject, Problem
 from sessiontree.core.figures import dollars, short_count
 from sessiontree.core.messages import role, string, text, tool_calls
-from sessiontree.core.outline import FILTERS, Calls, outline, plain_text, role_of, row_text
+from sessiontree.core.outline import FILTERS, Calls, explained_rows, outline, plain_text, role_of, row_text
 from sessiontree.core.problems import problem_to_wire
 from sessiontree.core.tokens import estimate
 from sessiontree.errors import FormatError, NotFound, StoreError
@@ -249,7 +249,7 @@ def context(session: str, places: tuple[str, ...], llm: bool, request: bool, exp
             if seen.state.rules:
                 wire["rules"] = list(seen.state.rules)
             if explanation is not None:
-                wire["explain"] = _explanation_json(explanation)
+                wire["explain"] = explained_rows(explanation)
                 wire["tokens"] = explanation.tokens
             echo_json(wire)
             continue
@@ -263,21 +263,6 @@ def context(session: str, places: tuple[str, ...], llm: bool, request: bool, exp
             echo(colored(safe(role(message)), "cyan"), dim(f"~{estimate(message)} tokens"))
             click.echo(safe_lines(message_text(message)))
             click.echo()
-
-
-def _explanation_json(explanation: Explanation) -> list[JsonObject]:
-    return [
-        {
-            "id": item.entry.id,
-            "type": item.entry.type,
-            "role": role_of(item.entry),
-            "reaches": item.reaches,
-            "reason": item.reason,
-            "representedBy": item.represented_by,
-            "tokens": item.tokens,
-        }
-        for item in explanation.entries
-    ]
 
 
 def _tell_explanation(explanation: Explanation) -> None:

@@ -16,6 +16,7 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 
 from msgspec import Struct
 
+from sessiontree.core.context import Explanation
 from sessiontree.core.entries import (
     AgentAction,
     BranchPoint,
@@ -479,6 +480,22 @@ def role_of(entry: Entry) -> str | None:
     """The role of a message entry; `None` for every other kind."""
     body = entry.decoded() if entry.type == "message" else None
     return role(body.message) if isinstance(body, Message) else None
+
+
+def explained_rows(explanation: Explanation) -> list[JsonObject]:
+    """What becomes of each entry on its way to a model, as commands and the server tell it."""
+    return [
+        {
+            "id": item.entry.id,
+            "type": item.entry.type,
+            "role": role_of(item.entry),
+            "reaches": item.reaches,
+            "reason": item.reason,
+            "representedBy": item.represented_by,
+            "tokens": item.tokens,
+        }
+        for item in explanation.entries
+    ]
 
 
 class CallsOfResults(Protocol):

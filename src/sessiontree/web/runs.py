@@ -112,7 +112,7 @@ class Runs:
             if place is not None:
                 return place
             hooks = Hooks()
-            hooks.listen(partial(_tell_notice, opened))
+            hooks.listen(partial(tell_notice, opened))
             settings = await asyncio.to_thread(config.load)
             desk = Desk(opened.session, hooks=hooks, settings=settings, models=self._models, tools=builtin_tools())
             extensions = Extensions(desk)
@@ -156,7 +156,7 @@ class Runs:
         self.at_rest(opened, on.name)
         shared = place.desk.hooks
         hooks = shared.beside(replace(shared.context, session=session, branch=on, agent=None))
-        hooks.listen(partial(_tell_notice, opened))
+        hooks.listen(partial(tell_notice, opened))
         hooks.listen(_Teller(opened, on.name))
         thinking = place.desk.settings.thinking if on.leaf is None else None
         agent = Agent(on, found, place.desk.tools, hooks, settings=place.desk.settings, thinking=thinking)
@@ -241,7 +241,8 @@ def _count(opened: Opened) -> int:
     return len(opened.session.tree.entries)
 
 
-def _tell_notice(opened: Opened, event: Event) -> None:
+def tell_notice(opened: Opened, event: Event) -> None:
+    """Tell whoever listens to the session of a notice, and the log; other events are not for here."""
     if isinstance(event, Notice):
         level = logging.INFO if event.level == "info" else logging.WARNING
         log.log(level, "%s: %s", safe(opened.file), safe(event.text))

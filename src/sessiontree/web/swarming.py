@@ -17,6 +17,7 @@ import msgspec
 
 from sessiontree import catalog
 from sessiontree.errors import InvalidOperation, SessionTreeError
+from sessiontree.hooks.events import Notice
 from sessiontree.swarm.account import Accounts
 from sessiontree.swarm.budget import Budget
 from sessiontree.swarm.hold import is_worked_on
@@ -26,7 +27,7 @@ from sessiontree.web import wire
 from sessiontree.web.mentions import Mentions
 from sessiontree.web.opened import Opened, OpenSessions
 from sessiontree.web.refusals import Refused
-from sessiontree.web.runs import Runs
+from sessiontree.web.runs import Runs, tell_notice
 from sessiontree.web.tokens import Token
 from sessiontree.web.workshop import Workshop
 
@@ -191,6 +192,7 @@ class Swarms:
                     await asyncio.sleep(PAUSED_SECONDS)
         except Exception:
             log.exception("swarm %s failed", swarm.id)
+            tell_notice(opened, Notice(level="error", text=f"swarm {swarm.name} stopped; the server's log tells why"))
         finally:
             del self._live[swarm.id]
             opened.feed.wake()

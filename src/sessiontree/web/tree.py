@@ -8,10 +8,10 @@ from fastapi import APIRouter, Depends, Query
 from msgspec import UNSET
 
 from sessiontree.comparison import comparison_to_wire, diff_to_wire
-from sessiontree.core.context import Explanation, explain
+from sessiontree.core.context import explain
 from sessiontree.core.entries import Body, JsonObject
 from sessiontree.core.messages import assistant, string, user
-from sessiontree.core.outline import role_of
+from sessiontree.core.outline import explained_rows
 from sessiontree.errors import BranchMoved
 from sessiontree.format.codec import body_from_wire, unknown_fields
 from sessiontree.session import Session, compare, diff
@@ -131,25 +131,10 @@ def get_context(call: Reads, id: str, at: At = PLACE, why: Annotated[bool, Query
             tokens=explanation.tokens,
             mode=UNSET if seen.state.mode is None else seen.state.mode,
             rules=list(seen.state.rules) if seen.state.rules else UNSET,
-            explanation=_explained(explanation) if why else UNSET,
+            explanation=explained_rows(explanation) if why else UNSET,
         )
 
     return call.told(id, seen_from)
-
-
-def _explained(explanation: Explanation) -> list[JsonObject]:
-    return [
-        {
-            "id": item.entry.id,
-            "type": item.entry.type,
-            "role": role_of(item.entry),
-            "reaches": item.reaches,
-            "reason": item.reason,
-            "representedBy": item.represented_by,
-            "tokens": item.tokens,
-        }
-        for item in explanation.entries
-    ]
 
 
 @router.get("/branches", **told(wire.Branches))
