@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 import time
@@ -27,6 +28,7 @@ from sessiontree.store.postgres import schema
 from sessiontree.store.postgres.address import Address, is_address, parse
 from sessiontree.store.postgres.blocks import Blocks
 from sessiontree.store.postgres.connection import Database
+from sessiontree.store.postgres.rows import clean
 from sessiontree.store.postgres.store import PostgresStore
 from tests.postgres import Proxy, Server
 from tests.simulation import Simulation
@@ -43,6 +45,10 @@ def rows(database: str, statement: str, *values: Any) -> list[tuple[Any, ...]]:
     with psycopg.connect(database, autocommit=True) as connection:
         cursor = connection.execute(statement.encode(), values)
         return cursor.fetchall() if cursor.description else []
+
+
+def line_of(wire: dict[str, Any]) -> bytes:
+    return json.dumps(wire).encode()
 
 
 @pytest.fixture
@@ -474,6 +480,23 @@ def test_a_random_session_is_in_a_database_what_it_is_in_memory(shared_database:
     assert theirs.problems == ours.problems
     for name, context in lazy.items():
         assert context == ours.context(name)
+
+
+@pytest.mark.parametrize(
+    ("branch", "cost"), [("a\0b", 1.0), ("\ud800", 1.0), ("b" * 600, 1.0), ("main", 1e308), ("main", -1e308)]
+)
+def test_what_no_column_can_hold_is_kept_in_lines_and_listed_from_them(database: str, branch: str, cost: float) -> None:
+    memory, store = MemoryStore(), new(database)
+    said = {"role": "assistant", "content": "hi", "usage": {"totalTokens": 1, "cost": {"total": cost}}}
+    for one in (memory, store):
+        one.create([line_of({"type": "session", "version": 3, "id": "s", "timestamp": "", "cwd": "/projects/a"})])
+        for number, parent in enumerate((None, "1", "2"), 1):
+            entry = {"type": "message", "id": str(number), "parentId": parent, "timestamp": "", "message": said}
+            one.append([line_of({**entry, "branch": branch})], after=one.read().cursor)
+
+    (listed,) = catalog.sessions(all=True, dir=database)
+    assert Session(store).heads.heads == Session(memory).heads.heads
+    assert (listed.entry_count, listed.branch) == (3, clean(branch))
 
 
 @pytest.mark.parametrize("peers", [False, True])

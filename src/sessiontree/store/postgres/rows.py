@@ -28,6 +28,8 @@ NAME_LIMIT = 500
 """The longest id that is in an index, in characters."""
 SAID_LIMIT = 1 << 18
 """The longest text that is in an index, in characters."""
+COST_LIMIT = 1e12
+"""More than lines can cost in earnest. Sums of more could leave the range of a column."""
 
 
 class Row(NamedTuple):
@@ -125,8 +127,10 @@ def _gain(entries: Sequence[Entry]) -> Gain:
         heads.replay(entries, Tree(list(entries)))
         written, current, hidden = dict.fromkeys(heads.heads), heads.current, tuple(sorted(heads.archived))
     names = (*written, *(hidden or ()), *([current] if current is not None else []))
+    if not abs(cost) <= COST_LIMIT or any(storable(name) is None for name in names):
+        return Gain(told=False, entries=len(entries))
     return Gain(
-        told=told and all(storable(name) is not None for name in names),
+        told=told,
         entries=len(entries),
         messages=messages,
         cost=cost,
