@@ -1,12 +1,13 @@
 """Drafts: what entries are before they are written."""
 
 import itertools
+import os
 
 import pytest
 
 import sessiontree as st
-from sessiontree.core.entries import Body, Custom, Label, Message, SessionInfo, Usage
-from sessiontree.draft import RECORD_EVERY, Draft, Item, moves, under
+from sessiontree.core.entries import Body, Chain, Custom, Entry, Label, Message, SessionInfo, Usage
+from sessiontree.draft import RECORD_EVERY, Draft, Drafted, Item, moves, random_id, under
 from sessiontree.format.codec import read_object, write_header
 from sessiontree.loaded import Loaded
 from sessiontree.store.memory import MemoryStore
@@ -27,8 +28,12 @@ def draft() -> Draft:
     return Draft(lambda: f"id{next(numbers)}", lambda: 1_700_000_000_123)
 
 
+def entries_of(drafted: Drafted) -> list[Entry]:
+    return [*drafted.upwards()][::-1]
+
+
 def test_entries_stand_each_under_the_one_before(draft: Draft, loaded: Loaded) -> None:
-    entries = draft.chain(loaded, [HELLO, HELLO, HELLO], "above", "main")
+    entries = entries_of(draft.chain(loaded, [HELLO, HELLO, HELLO], "above", "main"))
 
     assert [(entry.id, entry.parent) for entry in entries] == [("id1", "above"), ("id2", "id1"), ("id3", "id2")]
 
@@ -40,26 +45,69 @@ def test_drafting_changes_nothing(draft: Draft, loaded: Loaded) -> None:
 
 
 def test_an_entry_and_its_message_have_one_time(draft: Draft, loaded: Loaded) -> None:
-    (entry,) = draft.chain(loaded, [Message({"role": "user", "content": "now"})], None, "main")
+    (entry,) = entries_of(draft.chain(loaded, [Message({"role": "user", "content": "now"})], None, "main"))
 
     assert entry.timestamp == "2023-11-14T22:13:20.123Z"
     assert read_object(entry.raw)["message"]["timestamp"] == 1_700_000_000_123
 
 
 def test_the_current_branch_is_said_where_it_is_another_one(draft: Draft, loaded: Loaded) -> None:
-    said = [draft.chain(loaded, [HELLO], None, branch)[0].current for branch in ("main", "other", None)]
+    said = [draft.chain(loaded, [HELLO], None, branch).items[0].current for branch in ("main", "other", None)]
 
     assert said == [None, "main", None]
 
 
+def test_messages_that_follow_one_another_are_one_chain(draft: Draft, loaded: Loaded) -> None:
+    drafted = draft.chain(loaded, [HELLO, HELLO, SessionInfo("A name"), HELLO], None, "main")
+
+    assert [len(item) if isinstance(item, Chain) else item.type for item in drafted.items] == [2, "session_info", 1]
+    written = loaded.wrote(*drafted, loaded.cursor)
+    assert [(entry.id, entry.parent, entry.line) for entry in written] == [
+        ("id1", None, 2),
+        ("id2", "id1", 3),
+        ("id3", "id2", 4),
+        ("id4", "id2", 5),
+    ]
+    assert [loaded.tree[entry.id] for entry in written] == written
+
+
+def test_all_that_is_drafted_together_is_of_one_time(loaded: Loaded) -> None:
+    times = itertools.count(1_700_000_000_000)
+    drafted = Draft(random_id, lambda: next(times)).chain(loaded, [HELLO, SessionInfo("A name"), HELLO], None, "main")
+
+    assert len({entry.timestamp for entry in entries_of(drafted)}) == 1
+
+
+def test_an_answer_has_the_model_of_one_that_is_drafted_with_it(draft: Draft, loaded: Loaded) -> None:
+    bodies = [HELLO, st.assistant("a", model="m", provider="p"), HELLO, Message({"role": "assistant", "content": "b"})]
+
+    last = read_object(draft.chain(loaded, bodies, None, "main").lines[-1])["message"]
+
+    assert (last["provider"], last["model"]) == ("p", "m")
+
+
+def test_a_forked_process_draws_other_ids() -> None:
+    random_id()
+    read, write = os.pipe()
+    child = os.fork()
+    if not child:
+        os.write(write, random_id().encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+
+    assert os.read(read, 16).decode() not in {random_id() for _ in range(64)}
+    os.close(read)
+    os.close(write)
+
+
 def test_an_item_has_its_id_and_further_fields(draft: Draft, loaded: Loaded) -> None:
-    (entry,) = draft.chain(loaded, [Item(HELLO, {"copiedFrom": "x"}, "mine")], None, "main")
+    (entry,) = entries_of(draft.chain(loaded, [Item(HELLO, {"copiedFrom": "x"}, "mine")], None, "main"))
 
     assert (entry.id, read_object(entry.raw)["copiedFrom"]) == ("mine", "x")
 
 
 def test_a_head_record_stands_among_many_lines_and_knows_how_far_they_are(draft: Draft, loaded: Loaded) -> None:
-    entries = draft.chain(loaded, [HELLO] * RECORD_EVERY, None, "main")
+    entries = entries_of(draft.chain(loaded, [HELLO] * RECORD_EVERY, None, "main"))
     records = [place for place, entry in enumerate(entries) if entry.is_head_record]
 
     assert records == [RECORD_EVERY - 1]
@@ -68,9 +116,8 @@ def test_a_head_record_stands_among_many_lines_and_knows_how_far_they_are(draft:
 
 
 def test_annotations_before_the_first_real_entry_form_its_chain(draft: Draft, loaded: Loaded) -> None:
-    entries = draft.chain(
-        loaded, [SessionInfo("A name"), SessionInfo("Another"), HELLO, SessionInfo("Last")], None, "main"
-    )
+    bodies = [SessionInfo("A name"), SessionInfo("Another"), HELLO, SessionInfo("Last")]
+    entries = entries_of(draft.chain(loaded, bodies, None, "main"))
 
     assert [entry.parent for entry in entries] == [None, "id1", "id2", "id3"]
     loaded.wrote(entries[:2], [entry.raw for entry in entries[:2]], loaded.cursor)

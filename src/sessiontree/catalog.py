@@ -19,6 +19,7 @@ from msgspec import Struct
 
 from sessiontree.core.plan import plan_fork
 from sessiontree.core.times import iso
+from sessiontree.draft import random_id
 from sessiontree.errors import Ambiguous, InvalidOperation, NotFound, ReadOnly
 from sessiontree.format.codec import VERSION, NotJson, read_header, read_object, write_header
 from sessiontree.home import CONFIG, home
@@ -142,7 +143,7 @@ def fork(
     parts = None
     if not whole:
         plan = plan_fork(session.tree, leaf)
-        parts = path_fork_parts(plan, name=title, now=stamp, new_id=lambda: os.urandom(8).hex())
+        parts = path_fork_parts(plan, name=title, now=stamp, new_id=random_id)
     if not _shares(session, store, header, parts):
         store.create([header, *(session.entry_lines() if parts is None else lines_of(parts))])
     forked = Session(store)
@@ -179,7 +180,7 @@ def repair(session: Session, *, file: str | os.PathLike[str] | None = None) -> R
     from sessiontree.format.repair import Repair, found_heads, repaired
 
     heads, done = found_heads(session.tree, session.heads)
-    lines, changed = repaired(session.tree, lambda: os.urandom(8).hex())
+    lines, changed = repaired(session.tree, random_id)
     left_out = [
         Repair(kind=problem.kind, message="it is left out, and stays in the damaged file", line=problem.line)
         for problem in session.problems

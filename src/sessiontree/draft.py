@@ -6,18 +6,36 @@ they may be written is not here, nor how: see `session` and `store`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from sessiontree.core.entries import Body, Custom, Entry, EntryId, JsonObject, Message, is_annotation
-from sessiontree.core.filling import filled
+from sessiontree.core.entries import Body, Chain, Custom, Entry, EntryId, JsonObject, Message, is_annotation
+from sessiontree.core.filling import filled, filled_message
 from sessiontree.core.times import iso
 from sessiontree.core.tree import Tree
-from sessiontree.format.codec import type_of, write_entry
+from sessiontree.format.codec import Held, MessageLines, type_of, write_entry
 from sessiontree.loaded import Loaded
 
 RECORD_EVERY = 256
 """A head record stands among every so many lines."""
+
+
+NOWHERE = Held(b"")
+"""The source of a chain that is not written yet."""
+
+_drawn: list[EntryId] = []
+os.register_at_fork(after_in_child=_drawn.clear)
+
+
+def random_id() -> EntryId:
+    """A new id of 64 random bits. They are drawn many at a time: asking the system takes as long as writing a line."""
+    while True:
+        try:
+            return _drawn.pop()
+        except IndexError:
+            drawn = os.urandom(512).hex()
+            _drawn.extend(drawn[at : at + 16] for at in range(0, len(drawn), 16))
 
 
 class Item(NamedTuple):
@@ -39,6 +57,36 @@ def moves(items: Iterable[Body | Item]) -> bool:
     return False
 
 
+class Drafted(NamedTuple):
+    """Entries that are to be written, as a tree takes them, and their lines."""
+
+    items: list[Entry | Chain]
+    lines: list[bytes]
+
+    @classmethod
+    def of(cls, entry: Entry) -> Drafted:
+        return cls([entry], [entry.raw])
+
+    @property
+    def last(self) -> EntryId | None:
+        """The last entry that is no annotation."""
+        return next((entry.id for entry in self.upwards() if not entry.is_annotation), None)
+
+    def add(self, entry: Entry) -> None:
+        self.items.append(entry)
+        self.lines.append(entry.raw)
+
+    def upwards(self) -> Iterator[Entry]:
+        """The entries, the last one first."""
+        at = len(self.lines)
+        for item in reversed(self.items):
+            for index in reversed(range(len(item) if isinstance(item, Chain) else 1)):
+                at -= 1
+                entry = item.entry(index) if isinstance(item, Chain) else item
+                entry.source = Held(self.lines[at])
+                yield entry
+
+
 class Draft:
     """Where the ids and times of new entries come from."""
 
@@ -47,43 +95,69 @@ class Draft:
         self._now = now
 
     def chain(
-        self, loaded: Loaded, items: Iterable[Body | Item], parent: EntryId | None, branch: str | None
-    ) -> list[Entry]:
-        """New entries, each under the one before, with head records among them so that none is far."""
+        self, loaded: Loaded, items: Sequence[Body | Item], parent: EntryId | None, branch: str | None
+    ) -> Drafted:
+        """New entries of one moment, each under the one before, with head records among them so that none is far."""
         tree, heads = loaded.tree, loaded.heads
         current = heads.current
         said = None if branch == current or branch is None else current
-        since_record = heads.lines_since_record
+        until_record = RECORD_EVERY - 1 - heads.lines_since_record
         rooted = tree.real_count > 0
         first = above = under(tree, parent)
         moved: EntryId | None = None
-        entries: list[Entry] = []
+        now, new_id = self._now(), self.new_id
+        stamp = iso(now)
+        message_line = MessageLines(timestamp=stamp, branch=branch, current=said).line
+        drafted = Drafted([], [])
+        made, lines = drafted
+        alone = len(items) == 1
+        ids: list[EntryId] | None = None
+        """Of the chain that goes on."""
 
         def up() -> Iterator[Entry]:
-            yield from (entry for entry in reversed(entries) if not entry.is_annotation)
+            yield from (entry for entry in drafted.upwards() if not entry.is_annotation)
             yield from tree.up(first)
 
         for item in items:
             body, extra, id = item if isinstance(item, Item) else (item, None, None)
-            id = id or self.new_id()
-            now = self._now()
-            body = filled(body, id=id, up=up, tree=tree, now=now)
-            entry = write_entry(body, id=id, parent=above, timestamp=iso(now), branch=branch, current=said, extra=extra)
-            entries.append(entry)
-            since_record += 1
-            if entry.type == "message" or not entry.is_annotation:
-                above = moved = entry.id
+            if id is None:
+                id = new_id()
+            if isinstance(body, Message) and extra is None:  # nearly all are
+                lines.append(message_line(id, above, filled_message(body.message, up=up, now=now)))
+                if ids is not None:
+                    ids.append(id)
+                elif alone:
+                    made.append(
+                        Entry(id=id, parent=above, type="message", line=0, source=NOWHERE, branch=branch, current=said)
+                    )
+                else:
+                    ids = [id]
+                    made.append(Chain(ids=ids, parent=above, line=0, source=NOWHERE, branch=branch, current=said))
+                above = moved = id
                 rooted = True
-            elif not rooted:
-                above = entry.id
-            if since_record >= RECORD_EVERY - 1:
+            else:
+                body = filled(body, id=id, up=up, tree=tree, now=now)
+                entry = write_entry(
+                    body, id=id, parent=above, timestamp=stamp, branch=branch, current=said, extra=extra
+                )
+                drafted.add(entry)
+                ids = None
+                if not entry.is_annotation:
+                    above = moved = id
+                    rooted = True
+                elif not rooted:
+                    above = id
+            until_record -= 1
+            if until_record <= 0:
                 now_at = heads.heads if moved is None or branch is None else {**heads.heads, branch: moved}
                 beneath = now_at[current] if now_at[current] is not None or rooted else above
-                entries.append(self.entry(heads.record(heads=now_at), beneath, current, current))
-                since_record = 0
+                record = self.entry(heads.record(heads=now_at), beneath, current, current)
+                drafted.add(record)
+                ids = None
+                until_record = RECORD_EVERY - 1
                 if not rooted:
-                    above = entries[-1].id
-        return entries
+                    above = record.id
+        return drafted
 
     def entry(self, body: Body, parent: EntryId | None, branch: str, current: str) -> Entry:
         """One entry as it is."""

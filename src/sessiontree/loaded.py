@@ -58,18 +58,21 @@ class Loaded:
 
     def take(self, data: bytes) -> list[Entry]:
         items = self.reader.feed(data)
-        before = len(self.tree.entries)
+        before = self.tree.count
         self._index(items)
-        entries = self.tree.entries[before:]
+        entries = self.tree.entries_from(before)
         if any(entry.decoded() is UNREADABLE for entry in entries):
             self._leave_unreadable()
         return entries
 
-    def wrote(self, entries: Sequence[Entry], lines: Sequence[bytes], cursor: Cursor) -> None:
-        """Take in what was just appended here."""
+    def wrote(self, items: Sequence[Entry | Chain], lines: Sequence[bytes], cursor: Cursor) -> list[Entry]:
+        """Take in what was just appended here, and return it."""
         self.cursor, self.unfinished = cursor, b""
-        self.reader.wrote(entries, lines)
-        self._index(entries)
+        self.reader.wrote(items, lines)
+        tree = self.tree
+        before = tree.count
+        self._index(items)
+        return tree.entries_from(before)
 
     def _index(self, items: Sequence[Entry | Chain]) -> None:
         self.tree.extend(items)

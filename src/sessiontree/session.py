@@ -8,7 +8,6 @@ on the wrong branch because somebody moved.
 
 from __future__ import annotations
 
-import os
 import re
 import threading
 import time
@@ -39,7 +38,7 @@ from sessiontree.core.plan import NavigatePlan, plan_move, plan_navigate
 from sessiontree.core.problems import find_problems
 from sessiontree.core.times import iso
 from sessiontree.core.tree import BLANKS, Tree
-from sessiontree.draft import Draft, Item, moves, under
+from sessiontree.draft import Draft, Drafted, Item, moves, random_id, under
 from sessiontree.errors import BranchMoved, Conflict, InvalidOperation, NotFound, ReadOnly
 from sessiontree.format.codec import VERSION, write_entry, write_header
 from sessiontree.format.jsonl import Reader
@@ -81,7 +80,7 @@ class Session:
         *,
         read_only: str | None = None,
         now: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
-        new_id: Callable[[], EntryId] = lambda: os.urandom(8).hex(),
+        new_id: Callable[[], EntryId] = random_id,
     ) -> None:
         self._store = store
         self._draft = Draft(new_id, now)
@@ -111,7 +110,7 @@ class Session:
         cwd: str = "",
         name: str | None = None,
         now: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
-        new_id: Callable[[], EntryId] = lambda: os.urandom(8).hex(),
+        new_id: Callable[[], EntryId] = random_id,
     ) -> Session:
         """A new session in `store`, on disk from the start."""
         stamp = iso(now())
@@ -375,8 +374,9 @@ class Session:
                 head = None if on is None else self._head_of(on)
                 if is_move and head != expected:
                     raise BranchMoved(on or "", expected, head)
-                entries = self._draft.chain(loaded, items, head if isinstance(above, UnsetType) else above, on)
-                if self._put(loaded, entries):
+                drafted = self._draft.chain(loaded, items, head if isinstance(above, UnsetType) else above, on)
+                entries = self._put(loaded, drafted)
+                if entries is not None:
                     break
             return entries if len(entries) == len(items) else [entry for entry in entries if not entry.is_head_record]
 
@@ -385,29 +385,27 @@ class Session:
         if head != expected:
             raise BranchMoved(branch, expected, head)
 
-    def _commit(self, build: Callable[[], list[Entry]]) -> list[Entry]:
+    def _commit(self, build: Callable[[], Drafted]) -> list[Entry]:
         """Write what `build` makes of the state of things; when others wrote first, build anew."""
         loaded = self._load()
-        while not self._put(loaded, entries := build()):
+        while (entries := self._put(loaded, build())) is None:
             pass
         return entries
 
-    def _put(self, loaded: Loaded, entries: Sequence[Entry]) -> bool:
+    def _put(self, loaded: Loaded, drafted: Drafted) -> list[Entry] | None:
         """Write entries, unless others wrote first: then that is taken in instead."""
-        lines = [entry.raw for entry in entries]
         before = loaded.cursor
         try:
-            cursor = self._store.append(lines, after=before)
+            cursor = self._store.append(drafted.lines, after=before)
         except Conflict:
             if self._unmoved:
                 raise
             loaded.refresh()
             if loaded.cursor == before:
                 raise
-            return False
-        loaded.wrote(entries, lines, cursor)
+            return None
         self._wrote = True
-        return True
+        return loaded.wrote(*drafted, cursor)
 
     @property
     def _cursor(self) -> Cursor:
@@ -460,7 +458,7 @@ class Session:
                 return
             try:
                 if self._wrote and not self.heads.ends_here(self.tree):
-                    self._commit(lambda: [self._draft.record(self.tree, self.heads.record())])
+                    self._commit(lambda: Drafted.of(self._draft.record(self.tree, self.heads.record())))
             finally:
                 self._closed = True
                 self._store.close()
@@ -495,12 +493,12 @@ class Session:
             self._prepare()
             start = self.place(at)
 
-            def build() -> list[Entry]:
+            def build() -> Drafted:
                 if name in self.heads.heads:
                     raise InvalidOperation(f"there is a branch {name!r} already")
                 body = BranchPoint(name=name, description=description)
                 now_current = name if current else self.heads.current
-                return [self._draft.entry(body, under(self.tree, start), name, now_current)]
+                return Drafted.of(self._draft.entry(body, under(self.tree, start), name, now_current))
 
             self._commit(build)
             return Branch(self, name)
@@ -563,20 +561,21 @@ class Session:
             leaf = self.tree.real(self.place(place))
             hidden = {self.branch(other).name for other in archive} - {name}
 
-            def build() -> list[Entry]:
+            def build() -> Drafted:
                 self._check_unmoved(name, was)
                 self._check_current(current)
-                entries = self._draft.chain(self._load(), items, leaf, name)
-                written = [entry.id for entry in entries if not entry.is_annotation]
-                if written and not hidden:
-                    return entries
+                drafted = self._draft.chain(self._load(), items, leaf, name)
+                last = drafted.last
+                if last is not None and not hidden:
+                    return drafted
                 record = self.heads.record(
-                    moved=current in hidden or (name == current and not written),
+                    moved=current in hidden or (name == current and last is None),
                     current=name if current in hidden else current,
-                    heads={**self.heads.heads, name: written[-1] if written else leaf},
+                    heads={**self.heads.heads, name: leaf if last is None else last},
                     archived=(self.heads.archived | hidden) - {name},
                 )
-                return [*entries, self._draft.record(self.tree, record)]
+                drafted.add(self._draft.record(self.tree, record))
+                return drafted
 
             return [entry for entry in self._commit(build) if not entry.is_head_record]
 
@@ -648,10 +647,10 @@ class Session:
         self._prepare()
         expected, current = self.heads.heads[branch], self.heads.current
 
-        def build() -> list[Entry]:
+        def build() -> Drafted:
             self._check_unmoved(branch, expected)
             self._check_current(current)
-            return [self._draft.record(self.tree, record())]
+            return Drafted.of(self._draft.record(self.tree, record()))
 
         self._commit(build)
 

@@ -254,7 +254,7 @@ class Entry(Struct, gc=False, eq=False, kw_only=True):
         return f"<Entry {self.id} {self.type} under {self.parent}>"
 
 
-class Chain(Struct, frozen=True, kw_only=True, gc=False):
+class Chain(Struct, eq=False, kw_only=True, gc=False):
     """Messages that follow one another: each on the next line, under the one before, and on the same branch.
 
     Nearly every line of a session is in one. Their entries are made when somebody looks.

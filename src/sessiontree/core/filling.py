@@ -22,6 +22,7 @@ from sessiontree.core.entries import (
     CustomMessage,
     Entry,
     EntryId,
+    JsonObject,
     Label,
     Message,
     Opaque,
@@ -37,13 +38,9 @@ def filled(body: Body, *, id: EntryId, up: Callable[[], Iterator[Entry]], tree: 
     `up` gives the entries above where it will stand, those that are written together with it included. Raises
     `InvalidOperation` and `NotFound`.
     """
-    if isinstance(body, Message):  # nearly all are
-        message = body.message
-        if message.get("role") != "assistant" or ("provider" in message and "model" in message):
-            return Message(complete(message, now=now))
-        provider, model = model_above(up())
-        return Message(complete(message, now=now, provider=provider or "unknown", model=model or "unknown"))
     match body:
+        case Message(message):
+            return Message(filled_message(message, up=up, now=now))
         case Label(target=target):
             _entry(target, tree, up())
             return body
@@ -70,6 +67,14 @@ def filled(body: Body, *, id: EntryId, up: Callable[[], Iterator[Entry]], tree: 
             return msgspec.structs.replace(body, abandoned_leaf="root")
         case _:
             return body
+
+
+def filled_message(message: JsonObject, *, up: Callable[[], Iterator[Entry]], now: int) -> JsonObject:
+    """`filled` for the message of a body, which nearly all bodies have."""
+    if message.get("role") != "assistant" or ("provider" in message and "model" in message):
+        return complete(message, now=now)
+    provider, model = model_above(up())
+    return complete(message, now=now, provider=provider or "unknown", model=model or "unknown")
 
 
 def _check_edit(edit: ContextEdit, tree: Tree, above: Iterator[Entry]) -> None:

@@ -136,21 +136,31 @@ def full_usage(usage: JsonObject | None) -> JsonObject:
 def complete(message: JsonObject, *, now: int, provider: str = "unknown", model: str = "unknown") -> JsonObject:
     """`message` with what its role needs filled in, as peers write it; what is there stays."""
     role = message.get("role")
-    filled = dict(message)
     if role == "assistant":
-        content = message.get("content")
+        content, usage = message.get("content"), message.get("usage")
+        full = full_usage(usage if is_object(usage) else None)
+        lacks_nothing = full is usage and "api" in message and "provider" in message and "model" in message
+        if lacks_nothing and "stopReason" in message and "timestamp" in message and is_list(content):
+            return message
+        filled = dict(message)
         filled["content"] = text_blocks(content) if isinstance(content, str) else (content or [])
         filled.setdefault("api", "unknown")
         filled.setdefault("provider", provider)
         filled.setdefault("model", model)
-        usage = message.get("usage")
-        filled["usage"] = full_usage(usage if is_object(usage) else None)
+        filled["usage"] = full
         if "stopReason" not in filled:
             filled["stopReason"] = "toolUse" if any(tool_calls(filled)) else "stop"
     elif role == "toolResult":
         content = message.get("content")
+        if "isError" in message and "timestamp" in message and is_list(content):
+            return message
+        filled = dict(message)
         filled["content"] = text_blocks(content) if isinstance(content, str) else (content or [])
         filled.setdefault("isError", False)
+    elif "timestamp" in message:
+        return message
+    else:
+        filled = dict(message)
     filled.setdefault("timestamp", now)
     return filled
 

@@ -59,26 +59,28 @@ class Tree:
 
     def extend(self, items: Iterable[Entry | Chain]) -> None:
         """Index entries, in the order of the file."""
-        by_id = self._by_id
+        by_id, missing, children = self._by_id, self._missing, self._children
+        add, start = self._items.append, self._starts.append
+        count = self._count
         for item in items:
-            at = self._count
+            at = count
             parent = item.parent
             if isinstance(item, Chain):
                 ids = item.ids
-                self._count += len(ids)
+                count += len(ids)
                 known = len(by_id)
                 if parent is not None and parent not in by_id:
                     self._relink = True
-                by_id.update(zip(ids, range(at, self._count), strict=True))
-                if len(by_id) - known < len(ids) or (self._missing and not self._missing.isdisjoint(ids)):
+                by_id.update(zip(ids, range(at, count), strict=True))
+                if len(by_id) - known < len(ids) or (missing and not missing.isdisjoint(ids)):
                     self._relink = True
                 self.real_count += len(ids)
             else:
                 id = item.id
-                self._count += 1
+                count += 1
                 if parent is not None and (parent not in by_id or parent == id):
                     self._relink = True
-                if by_id.setdefault(id, at) != at or id in self._missing:
+                if by_id.setdefault(id, at) != at or id in missing:
                     self._relink = True
                     by_id[id] = at
                 if item.type not in QUIET and item.is_annotation:
@@ -86,11 +88,17 @@ class Tree:
                     self._note(item)
                 else:
                     self.real_count += 1
-            self._items.append(item)
-            self._starts.append(at)
-            if self._children is not None:
+            add(item)
+            start(at)
+            if children is not None:
                 for entry_id, above in _links(item):
-                    self._children.setdefault(above, []).append(entry_id)
+                    children.setdefault(above, []).append(entry_id)
+        self._count = count
+
+    @property
+    def count(self) -> int:
+        """How many entries were added, those shadowed by a later one with the same id included."""
+        return self._count
 
     @property
     def is_sound(self) -> bool:
@@ -124,6 +132,23 @@ class Tree:
                 yield from self._entries_of(item, start, range(start, start + len(item)))
             else:
                 yield item
+
+    def entries_from(self, index: int) -> list[Entry]:
+        """The entries behind `index` others."""
+        items = self._items
+        if index + 1 == self._count and not isinstance(items[-1], Chain):
+            return [items[-1]]  # as after most appends
+        found: list[Entry] = []
+        while index < self._count:
+            item, offset = self._item_at(index)
+            if isinstance(item, Chain):
+                start = index - offset
+                index = start + len(item)
+                found += self._entries_of(item, start, range(start + offset, index))
+            else:
+                found.append(item)
+                index += 1
+        return found
 
     def _entries_of(self, chain: Chain, start: int, indices: Iterable[int]) -> Iterator[Entry]:
         """Entries of a chain that stands behind `start` others."""

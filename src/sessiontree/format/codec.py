@@ -470,6 +470,20 @@ def write_entry(
     )
 
 
+class MessageLines:
+    """Lines of messages that are written together: `write_entry` for many, on one branch and of one time."""
+
+    def __init__(self, *, timestamp: str, branch: str | None, current: str | None) -> None:
+        self._wire: JsonObject = {"type": "message", ID: "", PARENT: None, "timestamp": timestamp, "branch": branch}
+        if current is not None:
+            self._wire["current"] = current
+
+    def line(self, id: EntryId, parent: EntryId | None, message: JsonObject) -> bytes:
+        wire = self._wire
+        wire[ID], wire[PARENT], wire["message"] = id, parent, message
+        return write_object(wire)
+
+
 def write_object(wire: JsonObject) -> bytes:
     """One line of JSON, without a newline in it. Strings that UTF-8 cannot hold are escaped."""
     try:

@@ -101,12 +101,17 @@ class Reader(Reading):
             self._scan(data[start:] if start else data, items)
         return items
 
-    def wrote(self, entries: Sequence[Entry], lines: Sequence[bytes]) -> None:
-        """Take in entries that were written behind all others, as these lines of version 3, without reading them."""
+    def wrote(self, items: Sequence[Entry | Chain], lines: Sequence[bytes]) -> None:
+        """Take in what was written behind all others, as these lines of version 3, without reading them."""
         offsets = self._offsets
-        for entry, raw in zip(entries, lines, strict=True):
-            entry.line, entry.source = len(offsets), self
-            offsets.append(offsets[-1] + len(raw) + 1)
+        line = len(offsets)
+        for item in items:
+            item.line, item.source = line, self
+            line += len(item) if isinstance(item, Chain) else 1
+        end = offsets[-1]
+        for raw in lines:
+            end += len(raw) + 1
+            offsets.append(end)
         if self._fetch is None:
             self._held.extend(lines)
 
