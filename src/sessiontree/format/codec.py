@@ -237,7 +237,9 @@ _TYPE, _PARENT, _TIME, _MESSAGE, _END = (
     b',"message":{',
     b"}}",
 )
-_BRACE = _END[0]
+_NEXT = _END + b"\n" + _TYPE
+"""From the end of one message to the id of the next."""
+_GAP = len(_END) + 1
 _HEAD = re.compile(
     _TYPE.replace(b"{", rb"\{") + rb'([\w.-]{1,64})","parentId":(?:null|"([\w.-]{1,64})"),"timestamp":"([^"\\]{0,40})"'
     rb'(,"branch":(?:null|"([^"\\\x00-\x1f\x7f-\xff]{1,200})")(?:,"current":"([^"\\\x00-\x1f\x7f-\xff]{1,200})")?)?'
@@ -249,8 +251,8 @@ _PLAIN = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_.-"
 
 @lru_cache(maxsize=64)
 def _layout(id: int, parent: int, time: int, rest: int) -> Struct:
-    """Where the parts of a head stand, by their lengths."""
-    return Struct(f"{len(_TYPE)}s{id}s{len(_PARENT)}s{parent}s{len(_TIME)}s{time}s{rest}s")
+    """Where the parts of a head stand, by their lengths, from the end of the line before on."""
+    return Struct(f"{len(_NEXT)}s{id}s{len(_PARENT)}s{parent}s{len(_TIME)}s{time}s{rest}s")
 
 
 def scan(
@@ -260,7 +262,7 @@ def scan(
 
     Yields number, start and end of every line that has to be looked at as a whole, for the caller to take care of.
     """
-    find, match = data.find, _HEAD.match
+    find, match, ended = data.find, _HEAD.match, offsets.append
     start, line, base = 0, len(offsets), offsets[-1]
     careful = 0
     """Up to here every line is looked at by itself."""
@@ -277,32 +279,35 @@ def scan(
             end = find(b"\n", start)
             continue
         first, parent, time, keys, branch, current = head.groups()
-        ids, times, ends = [first], [time], [end]
+        ids, times = [first], [time]
         begun, last, rest = start, first, b'"' + (keys or b"") + _MESSAGE
         layout = _layout(len(first), len(first), len(time), len(rest))
-        unpack, least = layout.unpack_from, layout.size
+        unpack, least = layout.unpack_from, layout.size - _GAP
         start = end + 1
+        ended(base + start)
         end = find(b"\n", start)
         most = LINE_LIMIT if start >= careful else 0
-        # Lines that go on from the one before, and look just like it, are only compared.
+        # Lines that go on from the one before, and look just like it, are only compared, each with how the one before
+        # it ends.
         while least < end - start <= most:
-            type, id, key, above, then, time, behind = unpack(data, start)
-            if above != last or behind != rest or type != _TYPE or key != _PARENT or then != _TIME:
-                break
-            if data[end - 1] != _BRACE or data[end - 2] != _BRACE:
+            before, id, key, above, then, time, behind = unpack(data, start - _GAP)
+            if above != last or behind != rest or before != _NEXT or key != _PARENT or then != _TIME:
                 break
             ids.append(id)
             times.append(time)
-            ends.append(end)
             last = id
             start = end + 1
+            ended(base + start)
             end = find(b"\n", start)
+        if data[start - _GAP : start - 1] != _END:  # the last one does not end as it should
+            del ids[-1], times[-1]
+            end, start = offsets.pop() - base - 1, offsets[-1] - base
         if len(ids) > 1 and (b"".join(ids) + b"".join(times).replace(b":", b"")).translate(None, _PLAIN):
             # Something that ids and times are not made of: what was compared may not be what it seems.
             careful, start = start, begun
+            del offsets[line:]
             end = find(b"\n", start)
             continue
-        offsets.extend([base + at + 1 for at in ends])
         on = UNSET if keys is None else None if branch is None else branch.decode()
         at = None if current is None else current.decode()
         under = None if parent is None else parent.decode()
