@@ -89,7 +89,8 @@ def test_the_time_of_a_branch_is_from_its_first_entry_to_its_last() -> None:
     session = Session.create(MemoryStore(), id="s", now=lambda: next(clock))
     session.append(st.user("start"))
     branch(session, "a", st.user("x"))
-    branch(session, "b", st.user("y"), st.user("z"))
+    branch(session, "b", st.user("y"))
+    session.append(st.user("z"), branch="b")
 
     result = st.compare(session, ["a", "b"], "time")
 
