@@ -380,7 +380,7 @@ class _Outfit:
         desk = Desk(session, tools=self._tools, hooks=self._hooks, settings=self._settings, ui=PrintedUi())
         status = asyncio.run(carried_out())
         tell_set_aside(session)
-        tell_status(status, as_json=as_json)
+        tell_status(status, session, as_json=as_json)
         failed = any(agent.status == "failed" for agent in status.agents)
         if status.status == "running":
             return 0  # it goes on in the process that works on it
@@ -501,7 +501,7 @@ def ls(session: str | None, everywhere: bool, as_json: bool) -> None:
             done = sum(agent.status in ("completed", "failed", "cancelled") for agent in status.agents)
             made = status.created_at[:16].replace("T", " ")
             figures = [f"{done} of {len(status.agents)}", f"{status.tokens:,.0f}", dollars(status.cost)]
-            known = [status.branch, state_of(status), status.strategy, *figures, made, found.name or found.id]
+            known = [status.branch, state_of(status, found), status.strategy, *figures, made, found.name or found.id]
             rows.append([safe(cell) for cell in known])
     if not as_json:
         table(rows) if len(rows) > 1 else echo(dim("no swarms"))
@@ -514,8 +514,9 @@ def ls(session: str | None, everywhere: bool, as_json: bool) -> None:
 def show(name: str, session: str | None, as_json: bool) -> None:
     """Show a swarm: its agents, what they have spent, and its result."""
     found, id = _located(name, session)
-    (status,) = [status for status in _swarms(opened(found, read_only=True)) if status.id == id]
-    tell_status(status, as_json=as_json)
+    of = opened(found, read_only=True)
+    (status,) = [status for status in _swarms(of) if status.id == id]
+    tell_status(status, of, as_json=as_json)
 
 
 @swarm.command(

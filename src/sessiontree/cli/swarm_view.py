@@ -13,6 +13,7 @@ from sessiontree.core.figures import dollars
 
 if TYPE_CHECKING:
     from sessiontree.core.entries import JsonObject
+    from sessiontree.session import Session
     from sessiontree.swarm.events import Event
     from sessiontree.swarm.status import SwarmStatus
 
@@ -75,21 +76,22 @@ def event_line(event: Event) -> str:
     return f"{event.seq} {safe(who)} {safe(what)}"
 
 
-def tell_status(status: SwarmStatus, *, as_json: bool) -> None:
+def tell_status(status: SwarmStatus, session: Session, *, as_json: bool) -> None:
     from sessiontree.swarm.budget import USED_UP
 
     if as_json:
         echo_json(status_to_wire(status))
         return
     made = f"{short(status.id)} in session {status.session_id}, {status.strategy}"
-    echo(strong(safe(status.branch)), state_of(status), dim(safe(made)))
+    state = state_of(status, session)
+    echo(strong(safe(status.branch)), state, dim(safe(made)))
     echo(safe_lines(_beginning(status.task)))
     table(rows_of(status))
     if status.budget is not None and status.budget_used is not None:
         echo(dim(f"{status.budget_used:.0%} of the budget is used"))
     if status.reason:
         echo(strong(f"{status.status}:"), safe(status.reason))
-    if state_of(status) in ("paused", LEFT):
+    if state in ("paused", LEFT):
         larger = ", given a larger budget," if USED_UP in (status.reason or "") else ""
         echo(dim(f"`sessiontree swarm resume {safe(status.branch)}`{larger} goes on with it"))
     if status.result:
@@ -114,10 +116,10 @@ def rows_of(status: SwarmStatus) -> list[list[str]]:
     return [*rows, ["all", f"{status.progress:.0%}", "", *total, ""]]
 
 
-def state_of(status: SwarmStatus) -> str:
+def state_of(status: SwarmStatus, session: Session) -> str:
     from sessiontree.swarm.hold import is_worked_on
 
-    return LEFT if status.status == "running" and not is_worked_on(status.id) else status.status
+    return LEFT if status.status == "running" and not is_worked_on(session, status.id) else status.status
 
 
 def status_to_wire(status: SwarmStatus) -> JsonObject:

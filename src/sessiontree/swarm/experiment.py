@@ -52,7 +52,7 @@ from sessiontree.swarm.findings import ExperimentResult as ExperimentResult
 from sessiontree.swarm.findings import Run as Run
 from sessiontree.swarm.findings import experiments_in as experiments_in
 from sessiontree.swarm.findings import result_to_wire as result_to_wire
-from sessiontree.swarm.hold import Hold, hold_path
+from sessiontree.swarm.hold import hold_of
 from sessiontree.swarm.meter import BudgetExhausted, Meter
 from sessiontree.swarm.scoring import MEASURES, Candidate, Score, Scorer, check_names, scorer_of
 
@@ -225,8 +225,8 @@ class Experiment:
 
         Raises `InvalidOperation` while another process does that.
         """
-        hold = Hold(None if self.session.file is None else hold_path(self.id))
-        if not hold.take():
+        hold = hold_of(self.session, self.id)
+        if not await asyncio.to_thread(hold.take):
             raise InvalidOperation(f"another process works on experiment {self.name}")
         try:
             await asyncio.to_thread(self.session.refresh)

@@ -1,4 +1,7 @@
-"""The hold: which process works on a swarm. One at a time does; the system takes the hold away with the process."""
+"""The hold: which process works on a swarm or an experiment. One at a time does, and loses the hold when it dies.
+
+On one machine the system sees to that, by a lock on a file; for sessions in a database, the database, for all machines.
+"""
 
 from __future__ import annotations
 
@@ -6,61 +9,92 @@ import fcntl
 import os
 
 from sessiontree.errors import StoreError
+from sessiontree.session import Session
 from sessiontree.store.files import discard, make_private_directory, reason_of, shut
+from sessiontree.store.postgres.address import is_address
+from sessiontree.store.postgres.hold import DatabaseHold
 from sessiontree.swarm.events import SUFFIX, spool_path
 
 
-def hold_path(swarm: str) -> str:
-    """Where the lock file of a swarm is."""
-    return f"{spool_path(swarm).removesuffix(SUFFIX)}.lock"
+def hold_path(work: str) -> str:
+    """Where the lock file of a swarm or an experiment is, by its id."""
+    return f"{spool_path(work).removesuffix(SUFFIX)}.lock"
 
 
-def is_worked_on(swarm: str) -> bool:
-    """Whether any process works on a swarm."""
-    path = hold_path(swarm)
-    return os.path.exists(path) and Hold(path).taken
+def hold_of(session: Session, work: str) -> Hold:
+    """The hold of a swarm or an experiment; of a session in memory no other process knows."""
+    where = session.kept_at
+    far = DatabaseHold(where, work) if is_address(where) else None
+    return Hold(None if where is None else hold_path(work), far)
+
+
+def is_worked_on(session: Session, work: str) -> bool:
+    """Whether any process works on it."""
+    return hold_of(session, work).taken
 
 
 class Hold:
-    """A lock file beside the swarm's events; of a session in memory no other process knows."""
+    """A lock file beside the events, and a lock in the database where the session is in one."""
 
-    def __init__(self, path: str | None) -> None:
+    def __init__(self, path: str | None, far: DatabaseHold | None = None) -> None:
         self._path = path
+        self._far = far
         self._fd: int | None = None
 
     def take(self) -> bool:
         """Whether it is ours now. Raises `StoreError`."""
         if self._path is None or self._fd is not None:
             return True
+        fd = self._locked(self._path)
+        if fd is None:
+            return False
         try:
-            make_private_directory(os.path.dirname(self._path))
-            fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            ours = self._far is None or self._far.take()
+        except BaseException:
+            os.close(fd)
+            raise
+        if ours:
+            self._fd = fd
+        else:
+            os.close(fd)
+        return ours
+
+    def _locked(self, path: str) -> int | None:
+        """The lock file, if nobody on this machine has it."""
+        try:
+            make_private_directory(os.path.dirname(path))
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 os.close(fd)
-                return False
+                return None
         except OSError as error:
-            raise StoreError(self._path, reason_of(error)) from error
-        self._fd = fd
-        return True
+            raise StoreError(path, reason_of(error)) from error
+        return fd
 
     def let_go(self) -> None:
         # The file stays: one who waits for it must not get a lock on a file that is gone.
         shut(self._fd)
         self._fd = None
+        if self._far is not None:
+            self._far.let_go()
 
     @property
     def taken(self) -> bool:
-        """Whether any process works on the swarm."""
+        """Whether any process has it. Raises `StoreError`."""
         if self._fd is not None:
             return True
-        taken = not self.take()
-        self.let_go()
-        return taken and self._path is not None
+        if self._path is None or not os.path.exists(self._path):
+            near = False
+        else:
+            fd = self._locked(self._path)
+            near = fd is None
+            shut(fd)
+        return near or (self._far is not None and self._far.taken)
 
     def delete(self) -> None:
-        """Take the file away, of a swarm that nobody works on any more."""
+        """Take the file away, of what nobody works on any more."""
         self.let_go()
         if self._path is not None:
             discard(self._path)

@@ -46,7 +46,7 @@ from sessiontree.swarm.facts import (
     Switched,
 )
 from sessiontree.swarm.gate import Bell, Gate
-from sessiontree.swarm.hold import Hold, hold_path
+from sessiontree.swarm.hold import hold_of
 from sessiontree.swarm.record import Record, in_thread
 from sessiontree.swarm.status import AgentSpec, SwarmStatus
 from sessiontree.swarm.strategies import STRATEGIES, Strategy, strategy_of
@@ -150,7 +150,7 @@ class Swarm:
         self._worker = Worker(self._record, self._gate, outfit, self._emit)
         self._crew: Crew | None = None
         self._task: asyncio.Task[None] | None = None
-        self._hold = Hold(None if _in_memory(session) else hold_path(id))
+        self._hold = hold_of(session, id)
         self._log: EventLog | None = None
 
     @classmethod
@@ -276,7 +276,7 @@ class Swarm:
             raise InvalidOperation(f"swarm {self.name} is {account.status}: make a new one to try again")
         if self._strategy is None:
             raise InvalidOperation(f"the strategy {account.created.strategy!r} of swarm {self.name} has to be given")
-        if not self._hold.take():
+        if not await in_thread(self._hold.take):
             raise InvalidOperation(f"another process works on swarm {self.name}")
         try:
             await self._say(Started(swarm=self.id), SwarmEvent(status="running"))

@@ -71,7 +71,7 @@ class Swarms:
             opened = self._held(file, token)
             if opened is not None:
                 try:
-                    rows += [self._row(status) for status in self._statuses(opened)]
+                    rows += [self._row(opened, status) for status in self._statuses(opened)]
                 finally:
                     self._sessions.let_go(opened)
         return sorted(rows, key=lambda row: row.created_at, reverse=True)
@@ -130,12 +130,12 @@ class Swarms:
     def _accounts(self, opened: Opened) -> Accounts:
         return opened.kept(Accounts, lambda: Accounts(opened.session)).read()
 
-    def row(self, status: SwarmStatus) -> wire.SwarmInfo:
+    def row(self, opened: Opened, status: SwarmStatus) -> wire.SwarmInfo:
         agents = [_agent(msgspec.structs.asdict(agent)) for agent in status.agents]
-        row = msgspec.structs.asdict(self._row(status))
+        row = msgspec.structs.asdict(self._row(opened, status))
         return wire.SwarmInfo(**row, agents=agents)
 
-    def _row(self, status: SwarmStatus) -> wire.SwarmRow:
+    def _row(self, opened: Opened, status: SwarmStatus) -> wire.SwarmRow:
         told = msgspec.structs.asdict(status)
         agents, budget, used = told.pop("agents"), told.pop("budget"), told.pop("budget_used")
         return wire.SwarmRow(
@@ -144,7 +144,9 @@ class Swarms:
             budget=None if budget is None else wire.Spent(**msgspec.structs.asdict(budget)),
             budget_used=used if used is None or math.isfinite(used) else None,
             here=status.id in self._live,
-            left=status.status == "running" and status.id not in self._live and not is_worked_on(status.id),
+            left=status.status == "running"
+            and status.id not in self._live
+            and not is_worked_on(opened.session, status.id),
         )
 
     # Working

@@ -71,15 +71,15 @@ def _new_session(name: str, folder: str) -> str:
 @router.get("/{id}", **told(wire.SwarmInfo))
 def get_swarm(call: Reads, id: str) -> Json:
     """What a swarm is, and how far it and its agents have come."""
-    with call.serving.swarms.found(id, call.token) as (_, status):
-        return Json(call.serving.swarms.row(status))
+    with call.serving.swarms.found(id, call.token) as (opened, status):
+        return Json(call.serving.swarms.row(opened, status))
 
 
 @router.get("/{id}/agents", **told(wire.Agents))
 def get_agents(call: Reads, id: str) -> Json:
     """The agents of a swarm."""
-    with call.serving.swarms.found(id, call.token) as (_, status):
-        return Json(wire.Agents(agents=call.serving.swarms.row(status).agents))
+    with call.serving.swarms.found(id, call.token) as (opened, status):
+        return Json(wire.Agents(agents=call.serving.swarms.row(opened, status).agents))
 
 
 # Steering
@@ -104,8 +104,8 @@ async def _done(call: Call, id: str, deed: Callable[[Swarm], Awaitable[object]])
 
 async def _status(call: Call, id: str) -> Json:
     def told_() -> Json:
-        with call.serving.swarms.found(id, call.token) as (_, status):
-            return Json(call.serving.swarms.row(status))
+        with call.serving.swarms.found(id, call.token) as (opened, status):
+            return Json(call.serving.swarms.row(opened, status))
 
     return await asyncio.to_thread(told_)
 
