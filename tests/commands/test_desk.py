@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 
 import pytest
+from opentelemetry import trace as otel
 
 import sessiontree as st
 from sessiontree.agent.tool import tool
@@ -14,6 +16,7 @@ from sessiontree.errors import InvalidOperation
 from sessiontree.hooks.events import SessionShutdown, SessionStart
 from sessiontree.model.scripted import Delay
 from sessiontree.session import Branch, Session
+from tests.agent.test_tracing import Tracer
 from tests.commands.conftest import MakeDesk, listened, run, talk
 
 
@@ -149,3 +152,19 @@ async def test_one_stays_on_ones_branch_when_somebody_else_makes_another_current
     assert at.branch.name == "main"
     assert at.agent.branch == at.branch
     assert said(session.branch("main")) == ["one", "1", "two", "Here."]
+
+
+async def test_what_is_done_at_a_desk_is_traced_where_something_collects_spans(
+    desk: MakeDesk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tracer = Tracer()
+    monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", otel)
+    monkeypatch.setattr(otel, "get_tracer", lambda name: tracer)
+    at = desk("Hello.", "Again.")
+    await at.submit("before it is started")
+
+    await at.start()
+    await at.submit("hi")
+    await at.close()
+
+    assert tracer.named == ["invoke_agent main", "chat usual"]

@@ -42,10 +42,6 @@ class Working:
         self._extensions = Extensions(desk, files)
 
     async def __aenter__(self) -> Desk:
-        from sessiontree.agent import tracing
-
-        if tracing.configured():
-            tracing.trace(self.desk.hooks)
         await self._extensions.load()
         lacking = self._extensions.lacking
         if lacking:

@@ -14,6 +14,7 @@ from typing import Literal
 from msgspec import Struct
 
 from sessiontree import catalog
+from sessiontree.agent import tracing
 from sessiontree.agent.agent import Agent
 from sessiontree.agent.loop import Outcome
 from sessiontree.agent.system import SystemPart
@@ -95,6 +96,7 @@ class Desk:
         self._edited: str | None = None
         self._branch = session.head if branch is None else branch
         self._agent: Agent | None = None
+        self._untrace: Callable[[], None] = lambda: None
         self.hooks.context.models, self.hooks.context.ui = self.models, self.ui
         self._sit_down(model, thinking)
 
@@ -168,6 +170,9 @@ class Desk:
     # Beginning and ending
 
     async def start(self) -> None:
+        """Tell the handlers that there is somebody. Where something collects spans, it gets them."""
+        if tracing.configured():
+            self._untrace = tracing.trace(self.hooks)
         await self.hooks.tell(SessionStart(reason="startup"))
 
     async def close(self) -> None:
@@ -176,6 +181,7 @@ class Desk:
             self._agent.abort()
             await self._agent.idle()
         await self.hooks.tell(SessionShutdown(reason="quit"))
+        self._untrace()
         self._stand_up()
 
     def _sit_down(self, model: Model | None, thinking: str | None = None) -> None:
