@@ -132,6 +132,17 @@ def test_an_agent_that_fails_is_told_and_the_exit_code_says_so(cli: Run, server:
     assert "no key" in shown
 
 
+def test_of_a_swarm_that_failed_what_was_done_is_told(cli: Run, server: Server, file: Path) -> None:
+    file.write_text(REVIEW.replace("agents = 2", 'strategy = "pipeline"\nagents = 2'))
+    server.add("One.", fail(401, "no key"))
+
+    shown = cli("swarm", "run", "review.toml", code=3)
+
+    total = next(line for line in shown.splitlines() if line.startswith("all"))
+    assert total.split()[:2] == ["all", "50%"]
+    assert cli("swarm", "ls").splitlines()[1].split()[1:6] == ["failed", "pipeline", "1", "of", "2"]
+
+
 def test_a_budget_pauses_it_and_a_larger_one_goes_on(cli: Run, server: Server, file: Path) -> None:
     file.write_text(REVIEW.replace("agents = 2", 'strategy = "pipeline"\nagents = 2'))
     server.add("One.", "Two.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from typing import Any
 
@@ -11,6 +12,7 @@ from hypothesis import strategies as some
 
 import sessiontree as st
 from sessiontree.core.entries import AgentAction, Custom
+from sessiontree.model.base import ModelError
 from sessiontree.session import Session
 from sessiontree.store.memory import MemoryStore
 from sessiontree.swarm.account import Accounts
@@ -58,6 +60,45 @@ async def test_a_swarm_that_runs_is_told_while_it_runs(session: Session) -> None
 
     assert (status.status, status.progress) == ("running", 0)
     assert [(agent.status, agent.attempts) for agent in status.agents] == [("running", 1), ("running", 1)]
+    await swarm.cancel()
+
+
+async def test_a_swarm_whose_agents_all_failed_has_done_nothing(session: Session) -> None:
+    model = replying(lambda request: ModelError("m", "auth", "no key"))
+
+    status = await Swarm(session, "crowd", "Do it", agents=3, model=model).run()
+
+    assert [agent.status for agent in status.agents] == ["failed"] * 3
+    assert (status.status, status.progress) == ("failed", 0)
+
+
+async def test_of_a_swarm_that_was_given_up_only_what_was_completed_is_progress(session: Session) -> None:
+    doors = Doors()
+    swarm = Swarm(session, "crowd", "Do it", agents=4, model=replying(doors))
+    await swarm.start()
+    await doors.until(4)
+    doors.open()
+    while not any(agent.status == "completed" for agent in swarm.status().agents):
+        await asyncio.sleep(0)
+
+    await swarm.cancel()
+
+    assert (swarm.status().status, swarm.status().progress) == ("cancelled", 0.25)
+
+
+async def test_agents_that_were_scaled_away_are_no_work_that_is_left(session: Session) -> None:
+    doors = Doors()
+    swarm = Swarm(session, "crowd", "Do it", agents=4, model=replying(doors))
+    await swarm.start()
+    await doors.until(4)
+    await swarm.scale(2)
+    while sum(agent.status == "cancelled" for agent in swarm.status().agents) < 2:
+        await asyncio.sleep(0)
+    doors.open()
+    while not any(agent.status == "completed" for agent in swarm.status().agents):
+        await asyncio.sleep(0)
+
+    assert swarm.status().progress == 0.5
     await swarm.cancel()
 
 

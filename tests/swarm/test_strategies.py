@@ -253,7 +253,7 @@ async def test_a_pipeline_ends_where_a_stage_fails(session: Session) -> None:
 
     assert (status.status, status.reason) == ("failed", "stage-2 has failed: scripted:scripted: no key")
     assert [agent.status for agent in status.agents] == ["completed", "failed"]
-    assert status.progress == pytest.approx(2 / 3)
+    assert status.progress == pytest.approx(1 / 3)
 
 
 # tree

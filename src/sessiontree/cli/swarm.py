@@ -498,7 +498,7 @@ def ls(session: str | None, everywhere: bool, as_json: bool) -> None:
             if as_json:
                 echo_json(status_to_wire(status))
                 continue
-            done = sum(agent.status in ("completed", "failed", "cancelled") for agent in status.agents)
+            done = sum(agent.status == "completed" for agent in status.agents)
             made = status.created_at[:16].replace("T", " ")
             figures = [f"{done} of {len(status.agents)}", f"{status.tokens:,.0f}", dollars(status.cost)]
             known = [status.branch, state_of(status, found), status.strategy, *figures, made, found.name or found.id]

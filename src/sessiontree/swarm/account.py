@@ -322,12 +322,19 @@ class Account(Struct):
 
     # Telling
 
+    @property
+    def progress(self) -> float:
+        """How much of the work is done, from 0 to 1. What failed, was given up or never begun is not."""
+        if self.status == "completed":
+            return 1.0
+        ends = [agent.ended for agent in self.agents.values()]
+        known = max(len(ends) - ends.count("cancelled"), self.expected)  # who was cancelled is not needed
+        return round(ends.count("completed") / known, 6) if known else 0.0
+
     def status_at(self, now: int | None, session_id: str) -> SwarmStatus:
         """The swarm as of a time; by default the time of its last entry."""
         spending, created = self.spending(now), self.created
         agents = tuple(self._info(agent, now) for agent in self.agents.values())
-        known = max(len(agents), self.expected)
-        ended = sum(agent.ended is not None for agent in self.agents.values())
         return SwarmStatus(
             id=created.swarm,
             name=created.name,
@@ -335,7 +342,7 @@ class Account(Struct):
             strategy=created.strategy,
             status=self.status,
             agents=agents,
-            progress=1.0 if self.status == "completed" else round(ended / known, 6) if known else 0.0,
+            progress=self.progress,
             branch=self.own,
             current_branch=self.branch,
             branch_count=1 + len({agent.branch for agent in agents} | set(self.branches)),

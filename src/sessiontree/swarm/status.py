@@ -58,7 +58,7 @@ class SwarmStatus(Struct, frozen=True, kw_only=True):
     """`running` is also one whose process died: `Swarm.open` and `start` go on with it."""
     agents: tuple[AgentInfo, ...]
     progress: float
-    """From 0 to 1: how many of the agents that are known of have come to their end."""
+    """From 0 to 1: how many of the agents that are known of have completed; 1 when the swarm has."""
     branch: str
     """The swarm's own branch, where results are joined."""
     current_branch: str
