@@ -9,6 +9,8 @@ import httpx
 import pytest
 
 import sessiontree as st
+from sessiontree.model.base import Model
+from sessiontree.model.find import NoModel
 from sessiontree.model.scripted import Delay, ScriptedModel
 from sessiontree.swarm.record import swarms_in
 from sessiontree.swarm.swarm import Swarm
@@ -73,6 +75,21 @@ async def test_all_swarms_are_listed_the_newest_first(house: House, client: http
 
     assert [swarm["id"] for swarm in listed] == [second["id"], first["id"]]
     assert [swarm["name"] for swarm in listed] == ["crew-2", "crew"]
+
+
+async def test_a_listing_has_the_beginning_of_a_long_task_and_no_results(
+    house: House, client: httpx.AsyncClient
+) -> None:
+    task = "Make it fast. " + "Look at every line. " * 5_000
+    id = (await made(client, session=house.session(), task=task))["id"]
+    whole = await settled(client, id, "completed")
+
+    (row,) = (await client.get("/api/swarms")).json()["swarms"]
+
+    assert whole["task"] == task
+    assert "With a cache." in whole["result"]
+    assert (row["task"][:13], row["task"][-1], len(row["task"])) == ("Make it fast.", "…", 301)
+    assert not {"result", "agents"} & set(row)
 
 
 async def test_the_five_routes_of_a_swarms_branches(house: House, client: httpx.AsyncClient) -> None:
@@ -232,6 +249,39 @@ async def test_a_server_without_runs_starts_no_swarm(tmp_path: Any) -> None:
         answer = await client.post("/api/swarms", json={"name": "crew", "task": "Make it fast"})
 
     assert (answer.status_code, answer.json()["error"]["code"]) == (403, "no_runs")
+
+
+class NoModels:
+    """No model is known but one, and no usual one."""
+
+    def find(self, name: str | None = None) -> Model:
+        if name != "scripted:scripted":
+            raise NoModel(name, "there is none")
+        return ScriptedModel([])
+
+    def names(self) -> list[str]:
+        return ["scripted:scripted"]
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {},
+        {"model": "nobody:nothing"},
+        {"model": "scripted:scripted", "agents": [{"name": "a"}, {"name": "b", "model": "nobody:nothing"}]},
+    ],
+)
+async def test_nothing_is_made_for_a_swarm_whose_model_is_not_there(house: House, said: dict[str, Any]) -> None:
+    async with asking(house.app(models=NoModels()), house.owner) as client:
+        answer = await client.post("/api/swarms", json={"name": "crew", "task": "Make it fast", **said})
+        listed = (await client.get("/api/sessions")).json()["sessions"]
+        session = house.session()
+        again = await client.post("/api/swarms", json={"name": "crew", "task": "Go", "session": session, **said})
+        branches = (await client.get(f"/api/sessions/{session}/branches")).json()["branches"]
+
+    assert [(a.status_code, a.json()["error"]["code"]) for a in (answer, again)] == [(409, "no_model")] * 2
+    assert listed == []
+    assert [branch["name"] for branch in branches] == ["main"]
 
 
 @pytest.mark.parametrize(

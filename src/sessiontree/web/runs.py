@@ -23,7 +23,7 @@ from sessiontree import config
 from sessiontree.agent.agent import Agent
 from sessiontree.agent.tools import builtin_tools
 from sessiontree.commands.desk import Desk
-from sessiontree.commands.models import Models
+from sessiontree.commands.models import ConfiguredModels, Models
 from sessiontree.core.entries import JsonObject
 from sessiontree.core.safe import safe
 from sessiontree.errors import InvalidOperation, NotFound, SessionTreeError
@@ -80,6 +80,11 @@ class Runs:
         return place if place is not None and place.desk.session is opened.session else None
 
     # What may be asked from outside of the workshop
+
+    def find(self, name: str | None = None) -> Model:
+        """The model of that name, or the usual one, for no session yet. Raises `NoModel` or `NotFound`."""
+        models = ConfiguredModels(config.load(), Hooks()) if self._models is None else self._models
+        return models.find(name)
 
     def running(self, opened: Opened) -> list[str]:
         """The branches of a session with an agent at work."""

@@ -36,6 +36,8 @@ log = logging.getLogger("sessiontree.web")
 WORD = b'"sessiontree.swarm"'
 PAUSED_SECONDS = 1.0
 """Between two looks at a swarm that is paused."""
+BEGINNING = 300
+"""Characters of a task that listings have: clients ask for them again and again."""
 
 T = TypeVar("T")
 
@@ -131,16 +133,21 @@ class Swarms:
         return opened.kept(Accounts, lambda: Accounts(opened.session)).read()
 
     def row(self, opened: Opened, status: SwarmStatus) -> wire.SwarmInfo:
-        agents = [_agent(msgspec.structs.asdict(agent)) for agent in status.agents]
+        """All that is told of a swarm."""
+        agents = [wire.Agent(**msgspec.structs.asdict(agent)) for agent in status.agents]
         row = msgspec.structs.asdict(self._row(opened, status))
-        return wire.SwarmInfo(**row, agents=agents)
+        del row["task"]
+        return wire.SwarmInfo(**row, task=status.task, result=status.result, agents=agents)
 
     def _row(self, opened: Opened, status: SwarmStatus) -> wire.SwarmRow:
         told = msgspec.structs.asdict(status)
-        agents, budget, used = told.pop("agents"), told.pop("budget"), told.pop("budget_used")
+        for name in ("agents", "budget", "budget_used", "task", "result"):
+            del told[name]
+        budget, used, task = status.budget, status.budget_used, status.task
         return wire.SwarmRow(
             **told,
-            agent_count=len(agents),
+            task=task if len(task) <= BEGINNING else f"{task[:BEGINNING]}…",
+            agent_count=len(status.agents),
             budget=None if budget is None else wire.Spent(**msgspec.structs.asdict(budget)),
             budget_used=used if used is None or math.isfinite(used) else None,
             here=status.id in self._live,
@@ -150,6 +157,21 @@ class Swarms:
         )
 
     # Working
+
+    def check(self, said: wire.NewSwarm) -> None:
+        """Refuse a swarm that makes no sense, or has no model, before anything is made for it.
+
+        Raises `Refused`, `NoModel` or `NotFound`.
+        """
+        try:
+            Swarm(catalog.memory(), said.name, said.task, **_asked(said))
+        except InvalidOperation as error:
+            raise Refused(422, str(error)) from error
+        named = {said.model, *(() if isinstance(said.agents, int) else (agent.model for agent in said.agents))}
+        for name in sorted(filter(None, named)):
+            self._runs.find(name)
+        if said.model is None and said.session is None:
+            self._runs.find()
 
     async def create(self, opened: Opened, said: wire.NewSwarm) -> str:
         """Make a swarm in a session that is held for it, and start it if that is wanted."""
@@ -248,14 +270,6 @@ class Swarms:
             await asyncio.wait(self._tasks, timeout=10)
 
 
-def check(said: wire.NewSwarm) -> None:
-    """Refuse a swarm that makes no sense, before anything is made for it. Raises `Refused`."""
-    try:
-        Swarm(catalog.memory(), said.name, said.task, **_asked(said))
-    except InvalidOperation as error:
-        raise Refused(422, str(error)) from error
-
-
 def _asked(said: wire.NewSwarm) -> dict[str, Any]:
     """What a swarm is to be, but for what belongs to this server."""
     return {
@@ -275,7 +289,3 @@ def budget_of(said: wire.Limits | None) -> Budget | None:
 
 def _spec(said: wire.NewAgent) -> AgentSpec:
     return AgentSpec(name=said.name, task=said.task, model=said.model, budget=budget_of(said.budget))
-
-
-def _agent(told: dict[str, Any]) -> wire.Agent:
-    return wire.Agent(**told)

@@ -29,7 +29,6 @@ from sessiontree.web.rows import branches_of
 from sessiontree.web.schema import EVENTS, told
 from sessiontree.web.serving import Call, Json, Reads, Running, Said, Writes
 from sessiontree.web.sessions import folder_for
-from sessiontree.web.swarming import check
 from sessiontree.web.tree import Filter, tree_page
 
 router = APIRouter(prefix="/api/swarms")
@@ -49,7 +48,7 @@ def list_swarms(call: Reads) -> Json:
 async def create_swarm(call: Running, said: Annotated[wire.NewSwarm, Depends(Said(wire.NewSwarm))]) -> Json:
     """A swarm in a session, or in a new one, which starts to work unless `start` is false."""
     check_name(said.name)
-    check(said)
+    await asyncio.to_thread(call.serving.swarms.check, said)
     sessions = call.serving.sessions
     id = said.session
     if id is None:

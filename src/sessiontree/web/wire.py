@@ -588,6 +588,7 @@ class SwarmRow(Answer, frozen=True, kw_only=True):
     id: Id
     name: BranchName
     task: Text
+    """Its beginning."""
     strategy: Annotated[str, Meta(examples=["parallel"])]
     status: Literal["created", "running", "paused", "completed", "failed", "cancelled", "destroyed"]
     progress: Amount
@@ -603,7 +604,6 @@ class SwarmRow(Answer, frozen=True, kw_only=True):
     reason: Text | None
     created_at: Moment
     session_id: SessionId
-    result: Text | None
     here: bool
     """Whether this server works on it."""
     left: bool
@@ -615,6 +615,9 @@ class Swarms(Answer, frozen=True, kw_only=True):
 
 
 class SwarmInfo(SwarmRow, frozen=True, kw_only=True):
+    """A swarm, with its whole task."""
+
+    result: Text | None
     agents: list[Agent]
 
 
