@@ -100,6 +100,8 @@ async def test_fifty_clients_lose_nothing(house: House, id: str) -> None:
             else:
                 assert texts[asked.said] == 1, asked
                 assert asked.answer["id"] in entries
+        elif asked.what == "move":
+            assert asked.status in (200, 404, 409), asked  # others may have moved it before everything
         else:
             assert asked.status in (200, 201, 409), asked
     made = Counter(asked.said for asked in histories if asked.what == "branch" and asked.status == 201)

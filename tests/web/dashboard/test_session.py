@@ -38,8 +38,14 @@ def wait_for_text(page: Any, words: str, where: str = ".path") -> None:
     )
 
 
+def wait_for_drawn(page: Any, count: int) -> None:
+    """Until so many entries are drawn."""
+    page.wait_for_function(f"() => document.querySelector('#graph').dataset.drawn === '{count}'")
+
+
 def drawn(page: Any) -> int:
     """How many entries the last frame drew."""
+    page.wait_for_function("() => Number(document.querySelector('#graph').dataset.drawn) > 0")
     page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
     return int(page.locator("#graph").get_attribute("data-drawn"))
 
@@ -71,7 +77,7 @@ def test_a_session_opens_at_its_leaf_with_its_tree_beside_it(serve: Serve, visit
     page = opened(visit, site, session.id)
 
     wait_for_text(page, "25 ms instead of 40 s.")
-    assert drawn(page) == 17
+    wait_for_drawn(page, 17)
     assert page.locator(".head h1").text_content() == "Make the report fast"
     assert "$0.09" in page.locator(".head .facts").text_content()
     assert page.get_by_label("Branch that is shown").input_value() == "dict"
@@ -308,7 +314,7 @@ def test_what_another_process_appends_appears(serve: Serve, visit: Visit) -> Non
 
     wait_for_text(page, "Written by another process.")
     assert page.locator(".path strong", has_text="another").count() == 1
-    assert drawn(page) == before + 1
+    wait_for_drawn(page, before + 1)
 
 
 def test_a_prompt_streams_its_answer_and_it_is_written(serve: Serve, visit: Visit) -> None:
@@ -358,7 +364,7 @@ def test_a_stream_that_breaks_goes_on_behind_the_last_event(serve: Serve, visit:
     session.append(st.user("said while nobody could hear"))
 
     wait_for_text(page, "said while nobody could hear")
-    assert drawn(page) == before + 1
+    wait_for_drawn(page, before + 1)
 
 
 def test_a_session_that_was_written_anew_is_loaded_anew(serve: Serve, visit: Visit) -> None:
@@ -370,7 +376,7 @@ def test_a_session_that_was_written_anew_is_loaded_anew(serve: Serve, visit: Vis
 
     wait_for_text(page, "figure 3")
     assert "number 5" not in path(page)
-    assert drawn(page) == 4
+    wait_for_drawn(page, 4)
 
 
 # Sizes
