@@ -9,13 +9,15 @@ import httpx
 import pytest
 
 import sessiontree as st
+from sessiontree.errors import StoreError
 from sessiontree.model.base import Model
 from sessiontree.model.find import NoModel
 from sessiontree.model.scripted import Delay, ScriptedModel
+from sessiontree.store.jsonl import JsonlStore
 from sessiontree.swarm.record import swarms_in
 from sessiontree.swarm.swarm import Swarm
 from tests.web.conftest import Gate, House, asking, bearing, served
-from tests.web.sse import listen
+from tests.web.sse import Told, listen
 
 
 async def settled(client: httpx.AsyncClient, id: str, *states: str) -> dict[str, Any]:
@@ -230,6 +232,34 @@ async def test_events_of_a_swarm_are_streamed_and_taken_up_again(house: House) -
 
     assert [int(event.id) for event in (*first, *rest)] == list(range(1, told["last"] + 1))
     assert [event.data for event in (*first, *rest)] == told["events"]
+
+
+async def test_whoever_listens_to_a_session_is_told_that_a_swarm_in_it_stopped(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = Gate()
+    house = House(tmp_path, gate.then("One way."))
+    session = house.session()
+
+    def full(store: JsonlStore, *_: Any, **__: Any) -> Any:
+        raise StoreError(store.where, "no space left")
+
+    def after_the_disk_is_full(event: Told) -> bool:
+        if event.kind == "head":  # the stream has begun
+            monkeypatch.setattr(JsonlStore, "append", full)
+            gate.open()
+        return event.kind == "notice"
+
+    with served(house) as base:
+        async with httpx.AsyncClient(base_url=base, headers=bearing(house.owner), timeout=20) as client:
+            id = (await made(client, session=session, agents=1))["id"]
+            heard = await listen(client, f"/api/sessions/{session}/events", after_the_disk_is_full)
+            async with asyncio.timeout(20):
+                while (row := (await client.get(f"/api/swarms/{id}")).json())["here"]:
+                    await asyncio.sleep(0.01)
+
+    assert heard[-1].data == {"level": "error", "text": "swarm crew stopped; the server's log tells why"}
+    assert (row["status"], row["left"]) == ("running", True)
 
 
 async def test_a_swarm_of_another_process_is_told_of(house: House, client: httpx.AsyncClient) -> None:
