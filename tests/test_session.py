@@ -875,6 +875,21 @@ def test_an_undone_switch_brings_an_archived_branch_back(session: Session) -> No
     assert not session.heads.archived
 
 
+def test_an_undo_puts_back_branches_that_moved_along_unless_another_writer_moves_one(session: Session) -> None:
+    one, two = talk(session, "one", "two")
+    session.create_branch("a", at=session.tree[one]).append(st.user("a"))
+    session.move("a", [st.user("on")], branch="main", archive=["a"])
+    assert session.head.name == "main"
+    reopened(session).branch("main").append(st.user("meanwhile"))
+
+    with pytest.raises(st.BranchMoved, match="'main'"):
+        session.undo()
+    session.undo()
+
+    assert (session.head.name, session.branch("main").leaf) == ("a", two)
+    assert not session.heads.archived
+
+
 @pytest.mark.parametrize("type", ["session", "title", "branch_point", ""])
 def test_entries_that_would_be_taken_for_something_else_are_refused(session: Session, type: str) -> None:
     with pytest.raises(st.InvalidOperation):

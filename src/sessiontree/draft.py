@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from sessiontree.core.entries import Body, Chain, Custom, Entry, EntryId, JsonObject, Message, is_annotation
 from sessiontree.core.filling import filled, filled_message
+from sessiontree.core.heads import Heads
 from sessiontree.core.times import iso
 from sessiontree.core.tree import Tree
 from sessiontree.format.codec import Held, MessageLines, type_of, write_entry
@@ -67,11 +68,6 @@ class Drafted(NamedTuple):
     def of(cls, entry: Entry) -> Drafted:
         return cls([entry], [entry.raw])
 
-    @property
-    def last(self) -> EntryId | None:
-        """The last entry that is no annotation."""
-        return next((entry.id for entry in self.upwards() if not entry.is_annotation), None)
-
     def add(self, entry: Entry) -> None:
         self.items.append(entry)
         self.lines.append(entry.raw)
@@ -95,10 +91,19 @@ class Draft:
         self._now = now
 
     def chain(
-        self, loaded: Loaded, items: Sequence[Body | Item], parent: EntryId | None, branch: str | None
+        self,
+        loaded: Loaded,
+        items: Sequence[Body | Item],
+        parent: EntryId | None,
+        branch: str | None,
+        *,
+        heads: Heads | None = None,
     ) -> Drafted:
-        """New entries of one moment, each under the one before, with head records among them so that none is far."""
-        tree, heads = loaded.tree, loaded.heads
+        """New entries of one moment, each under the one before, with head records among them so that none is far.
+
+        `heads` are those of that moment, where something is written before these.
+        """
+        tree, heads = loaded.tree, loaded.heads if heads is None else heads
         current = heads.current
         said = None if branch == current or branch is None else current
         until_record = RECORD_EVERY - 1 - heads.lines_since_record

@@ -556,6 +556,7 @@ class Session:
         items = list(bodies)
         with self._mutex:
             self._prepare()
+            loaded = self._load()
             name, current = self.heads.current if branch is None else branch, self.heads.current
             was = self._head_of(name) if isinstance(expected, UnsetType) else expected
             leaf = self.tree.real(self.place(place))
@@ -564,23 +565,26 @@ class Session:
             def build() -> Drafted:
                 self._check_unmoved(name, was)
                 self._check_current(current)
-                drafted = self._draft.chain(self._load(), items, leaf, name)
-                last = drafted.last
-                if last is not None and not hidden:
-                    return drafted
-                record = self.heads.record(
-                    moved=current in hidden or (name == current and last is None),
+                if moves(items) and not hidden:
+                    return self._draft.chain(loaded, items, leaf, name)
+                body = self.heads.record(
+                    moved=name == current or current in hidden,
                     current=name if current in hidden else current,
-                    heads={**self.heads.heads, name: leaf if last is None else last},
+                    heads={**self.heads.heads, name: leaf},
                     archived=(self.heads.archived | hidden) - {name},
                 )
-                drafted.add(self._draft.record(self.tree, record))
-                return drafted
+                record, after = self._draft.record(loaded.tree, body), Heads()
+                after.apply(record, loaded.tree)
+                there = self._draft.chain(loaded, items, leaf, name, heads=after)
+                return Drafted([record, *there.items], [record.raw, *there.lines])
 
             return [entry for entry in self._commit(build) if not entry.is_head_record]
 
     def undo(self) -> NavigatePlan:
-        """Take back the last move that was not taken back yet. Nothing is lost by it."""
+        """Take back the last move that was not taken back yet, with what moved or was hidden along with it.
+
+        Nothing is lost by it.
+        """
         with self._mutex:
             move = self.heads.undoable
             if move is None:
@@ -589,13 +593,14 @@ class Session:
                 raise NotFound("branch", move.branch)
             back = self.heads.heads[move.branch] if move.switched else move.leaf
             plan = plan_move(self.tree, self._known_leaf(), back)
+            others = {name: leaf for name, leaf in move.others if name in self.heads.heads}
 
             def record() -> Custom:
-                heads = {**self.heads.heads, move.branch: plan.new_leaf}
-                shown = self.heads.archived - {move.branch}
+                heads = {**self.heads.heads, **others, move.branch: plan.new_leaf}
+                shown = self.heads.archived - {move.branch, *move.hid}
                 return self.heads.record(undo=True, current=move.branch, heads=heads, archived=shown)
 
-            self._write_heads(record, move.branch)
+            self._write_heads(record, move.branch, *others)
             return plan
 
     def rename_branch(self, name: str, new: str) -> Branch:
@@ -642,13 +647,14 @@ class Session:
         leaf = self.heads.leaf
         return leaf if leaf in self.tree else None
 
-    def _write_heads(self, record: Callable[[], Custom], branch: str) -> None:
-        """Write a head record, unless another writer has moved `branch` in the meantime."""
+    def _write_heads(self, record: Callable[[], Custom], *branches: str) -> None:
+        """Write a head record, unless another writer has moved one of the branches in the meantime."""
         self._prepare()
-        expected, current = self.heads.heads[branch], self.heads.current
+        expected, current = {branch: self.heads.heads[branch] for branch in branches}, self.heads.current
 
         def build() -> Drafted:
-            self._check_unmoved(branch, expected)
+            for branch, head in expected.items():
+                self._check_unmoved(branch, head)
             self._check_current(current)
             return Drafted.of(self._draft.record(self.tree, record()))
 

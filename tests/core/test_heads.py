@@ -1,5 +1,6 @@
 import pytest
 from hypothesis import given
+from hypothesis import strategies as some
 from msgspec import UNSET
 
 from sessiontree.core.entries import HEAD_RECORD, BranchPoint, Chain, Custom, Label, entries_of
@@ -180,6 +181,43 @@ def test_an_undo_with_nothing_to_undo_is_only_logged():
     assert (heads.moves, heads.undoable) == ([Move("main", "a", False)], None)
 
 
+def test_a_move_knows_which_branches_were_moved_and_hidden_with_it():
+    side = entry("c", "a", BranchPoint(name="side"), branch="side")
+    heads = {"main": "c", "side": "a"}
+
+    switched = replayed(*START, side, record("d", "c", current="main", heads=heads, archived=["side"], **{"from": {}}))
+    moved = replayed(*START, record("c", "a", current="main", heads={"main": "a", "new": None}, **{"from": {}}))
+
+    assert switched.undoable == Move("side", "c", True, others=(("main", "b"),), hid=("side",))
+    assert moved.undoable == Move("main", "b", False)
+    assert switched.undoable.moved == ("main",)
+    assert moved.undoable.moved == ("main",)
+
+
+def test_what_was_hidden_before_a_move_was_not_hidden_by_it():
+    side = entry("c", "a", BranchPoint(name="side"), branch="side", current="main")
+    hidden = {"current": "main", "archived": ["side"]}
+
+    heads = replayed(
+        *START,
+        side,
+        record("d", "b", heads={"main": "b", "side": "c"}, **hidden),
+        record("e", "a", heads={"main": "a", "side": "c"}, **hidden, **{"from": {}}),
+    )
+
+    assert heads.undoable == Move("main", "b", False)
+
+
+def test_a_renamed_branch_has_its_new_name_in_the_moves_of_others():
+    side = entry("c", "a", BranchPoint(name="side"), branch="side", current="main")
+    moved = record("d", "a", current="main", heads={"main": "a", "side": "a"}, archived=["side"], **{"from": {}})
+    renamed = record("e", "a", current="main", heads={"main": "a", "new": "a"}, renamed={"from": "side", "to": "new"})
+
+    heads = replayed(*START, side, moved, renamed)
+
+    assert heads.undoable == Move("main", "b", False, others=(("new", "c"),), hid=("new",))
+
+
 def test_a_reset_forgets_the_moves_and_the_branches_that_are_gone():
     side = entry("c", "a", BranchPoint(name="side"), branch="side")
 
@@ -283,6 +321,22 @@ def test_a_record_of_an_undo_takes_a_move_back():
 
     assert (after.leaf, after.undoable) == ("b", None)
     assert len(after.moves) == 2
+
+
+@given(damaged_entry_lists(), some.data())
+def test_a_move_by_a_record_knows_all_that_it_takes_to_put_everything_back(entries, data):
+    before = replayed(*entries)
+    leaves, names = some.sampled_from([None, *(line.id for line in entries)]), list(before.heads)
+    heads = {name: data.draw(leaves) for name in names}
+    hidden = data.draw(some.sets(some.sampled_from(names)))
+    current = data.draw(some.sampled_from(names))
+    body = before.record(moved=True, current=current, heads=heads, archived=before.archived | hidden)
+
+    after = replayed(*entries, entry("moved", None, body))
+    move = after.undoable
+
+    assert {**after.heads, **dict(move.others), move.branch: move.leaf} == before.heads
+    assert (move.branch, after.archived - set(move.hid)) == (before.current, before.archived)
 
 
 @given(entry_lists())

@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+from contextlib import suppress
 from typing import Any
 
 from hypothesis import given
@@ -135,6 +136,27 @@ def test_any_sequence_of_operations_leaves_a_sound_session_that_tells_the_same_w
             assert not [problem for problem in session.problems if problem.severity == "fault"]
             for name in session.heads.heads:
                 assert paired(session.branch(name).context().to_llm())
+
+    asyncio.run(play())
+
+
+@given(steps, some.integers(0, 99), some.integers(0, 99))
+def test_undoing_a_promotion_puts_every_branch_back_and_shows_what_it_hid(history, a, b) -> None:
+    async def play() -> None:
+        played = History()
+        session = played.session
+        for step in history:
+            with suppress(InvalidOperation):
+                await played.step(*step)
+        heads, archived, into = dict(session.heads.heads), set(session.heads.archived), played.branch(b)
+        here = session.head
+        with suppress(InvalidOperation):
+            await played.promote(a, b)
+            if session.head != here or here == into:  # otherwise nobody was moved who would undo it
+                session.undo()
+                assert (session.heads.heads, session.head) == (heads, here)
+                assert session.heads.archived == archived - {into.name, here.name}
+                assert state(Session(played.store)) == state(session)
 
     asyncio.run(play())
 

@@ -170,23 +170,36 @@ async def test_the_winner_becomes_the_way_on_with_a_summary_of_the_others(main, 
     assert told[-1] == Merged(kind="promote", branch="main", sources=("cache",), summary_entry=entry)
 
 
-async def test_promoting_can_be_undone(main, session, hooks) -> None:
-    leaf = main.leaf
+async def test_undoing_a_promotion_shows_the_branches_again_that_it_hid(main, session, hooks) -> None:
+    before = session.branches
+    await promote(session.branch("dict"), main, hooks=hooks, summary="The cache grew.")
+    main.append(st.user("on"))
+
+    session.undo()
+
+    assert session.branches == before
+
+
+async def test_a_branch_that_was_hidden_before_a_promotion_stays_so_when_that_is_undone(main, session, hooks) -> None:
+    session.create_branch("old", at=main.path()[-1], current=False)
+    session.archive_branch("old")
+    before = session.branches
     await promote(session.branch("dict"), main, hooks=hooks, summary="The cache grew.")
 
     session.undo()
 
-    assert main.leaf == leaf
+    assert session.branches == before
 
 
 async def test_one_may_be_on_the_winner_when_it_is_promoted(main, session, hooks) -> None:
     session.switch("dict")
+    before = session.branches
 
     await promote(session.branch("dict"), main, hooks=hooks, summary="The cache grew.")
 
     assert session.head == main
     session.undo()
-    assert session.head.name == "dict"
+    assert session.branches == before
 
 
 async def test_without_others_a_promotion_is_only_a_move(main, session, hooks, told) -> None:

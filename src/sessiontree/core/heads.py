@@ -10,7 +10,8 @@ follows a live session, so the two cannot differ:
   before: it advances that line's branch and makes it current.
 
 A *move* is a head record that says where it came `from`, a change of the current branch, or
-an advance of the current branch that does not go on from its head.
+an advance of the current branch that does not go on from its head. What else such a record
+changes belongs to its move: branches that it moves or hides are put back with it.
 """
 
 from __future__ import annotations
@@ -43,6 +44,30 @@ class Move(Struct, frozen=True):
     leaf: EntryId | None
     switched: bool
     """The current branch changed; otherwise its head moved."""
+    others: tuple[tuple[str, EntryId | None], ...] = ()
+    """Branches beside it that moved too, with where they were before."""
+    hid: tuple[str, ...] = ()
+    """Branches that were archived with it."""
+
+    @property
+    def moved(self) -> tuple[str, ...]:
+        """The branches whose heads moved."""
+        own = () if self.switched else (self.branch,)
+        return (*own, *(name for name, _ in self.others))
+
+    def renamed(self, old: str, new: str) -> Move:
+        """The same move, of a session in which a branch is called otherwise now."""
+
+        def called(name: str) -> str:
+            return new if name == old else name
+
+        return Move(
+            called(self.branch),
+            self.leaf,
+            self.switched,
+            tuple((called(name), leaf) for name, leaf in self.others),
+            tuple(map(called, self.hid)),
+        )
 
 
 class Begun(Struct, frozen=True, kw_only=True):
@@ -180,7 +205,7 @@ class Heads:
         data = entry.body.data if isinstance(entry.body, Custom) else None
         if not is_object(data):
             return
-        was = Move(self.current, self.leaf, False)
+        was, heads_before, archived_before = Move(self.current, self.leaf, False), self._heads, self.archived
         self._rename(data.get("renamed"))
         heads: Any = data.get("heads")
         if is_object(heads) and heads:
@@ -199,7 +224,17 @@ class Heads:
             self._undoable.clear()
             self.info = {name: info for name, info in self.info.items() if name in self._heads}
         elif "from" in data:
-            move = Move(was.branch, was.leaf, was.branch != self.current)
+            move = Move(
+                was.branch,
+                was.leaf,
+                was.branch != self.current,
+                others=tuple(
+                    (name, leaf)
+                    for name, leaf in heads_before.items()
+                    if name != was.branch and name in self._heads and self._heads[name] != leaf
+                ),
+                hid=tuple(sorted(self.archived - archived_before)),
+            )
             self.moves.append(move)
             if data.get("undo") is True:
                 if self._undoable:
@@ -214,7 +249,7 @@ class Heads:
         if old in self.info:
             self.info[new] = self.info.pop(old)
         for log in (self.moves, self._undoable):
-            log[:] = [Move(new, m.leaf, m.switched) if m.branch == old else m for m in log]
+            log[:] = [move.renamed(old, new) for move in log]
 
     def ends_here(self, tree: Tree) -> bool:
         """Whether the last line is at the current place, so that a peer which opens the file lands there."""

@@ -103,8 +103,8 @@ def undo(call: Writes, id: str, said: Annotated[wire.Nothing, Depends(Said(wire.
     """Take back the last move or switch; once more, the one before it."""
     with call.writing(id) as opened:
         move = opened.session.heads.undoable
-        if move is not None and not move.switched:
-            call.serving.runs.at_rest(opened, move.branch)
+        for branch in () if move is None else move.moved:
+            call.serving.runs.at_rest(opened, branch)
         opened.session.undo()
         return Json(_here(opened), at=opened)
 
