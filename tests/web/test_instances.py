@@ -52,6 +52,24 @@ async def test_what_one_has_written_the_other_reads(
         assert [row["text"] for row in path["entries"] if row["role"] == "user"] == ["by the first", "on the side"]
 
 
+async def test_a_key_is_known_to_the_server_that_was_asked_and_what_was_seen_to_all(
+    house: House, two: tuple[httpx.AsyncClient, httpx.AsyncClient]
+) -> None:
+    one, other = two
+    path = f"/api/sessions/{await made(one, house)}"
+    seen = (await one.get(f"{path}/tree")).headers["etag"]
+    said = {"role": "user", "text": "Once."}
+
+    first = await one.post(f"{path}/entries", json=said, headers={"idempotency-key": "k"})
+    again = await one.post(f"{path}/entries", json=said, headers={"idempotency-key": "k"})
+    elsewhere = await other.post(f"{path}/entries", json=said, headers={"idempotency-key": "k"})
+    guarded = await other.post(f"{path}/entries", json=said, headers={"idempotency-key": "m", "if-match": seen})
+
+    assert (again.json(), again.headers["idempotency-replayed"]) == (first.json(), "true")
+    assert (elsewhere.status_code, elsewhere.json() == first.json()) == (201, False)
+    assert guarded.status_code == 412
+
+
 async def test_live_events_of_one_tell_what_came_through_the_other(
     house: House, two: tuple[httpx.AsyncClient, httpx.AsyncClient]
 ) -> None:

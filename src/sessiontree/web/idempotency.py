@@ -1,7 +1,8 @@
 """Idempotency: a request that is sent again with the same key is not done again, and has the same answer.
 
-Answers are kept in memory, the last ones of each token, for as long as the server runs. Two requests with one key at
-once are done once. No HTTP here beyond statuses: what a request is, is told by its fingerprint.
+The last answers are kept, in the memory of this process alone: another server does the request again. Two requests with
+one key at once are done once, and a key is its token's own. No HTTP here beyond statuses: what a request is, is told by
+its fingerprint.
 """
 
 from __future__ import annotations
