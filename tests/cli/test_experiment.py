@@ -185,6 +185,8 @@ def test_what_a_session_says_is_made_safe(cli: Run, question: str) -> None:
         (("--arm", "a=1", "--arm", "a=2"), "--arm is given twice for 'a'"),
         (("--arm-thinking", "a=lots"), "no thinking level 'lots'"),
         ((*ARMS, "--score", "beauty"), "--score takes exact=TEXT"),
+        ((*ARMS, "--max-cost", "0"), "--max-cost"),
+        ((*ARMS, "--max-tokens", "many"), "--max-tokens"),
         ((*ARMS, "--resume", "ab-1"), "--resume goes on with what was planned"),
         (("--resume", "ab-1", "--metric", "time"), "--resume goes on with what was planned"),
     ],
@@ -199,7 +201,7 @@ def test_what_makes_no_sense_is_wrong_usage(
     ("arguments", "said"),
     [
         (("--arm", "a=1"), "an experiment takes two arms or more"),
-        ((*ARMS, "--max-cost", "0"), "a budget of 0.0 cost is no amount"),
+        ((*ARMS, "--max-cost", "nan"), "a budget of nan dollars is no amount"),
         (("--resume", "ab-7"), "no experiment 'ab-7'"),
     ],
 )

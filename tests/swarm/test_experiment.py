@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 import random
 from typing import Any
 
@@ -195,6 +196,9 @@ async def test_models_by_name_are_found(session: Session) -> None:
         (ARMS, {"metric": "beauty"}, "no metric 'beauty': choose one of cost, tokens, time, exact"),
         (ARMS, {"runs": 0}, "one run of each arm or more"),
         (ARMS, {"runs": 10**9}, "too many"),
+        (ARMS, {"concurrency": 0}, "one run at a time or more, not 0"),
+        (ARMS, {"budget": Budget(cost=0)}, "a budget of 0 dollars is no amount"),
+        (ARMS, {"budget": Budget(seconds=math.inf)}, "a budget of inf seconds is no amount"),
         (ARMS, {"name": "main"}, "there is a branch 'main' already"),
     ],
 )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, get_args
 import click
 
 from sessiontree.cli.app import app, json_option, opened, place_option, session_argument, short, tell_set_aside
+from sessiontree.cli.budget import budget_of, budget_options
 from sessiontree.cli.desk import PrintedUi, Working, extension_option
 from sessiontree.cli.live import Progress
 from sessiontree.cli.output import dim, echo, echo_json, safe, strong, table
@@ -71,9 +72,7 @@ def _complete_experiment(ctx: click.Context, param: click.Parameter, incomplete:
 @click.option("--metric", metavar="NAME", help="What decides: cost, tokens, time or a score; the first score, or cost.")
 @click.option("--name", metavar="NAME", help="A name for the experiment and its branches; ab-1 and so on by default.")
 @click.option("--concurrency", type=click.IntRange(1), default=4, show_default=True, help="How many runs at once.")
-@click.option("--max-cost", type=float, metavar="DOLLARS", help="Begin nothing more when this is spent.")
-@click.option("--max-tokens", type=int, metavar="COUNT", help="Begin nothing more when these are used.")
-@click.option("--max-time", type=float, metavar="SECONDS", help="Begin nothing more after this long.")
+@budget_options
 @click.option("--seed", type=int, default=0, show_default=True, help="Decides the order of the runs.")
 @click.option(
     "--tools", metavar="NAMES", help="Which built-in tools they may use, with commas between; all by default."
@@ -128,12 +127,10 @@ def ab(
     from sessiontree.cli.prompt import chosen_model, chosen_tools
     from sessiontree.commands.desk import Desk
     from sessiontree.hooks.bus import Hooks
-    from sessiontree.swarm.budget import Budget
     from sessiontree.swarm.experiment import Experiment
 
     ways = _arms(arms, arm_models, arm_levels, arm_systems, prompt)
-    limits = Budget(cost=max_cost, tokens=max_tokens, seconds=max_time)
-    limits.check()
+    limits = budget_of(max_cost, max_tokens, max_time)
     chosen, settings, hooks = chosen_tools(tools, no_tools), config.load(), Hooks()
     with opened(session) as changed:
 

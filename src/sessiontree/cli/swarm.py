@@ -13,6 +13,7 @@ import click
 
 from sessiontree import catalog
 from sessiontree.cli.app import F, app, json_option, opened, tell_set_aside
+from sessiontree.cli.budget import agent_budget_options, budget_of, budget_options
 from sessiontree.cli.desk import PrintedUi, Working, extension_option
 from sessiontree.cli.live import Progress
 from sessiontree.cli.output import dim, echo, echo_json, safe, strong, table
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from sessiontree.commands.desk import Desk
     from sessiontree.model.base import Model
     from sessiontree.session import Branch, Session
-    from sessiontree.swarm.budget import Budget
     from sessiontree.swarm.durable.executor import DurableExecutor
     from sessiontree.swarm.events import Event
     from sessiontree.swarm.status import SwarmStatus
@@ -119,29 +119,6 @@ def session_option(function: F) -> F:
     return click.option("--session", metavar="SESSION", help=help)(function)
 
 
-MORE = click.FloatRange(min=0, min_open=True)
-
-
-def limit_options(function: F) -> F:
-    for option in (
-        click.option("--max-time", type=MORE, metavar="SECONDS", help="The budget of time at work."),
-        click.option("--max-tokens", type=click.IntRange(1), metavar="COUNT", help="The budget of tokens."),
-        click.option("--max-cost", type=MORE, metavar="DOLLARS", help="The budget of money."),
-    ):
-        function = option(function)
-    return function
-
-
-def agent_limit_options(function: F) -> F:
-    for option in (
-        click.option("--max-agent-time", type=MORE, metavar="SECONDS", help="Time at work for each agent."),
-        click.option("--max-agent-tokens", type=click.IntRange(1), metavar="COUNT", help="Tokens for each agent."),
-        click.option("--max-agent-cost", type=MORE, metavar="DOLLARS", help="Money for each agent."),
-    ):
-        function = option(function)
-    return function
-
-
 def durable_options(function: F) -> F:
     for option in (
         database_option,
@@ -163,7 +140,7 @@ def durable_options(function: F) -> F:
 @click.option("--session", metavar="SESSION", help="The session to work in; that of the file, or a new one.")
 @click.option("--at", metavar="PLACE", help="Where agents begin; the place in the file, or HEAD.")
 @click.option("--model", metavar="NAME", help="The model; that of the file, or the usual one.")
-@limit_options
+@budget_options
 @durable_options
 @extension_option
 @json_option
@@ -210,8 +187,8 @@ def run(
             strategy=said.strategy,
             parts=said.parts,
             model=usual,
-            budget=_budget(max_cost or own.cost, max_tokens or own.tokens, max_time or own.seconds),
-            agent_budget=_budget(said.agent_budget.cost, said.agent_budget.tokens, said.agent_budget.seconds),
+            budget=budget_of(max_cost or own.cost, max_tokens or own.tokens, max_time or own.seconds),
+            agent_budget=budget_of(said.agent_budget.cost, said.agent_budget.tokens, said.agent_budget.seconds),
             at=at or said.at,
             retries=said.retries,
             enable_branching=said.branching,
@@ -238,8 +215,8 @@ def run(
 @click.option(
     "--file", type=click.Path(dir_okay=False), help="The file it was run from: for its tools, extensions and prompts."
 )
-@limit_options
-@agent_limit_options
+@budget_options
+@agent_budget_options
 @durable_options
 @extension_option
 @json_option
@@ -269,8 +246,8 @@ def resume(
     found, id = _located(name, session)
     durably = _Durable.of(durable, concurrency, database)
     outfit = _Outfit(None if file is None else load(file), extensions, durably)
-    budget = _budget(max_cost, max_tokens, max_time)
-    agent_budget = _budget(max_agent_cost, max_agent_tokens, max_agent_time)
+    budget = budget_of(max_cost, max_tokens, max_time)
+    agent_budget = budget_of(max_agent_cost, max_agent_tokens, max_agent_time)
 
     async def begin(desk: Desk) -> _Begun:
         again = Swarm.open(desk.session, id, **outfit.given(desk))
@@ -433,12 +410,6 @@ async def _tell_events(begun: _Begun, progress: Progress) -> None:
     except asyncio.CancelledError:
         tell()
         raise
-
-
-def _budget(cost: float | None, tokens: int | None, seconds: float | None) -> Budget | None:
-    from sessiontree.swarm.budget import Budget
-
-    return None if cost is tokens is seconds is None else Budget(cost=cost, tokens=tokens, seconds=seconds)
 
 
 # Telling it what to do

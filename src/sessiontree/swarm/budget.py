@@ -20,6 +20,7 @@ Kind: TypeAlias = Literal["cost", "tokens", "seconds"]
 LEVELS: tuple[tuple[Level, float], ...] = (("warning", 0.75), ("critical", 0.9), ("exhausted", 1.0))
 """From what fraction of a limit each level holds, lowest first."""
 KINDS: tuple[Kind, ...] = ("cost", "tokens", "seconds")
+_UNITS = {"cost": "dollars", "tokens": "tokens", "seconds": "seconds"}
 USED_UP = "used up"
 """In the reason of every pause for a budget."""
 
@@ -70,7 +71,7 @@ class Budget(Struct, frozen=True, kw_only=True):
         for kind in KINDS:
             limit = getattr(self, kind)
             if limit is not None and not 0 < limit < math.inf:
-                raise InvalidOperation(f"a budget of {limit} {kind} is no amount: it has to be more than 0")
+                raise InvalidOperation(f"a budget of {limit:g} {_UNITS[kind]} is no amount: give a number above 0")
 
     def uses(self, spending: Spending) -> Iterator[Use]:
         """How much of each limit is used."""

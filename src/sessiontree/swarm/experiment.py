@@ -171,8 +171,9 @@ class Experiment:
         """Plan an experiment, and write that into the session. Raises `InvalidOperation`, with nothing written."""
         ways, at = list(arms), session.place(place)
         check_names(scorers)
-        if runs < 1 or options.get("concurrency", CONCURRENCY) < 1:
-            raise InvalidOperation("an experiment takes one run of each arm or more, at least one at a time")
+        _check_options(options)
+        if runs < 1:
+            raise InvalidOperation(f"an experiment takes one run of each arm or more, not {runs}")
         models = [_model(way.model, options) for way in ways]
         called = _free_name(session, name)
         plan = Plan(
@@ -200,6 +201,7 @@ class Experiment:
         `run` goes on with it: runs that went well are not repeated, those that failed are. Scorers that are functions
         have to be given again, by the same names. Raises `NotFound`, `Ambiguous` or `InvalidOperation`.
         """
+        _check_options(options)
         plan = find(session, id)
         given = {scorer.name: scorer for scorer in scorers}
         find_model = partial(_model, options=options)
@@ -420,6 +422,14 @@ def _better(metric: str, scorers: Sequence[Scorer]) -> Better:
     if metric not in known:
         raise InvalidOperation(f"no metric {metric!r}: choose one of {', '.join(known)}")
     return known[metric]
+
+
+def _check_options(options: Options) -> None:
+    at_once, budget = options.get("concurrency", CONCURRENCY), options.get("budget")
+    if at_once < 1:
+        raise InvalidOperation(f"an experiment makes one run at a time or more, not {at_once}")
+    if budget is not None:
+        budget.check()
 
 
 def _check_arms(plan: Plan, tree: Tree) -> None:
