@@ -138,6 +138,13 @@ def test_completing_a_result_says_that_it_is_no_error():
     assert complete({"role": "toolResult"}, now=7)["content"] == []
 
 
+@pytest.mark.parametrize("role", ["user", "assistant", "toolResult"])
+def test_a_message_that_lacks_nothing_is_taken_as_it_is(role):
+    whole = complete({"role": role, "content": [{"type": "text", "text": "x"}]}, now=7)
+
+    assert complete(whole, now=8) is whole
+
+
 def test_completing_another_role_adds_only_the_time():
     assert complete({"role": "user", "content": "x"}, now=7) == {"role": "user", "content": "x", "timestamp": 7}
 

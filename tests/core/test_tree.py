@@ -121,6 +121,20 @@ def test_paths_that_leave_a_chain_at_different_entries_have_their_own_lengths():
     assert [lengths[leaf] for leaf in "efca"] == [3, 5, 3, 1]
 
 
+def test_the_entries_behind_so_many_others_are_given():
+    first, last = entry("a"), entry("d", "c")
+    tree = Tree([first, Chain(ids=["b", "c"], parent="a", line=3, source=first.source), last])
+
+    assert [[one.id for one in tree.entries_from(count)] for count in range(5)] == [
+        ["a", "b", "c", "d"],
+        ["b", "c", "d"],
+        ["c", "d"],
+        ["d"],
+        [],
+    ]
+    assert tree.entries_from(1)[0] is tree["b"]
+
+
 def test_the_common_ancestor_is_the_deepest_shared_entry():
     tree = grow("a>b>c b>d e")
 

@@ -298,8 +298,11 @@ class Tree:
                 yield from self._entries_of(item, start, range(index, start - 1, -1))
                 id = item.parent
             else:
-                yield self.entry_at(index)
-                id = self.parent(id)
+                entry = self.entry_at(index) if isinstance(item, Chain) else item
+                yield entry
+                if self._relink:
+                    self._link()
+                id = None if id in self._cut else entry.parent
 
     def up_ids(self, id: EntryId | None) -> Iterator[EntryId]:
         """What `up` gives, without making an entry of any."""
