@@ -21,7 +21,7 @@ from hypothesis import strategies as some
 
 import sessiontree as st
 from sessiontree import catalog, shelf
-from sessiontree.copying import verify
+from sessiontree.copying import copy, verify
 from sessiontree.session import Session
 from sessiontree.store.memory import MemoryStore
 from sessiontree.store.postgres import schema
@@ -113,6 +113,33 @@ def test_a_server_that_is_not_there_is_told_after_some_patience() -> None:
     assert not isinstance(refused.value, st.OutcomeUnknown)
 
 
+def test_a_database_that_was_never_reached_is_waited_for_a_shorter_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sessiontree.store.postgres.connection.FIRST_PATIENCE", 0.1)
+    database = Database(parse("postgresql://nobody@127.0.0.1:1/none"), patience=600)
+
+    with pytest.raises(st.StoreError, match="cannot be reached"):
+        database.run(lambda connection: None)
+
+
+def test_when_one_connection_is_lost_no_other_old_one_is_tried(shared_database: str) -> None:
+    database = Database(parse(f"{shared_database}?application_name=lost"))
+    together = threading.Barrier(8)
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda _: database.run(lambda connection: together.wait(60)), range(8)))
+    rows(
+        shared_database, "SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity WHERE application_name = 'lost'"
+    )
+    tries: list[int] = []
+
+    def work(connection: psycopg.Connection[Any]) -> Any:
+        tries.append(connection.info.backend_pid)
+        return connection.execute("SELECT 1").fetchone()
+
+    assert database.run(work) == (1,)
+    assert len(tries) == 2
+    database.close()
+
+
 # The schema
 
 
@@ -135,6 +162,25 @@ def test_many_processes_may_make_the_schema_at_once(server: Server) -> None:
     assert rows(url, "SELECT number FROM sessiontree.step ORDER BY 1") == [
         (number,) for number in range(1, len(schema.STEPS) + 1)
     ]
+
+
+def test_a_server_that_has_less_than_postgresql_will_do(server: Server) -> None:
+    """Some distributed ones have no NOTIFY, no advisory locks and no BRIN indexes."""
+    url = server.new_database()
+    with psycopg.connect(url, autocommit=True) as less:
+        less.execute("SET allow_system_table_mods = on")
+        for function in ("pg_notify(text, text)", "pg_advisory_xact_lock(bigint)"):
+            less.execute(f"ALTER FUNCTION pg_catalog.{function} RENAME TO missing".encode())
+        less.execute("UPDATE pg_am SET amname = 'missing' WHERE amname = 'brin'")
+
+    with Session.create(new(url, "s"), id="s", cwd="/p") as session:
+        seen = session.append(st.user("word"))
+        end = session.store.end().cursor
+        st.open(f"{url}#s").append(st.user("more"))
+
+        assert session.store.wait(end, 60)
+        assert [entry.parent for entry in session.refresh()] == [seen.id]
+    assert [hit.entry for hit in catalog.search("word", all=True, dir=url)] == [seen.id]
 
 
 def test_tables_of_a_newer_version_are_refused(server: Server) -> None:
@@ -206,6 +252,24 @@ def test_a_writer_can_append_and_read_but_not_change_what_was_said(server: Serve
     assert owner.read().data.endswith(b"one\ntwo\nthree\n")
 
 
+def test_a_writer_can_copy_a_file_whose_last_line_is_not_ended(server: Server, tmp_path: Path) -> None:
+    url = server.new_database()
+    catalog.sessions(dir=url)  # makes the tables
+    grant(url)
+    rows(url, "CREATE ROLE dan LOGIN IN ROLE sessiontree_writer")
+    mine = url.replace("postgres@", "dan@")
+    file = tmp_path / "torn.jsonl"
+    file.write_bytes(b'{"type":"session","version":3,"id":"torn","timestamp":"","cwd":"/p"}\n{"cut')
+
+    assert [copied.state for copied in copy(str(file), mine)] == ["copied"]
+    assert [copied.state for copied in verify(str(file), mine)] == ["same"]
+    assert [copied.state for copied in copy(str(file), mine)] == ["same"]
+    with st.open(f"{mine}#torn") as session:
+        session.append(st.user("goes on"))
+    (key,) = rows(url, "SELECT key FROM sessiontree.session")
+    assert rows(mine, f"SELECT sessiontree.leave({key[0]}, 0, 'x')") == [(False,)], "only behind the end"
+
+
 def test_a_reader_can_read_list_and_search_and_nothing_else(server: Server) -> None:
     url = server.new_database()
     new(url, "theirs").create(
@@ -247,6 +311,8 @@ def test_projects_may_be_kept_apart(server: Server) -> None:
     with pytest.raises(st.StoreError, match="row-level security"):
         st.create(cwd="/projects/b", dir=mine.url)
     assert st.create(cwd="/projects/a", dir=mine.url).append(st.user("own"))
+    rows(superuser, "INSERT INTO sessiontree.torn VALUES (%s, %s, 'a secret of b')", *key)
+    assert rows(mine.url, "SELECT bytes FROM sessiontree.torn") == []
 
 
 def test_even_the_owner_only_adds(server: Server, shared_database: str) -> None:
@@ -609,6 +675,25 @@ def test_a_fork_goes_on_by_itself_and_may_be_forked_and_its_source_purged(databa
     assert catalog.sessions(all=True, dir=database)[0].entry_count > 300
 
 
+def test_a_source_that_is_purged_while_it_is_forked_leaves_its_lines_to_the_fork(database: str) -> None:
+    session = deep(database, 50)
+    (source,) = rows(database, "SELECT key, size FROM sessiontree.session")
+    head = len(next(iter(session.store.read().data.splitlines(keepends=True))))
+    with psycopg.connect(database) as forking, ThreadPoolExecutor(1) as pool:
+        made = "INSERT INTO sessiontree.session (id) VALUES ('fork') RETURNING key"
+        (fork,) = forking.execute(made).fetchone() or ()
+        forking.execute("SELECT sessiontree.share(%s, 0, %s, %s, %s)", (fork, [source[0]], [head], [source[1] - head]))
+        purging = pool.submit(shelf.purge, session.where)
+        waiting = "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+        deadline = time.monotonic() + 60
+        while not purging.done() and not rows(database, waiting):
+            assert time.monotonic() < deadline, "it neither waits nor ends"
+        forking.commit()
+        purging.result(60)
+
+    assert len(PostgresStore(f"{database}#fork").read().data) == source[1] - head
+
+
 def test_lines_whose_parent_changes_are_the_forks_own(shared_database: str) -> None:
     store = new(shared_database)
     message = b'{"type":"message","id":"%s","parentId":%s,"timestamp":"","message":{"role":"user","content":"%s"}}'
@@ -629,14 +714,23 @@ def test_lines_whose_parent_changes_are_the_forks_own(shared_database: str) -> N
 # Operating it
 
 
-def test_a_dump_is_restored_as_it_was(server: Server, database: str) -> None:
+def commands_of_page(*names: str) -> list[str]:
+    """The commands of docs/deploy.md that begin so."""
+    page = Path(__file__).parents[2] / "docs" / "deploy.md"
+    return [line for line in page.read_text().splitlines() if line.startswith(names)]
+
+
+def test_a_dump_is_restored_as_it_was(server: Server, database: str, tmp_path: Path) -> None:
     session = deep(database, 300)
     forked = catalog.fork(session, at="aside")
     other = server.new_database()
 
-    dump = server.program("pg_dump", database)
-    server.program("psql", "--quiet", "--set", "ON_ERROR_STOP=1", other, input=dump)
+    for command in commands_of_page("pg_dump", "pg_restore"):
+        command = command.replace("postgresql://db.example/talks", database)
+        name, *arguments = command.replace("postgresql://db.example/again", other).split()
+        server.program(name, *(str(tmp_path / part) if part == "talks.dump" else part for part in arguments))
 
+    assert rows(other, "SELECT 1 FROM pg_class WHERE relname = 'entry_said'"), "searching has its index"
     assert {copied.state for copied in verify(database, other)} == {"same"}
     again = st.open(f"{other}#{forked.id}")
     assert again.head.context() == forked.head.context()

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -12,11 +16,13 @@ import pytest
 import sessiontree as st
 from sessiontree.session import Session
 from sessiontree.store.memory import MemoryStore
+from sessiontree.store.postgres import connection
+from sessiontree.store.postgres.address import parse
 from sessiontree.swarm.hold import Hold, hold_of, is_worked_on
 
 
 @contextmanager
-def machine(path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def machine(path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[None]:
     """Another machine: it shares nothing but what is in the database."""
     with monkeypatch.context() as elsewhere:
         elsewhere.setenv("SESSIONTREE_HOME", str(path))
@@ -66,14 +72,81 @@ def test_machines_that_share_a_database_take_turns(
     assert is_worked_on(session, "w")
 
 
-def test_the_database_takes_it_from_who_is_gone(database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def lose_connections(database: str) -> None:
+    """As a restart of the server does: no process has what it held."""
+    with psycopg.connect(database, autocommit=True) as admin:
+        admin.execute("SELECT pg_terminate_backend(pid, 60000) FROM pg_locks WHERE locktype = 'advisory'")
+
+
+def wait_until(is_so: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not is_so():
+        assert time.monotonic() < deadline, "that does not happen"
+        time.sleep(0.005)
+
+
+CHILD = """
+import sys
+import sessiontree as st
+from sessiontree.swarm.hold import hold_of
+hold = hold_of(st.open(sys.argv[1]), "w")
+print(hold.take(), flush=True)
+sys.stdin.read()
+"""
+
+
+def test_the_database_takes_it_from_who_is_gone(database: str, tmp_path: Path) -> None:
+    session = st.create("talk", dir=database)
+    elsewhere = {**os.environ, "SESSIONTREE_HOME": str(tmp_path / "other")}
+    command = [sys.executable, "-c", CHILD, session.where]
+    with subprocess.Popen(command, env=elsewhere, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "True\n"
+        assert not hold_of(session, "w").take()
+        child.kill()
+
+    wait_until(hold_of(session, "w").take)
+
+
+def test_one_whose_connection_was_lost_has_it_again(
+    database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sessiontree.store.postgres.hold.LOOK", 0.01)
     session = st.create("talk", dir=database)
     here = hold_of(session, "w")
     with machine(tmp_path / "other", monkeypatch):
         there = hold_of(session, "w")
     assert here.take()
 
-    with psycopg.connect(database, autocommit=True) as admin:
-        admin.execute("SELECT pg_terminate_backend(pid, 5000) FROM pg_locks WHERE locktype = 'advisory'")
+    lose_connections(database)
+
+    wait_until(lambda: there.taken)
+    assert not there.take()
+    here.let_go()
+    assert there.take()
+
+
+def test_one_who_comes_while_the_connection_is_lost_keeps_it(
+    database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sessiontree.store.postgres.hold.LOOK", 600)
+    session = st.create("talk", dir=database)
+    here = hold_of(session, "w")
+    with machine(tmp_path / "other", monkeypatch):
+        there = hold_of(session, "w")
+    assert here.take()
+
+    lose_connections(database)
 
     assert there.take()
+    here.let_go()
+    assert there.taken
+    assert not here.take()
+
+
+def test_a_machine_that_falls_silent_is_found_out_by_the_server(database: str) -> None:
+    with connection.database(parse(database)).connect() as held:
+        seconds = [held.execute(f"SHOW tcp_keepalives_{name}".encode()).fetchone() for name in ("idle", "interval")]
+        count = held.execute("SHOW tcp_keepalives_count").fetchone()
+
+    assert (seconds, count) == ([("10",), ("5",)], ("3",))

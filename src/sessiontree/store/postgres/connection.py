@@ -1,7 +1,8 @@
 """Connections: the one door to psycopg. A pool for each database, time limits, and trying again.
 
 A statement that failed because the connection or the server did is tried again, with growing pauses, for as long as
-`PATIENCE` says: so everything that is run here must be right when it is run twice. When a write was on its way and
+`PATIENCE` says, and shorter where the database was never reached, for then its address may be wrong. So everything that
+is run here must be right when it is run twice. When a write was on its way and
 nobody can be asked any more, that is `OutcomeUnknown`. No SQL here beyond what every connection needs.
 """
 
@@ -28,15 +29,21 @@ if TYPE_CHECKING:
 
 PATIENCE = 30.0
 """For so many seconds what failed is tried again."""
+FIRST_PATIENCE = 5.0
+"""The same, for a database that this process has never reached."""
 PAUSE, LONGEST_PAUSE = 0.05, 2.0
 CONNECTIONS = 16
 """The most connections of a process to one database."""
 STATEMENT_SECONDS, LOCK_SECONDS, IDLE_SECONDS = 60, 20, 60
+PROBE = {"keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3}
+"""How both sides find out that the other is gone: after so many silent seconds, how often, how many times."""
 
 T = TypeVar("T")
 
 _PASSING = ("08", "57P", "53", "40001", "40P01", "25P03", "55P03")
 """States of the server that pass: no connection, shutting down, no room, a lost race."""
+_UNKNOWN = ("0A000", "42883", "42P01")
+"""What a server says that does not have something: not supported, no such function, no such table."""
 _UNWANTED = ("authentication failed", "does not exist", "no password", "is not permitted", "no pg_hba.conf entry")
 """What a server says to those it does not let in, without a state."""
 
@@ -70,7 +77,7 @@ class Database:
         Raises `StoreError`; with `writes`, `OutcomeUnknown` where it may have been done all the same.
         """
         where = where or self.where
-        deadline = time.monotonic() + self.patience
+        begun = time.monotonic()
         pause, doubtful = PAUSE, False
         while True:
             reached = False
@@ -82,11 +89,14 @@ class Database:
                 if not _is_passing(error, reached):
                     raise failure(where, error) from error
                 doubtful = doubtful or (writes and reached)
-                if time.monotonic() + pause > deadline:
+                if time.monotonic() + pause > begun + self._patience():
                     reason = f"the database cannot be reached: {said(error)}"
                     raise (OutcomeUnknown if doubtful else StoreError)(where, reason) from error
             time.sleep(pause * random.uniform(0.5, 1))
             pause = min(2 * pause, LONGEST_PAUSE)
+
+    def _patience(self) -> float:
+        return self.patience if self._ready else min(self.patience, FIRST_PATIENCE)
 
     @contextmanager
     def _connection(self) -> Generator[Connection]:
@@ -104,6 +114,8 @@ class Database:
                 raise
             except BaseException:
                 # It may be in the middle of something: another one is cheaper than finding out.
+                if connection.broken:
+                    self.close()  # what broke it has broken the others too, most likely
                 with suppress(psycopg_error()):
                     connection.close()
                 raise
@@ -126,11 +138,12 @@ class Database:
         limits = (
             f"-c statement_timeout={STATEMENT_SECONDS}s -c lock_timeout={LOCK_SECONDS}s"
             f" -c idle_in_transaction_session_timeout={IDLE_SECONDS}s"
+            + "".join(f" -c tcp_{name}={value}" for name, value in PROBE.items())
         )
         defaults: dict[str, Any] = {
             "application_name": "sessiontree",
             "connect_timeout": 10,
-            "keepalives_idle": 30,
+            **PROBE,
             "tcp_user_timeout": 30_000,
             "options": limits,
             "client_encoding": "utf-8",
@@ -178,6 +191,11 @@ def _is_passing(error: Exception, reached: bool) -> bool:
     if not isinstance(error, (_driver().OperationalError, _driver().InterfaceError)):
         return False
     return reached or not any(words in str(error) for words in _UNWANTED)
+
+
+def is_unknown(error: Exception) -> bool:
+    """Whether the server does not have what it was asked for, as some that are only like PostgreSQL."""
+    return getattr(error, "sqlstate", None) in _UNKNOWN
 
 
 def said(error: Exception) -> str:

@@ -3,8 +3,11 @@
 Every step is numbered and never changed once it was released. Many processes may come at once: whoever has the lock
 makes the missing steps, in one transaction, and the others find them done.
 
-History is only added to. Lines are written by the functions `append` and `share`, which take what goes behind the end
-and nothing else; so a role that may call them, and may not write to the tables itself, cannot change what was said.
+History is only added to. Lines are written by the functions `append`, `share`, `leave` and `settle`, which take what
+goes behind the end and nothing else; so a role that may call them, and may not write to the tables itself, cannot
+change what was said.
+
+What only some servers have is done without where it is missing: NOTIFY, advisory locks, BRIN indexes, `pg_trgm`.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from sessiontree.errors import StoreError
-from sessiontree.store.postgres.connection import psycopg_error, said
+from sessiontree.store.postgres.connection import is_unknown, psycopg_error, said
 
 if TYPE_CHECKING:
     from sessiontree.store.postgres.connection import Connection
@@ -62,7 +65,12 @@ CREATE TABLE sessiontree.entry (
     PRIMARY KEY (session, position)
 );
 CREATE INDEX entry_id ON sessiontree.entry (session, id);
-CREATE INDEX entry_moment ON sessiontree.entry USING brin (moment);
+DO $$
+BEGIN
+    CREATE INDEX entry_moment ON sessiontree.entry USING brin (moment);
+EXCEPTION WHEN feature_not_supported OR undefined_object THEN
+    RAISE NOTICE 'no BRIN indexes here: searching by time looks at every line';
+END $$;
 
 -- Parts of a session that are lines of another one: a fork has its prefix so.
 CREATE TABLE sessiontree.shared (
@@ -128,16 +136,22 @@ BEGIN
         CASE WHEN l.number = 1 THEN key_of_batch END
     FROM unnest(lines, ids, parents, types, roles, on_branches, moments, texts) WITH ORDINALITY
         AS l(line, id, parent, type, role, branch, moment, said, number);
-    PERFORM pg_notify('sessiontree', which::text);
+    BEGIN
+        PERFORM pg_notify('sessiontree', which::text);
+    EXCEPTION WHEN feature_not_supported OR undefined_function THEN
+        NULL;  -- those who wait ask now and then
+    END;
     RETURN grown;
 END $$;
 
--- The same for lines that other sessions have already: so many bytes of each, from `begins` on.
+-- The same for lines that other sessions have already: so many bytes of each, from `begins` on. Who purges a lender
+-- waits until the borrower is there to be given its lines.
 CREATE FUNCTION sessiontree.share(which bigint, after bigint, lenders bigint[], begins bigint[], sizes bigint[])
 RETURNS bigint LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog AS $$
 DECLARE
     grown bigint;
 BEGIN
+    PERFORM FROM sessiontree.session AS s WHERE s.key = ANY (lenders) ORDER BY s.key FOR KEY SHARE;
     IF EXISTS (
         SELECT FROM unnest(lenders, begins, sizes) AS p(lender, start, size)
         WHERE p.size <= 0
@@ -162,6 +176,15 @@ BEGIN
     RETURN grown;
 END $$;
 
+-- Keeps what a copied file has behind its last newline; false when the session does not end at `after`.
+CREATE FUNCTION sessiontree.leave(which bigint, after bigint, rest bytea)
+RETURNS boolean LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog AS $$
+BEGIN
+    UPDATE sessiontree.session AS s SET tail = rest, told = false
+    WHERE s.key = which AND s.size = after AND s.tail IN ('', rest) AND s.current AND s.deleted IS NULL;
+    RETURN FOUND;
+END $$;
+
 -- What a copied file had behind its last newline is ended as a line, or put aside: only then something can follow.
 CREATE FUNCTION sessiontree.settle(which bigint, as_line boolean, line_id text, line_parent text, line_type text)
 RETURNS void LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog AS $$
@@ -184,7 +207,7 @@ BEGIN
     END IF;
 END $$;
 
-REVOKE ALL ON FUNCTION sessiontree.append, sessiontree.share, sessiontree.settle FROM PUBLIC;
+REVOKE ALL ON FUNCTION sessiontree.append, sessiontree.share, sessiontree.leave, sessiontree.settle FROM PUBLIC;
 """
 
 _SEARCH = """
@@ -242,7 +265,7 @@ def _migrate(connection: Connection, where: str) -> int:
         row = connection.execute("SHOW server_encoding").fetchone()
         if row is None or row[0] != "UTF8":
             raise StoreError(where, "its encoding is not UTF8")
-        connection.execute("SELECT pg_advisory_xact_lock(%s)", (LOCK,))
+        _take_turns(connection)
         number = _number(connection)
         if number == 0:
             connection.execute("CREATE SCHEMA IF NOT EXISTS sessiontree")
@@ -254,3 +277,13 @@ def _migrate(connection: Connection, where: str) -> int:
             connection.execute(STEPS[step].encode())
             connection.execute("INSERT INTO sessiontree.step (number) VALUES (%s)", (step + 1,))
         return max(number, len(STEPS))
+
+
+def _take_turns(connection: Connection) -> None:
+    """Wait for those who change the schema now. Where there are no such locks, the second of two fails."""
+    try:
+        with connection.transaction():
+            connection.execute("SELECT pg_advisory_xact_lock(%s)", (LOCK,))
+    except psycopg_error() as error:
+        if not is_unknown(error):
+            raise

@@ -49,7 +49,7 @@ SELECT sessiontree.append(%s, %s, %s::bytea[], %s::text[], %s::text[], %s::text[
     %s::bigint[], %s::text[], %s::uuid, %s)"""
 SHARE = "SELECT sessiontree.share(%s, %s, %s::bigint[], %s::bigint[], %s::bigint[])"
 MADE = """
-SELECT key, size, (SELECT batch FROM sessiontree.entry WHERE session = key AND position = 0)
+SELECT key, size, (SELECT batch FROM sessiontree.entry WHERE session = key AND position = 0), deleted IS NOT NULL
 FROM sessiontree.session WHERE id = %s AND current"""
 WHY = """
 SELECT current AND deleted IS NULL, size, tail,
@@ -57,6 +57,4 @@ SELECT current AND deleted IS NULL, size, tail,
 FROM sessiontree.session WHERE key = %s"""
 LOCK = """
 SELECT size, tail FROM sessiontree.session WHERE key = %s AND current AND deleted IS NULL FOR UPDATE"""
-LEAVE = """
-UPDATE sessiontree.session SET tail = %s, told = false
-WHERE key = %s AND size = %s AND current AND deleted IS NULL RETURNING key"""
+LEAVE = "SELECT sessiontree.leave(%s, %s, %s)"

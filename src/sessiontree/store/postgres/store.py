@@ -325,9 +325,9 @@ class PostgresStore:
         """Keep what a file has behind its last newline, as it is: for copies. Raises `Conflict`."""
         key, start = after.value
         row = self.database.run(
-            lambda connection: connection.execute(sql.LEAVE, (tail, key, start)).fetchone(), where=self.where
+            lambda connection: connection.execute(sql.LEAVE, (key, start, tail)).fetchone(), where=self.where
         )
-        if row is None:
+        if row is None or not row[0]:
             raise Conflict(self.where, "others wrote first")
         return self.end().cursor
 
@@ -382,7 +382,8 @@ class PostgresStore:
             return Cursor((row[0], row[1]))
         if replaced:
             raise Conflict(self.where, "others wrote first")
-        raise StoreError(self.where, "the session exists already")
+        in_trash = row is not None and row[3]
+        raise StoreError(self.where, f"the session exists already{', in the trash' if in_trash else ''}")
 
     def _explained(self, connection: Connection, key: int, start: int, batch: uuid.UUID, size: int) -> int | None:
         """Why an append was refused: it was done before, then where it ended; or what is in the way.
