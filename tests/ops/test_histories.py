@@ -140,23 +140,28 @@ def test_any_sequence_of_operations_leaves_a_sound_session_that_tells_the_same_w
     asyncio.run(play())
 
 
-@given(steps, some.integers(0, 99), some.integers(0, 99))
-def test_undoing_a_promotion_puts_every_branch_back_and_shows_what_it_hid(history, a, b) -> None:
+@given(steps, some.integers(0, 99), some.sampled_from(["into", "winner", "other"]))
+def test_undoing_a_promotion_puts_every_branch_back_and_shows_what_it_hid(history, number, on) -> None:
     async def play() -> None:
         played = History()
         session = played.session
         for step in history:
             with suppress(InvalidOperation):
                 await played.step(*step)
-        heads, archived, into = dict(session.heads.heads), set(session.heads.archived), played.branch(b)
-        here = session.head
-        with suppress(InvalidOperation):
-            await played.promote(a, b)
-            if session.head != here or here == into:  # otherwise nobody was moved who would undo it
-                session.undo()
-                assert (session.heads.heads, session.head) == (heads, here)
-                assert session.heads.archived == archived - {into.name, here.name}
-                assert state(Session(played.store)) == state(session)
+        into = played.branch(number)
+        ways = {name: session.create_branch(name, at=into.name, current=False) for name in ("winner", "other")}
+        for way in ways.values():
+            way.append(st.user("on"))
+        here = session.switch({"into": into, **ways}[on].name)
+        heads, archived = dict(session.heads.heads), set(session.heads.archived)
+
+        await promote(ways["winner"], into, hooks=played.hooks, model=played.model)
+        assert (session.head, ways["other"].name in session.heads.archived) == (into, True)
+        session.undo()
+
+        assert (session.heads.heads, session.head) == (heads, here)
+        assert session.heads.archived == archived - {into.name}
+        assert state(Session(played.store)) == state(session)
 
     asyncio.run(play())
 
