@@ -52,6 +52,29 @@ async def test_who_leaves_a_branch_may_have_it_summarized_with_a_focus(desk: Mak
     assert at.model.requests[0].messages[0]["content"].count("the numbers") == 1
 
 
+async def test_who_leaves_a_branch_may_write_its_summary(desk: MakeDesk, session: Session) -> None:
+    _, answer, *_ = talk(session, "one", "1", "two", "2")
+    at = desk(ui=Person("myself", " Two was no good.\n"))
+
+    assert "with a summary" in await run(at, f"/tree {answer}")
+
+    summary = session.head.path()[-1].body
+    assert isinstance(summary, BranchSummary)
+    assert summary.summary == "Two was no good."
+    assert at.model.requests == []
+
+
+@pytest.mark.parametrize(("way", "words"), [("focus", None), ("myself", None), ("myself", " \n")])
+async def test_who_does_not_say_what_the_summary_is_to_be_stays(
+    desk: MakeDesk, session: Session, way: str, words: str | None
+) -> None:
+    *_, last = talk(session, "one", "1")
+
+    await run(desk(ui=Person(way, words)), "/tree root")
+
+    assert session.head.leaf == last
+
+
 async def test_who_chooses_no_way_of_leaving_stays(desk: MakeDesk, session: Session) -> None:
     *_, last = talk(session, "one", "1")
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from textual.pilot import Pilot
@@ -17,6 +17,8 @@ from sessiontree.model.base import Model
 from sessiontree.model.scripted import ScriptedModel
 from sessiontree.session import Session
 from sessiontree.tui.app import SessionApp, Start
+
+T = TypeVar("T")
 
 SECONDS = 10.0
 
@@ -61,17 +63,24 @@ class Driver:
         strips = self.app.screen._compositor.render_strips(self.app.size)
         return "\n".join(strip.text.rstrip() for strip in strips)
 
-    async def until(self, fact: Callable[[], Any]) -> None:
-        """Wait until something is true."""
+    async def until(self, fact: Callable[[], T]) -> T:
+        """What is true at last. If it never is, the test fails, and says what is on the screen instead."""
         for _ in range(int(SECONDS / 0.01)):
-            if fact():
+            found = fact()
+            if found:
                 await self.pilot.pause()
-                return
+                return found
             await asyncio.sleep(0.01)
         raise AssertionError(f"it did not come true; the screen is\n{self.screen}\n{self.blocks}")
 
-    async def shows(self, *words: str) -> None:
-        await self.until(lambda: all(word in self.screen for word in words))
+    async def shows(self, *words: str) -> str:
+        """The screen on which all these words are, at last."""
+
+        def seen() -> str:
+            screen = self.screen
+            return screen if all(word in screen for word in words) else ""
+
+        return await self.until(seen)
 
     async def press(self, *keys: str) -> None:
         await self.pilot.press(*keys)

@@ -111,9 +111,9 @@ async def test_the_question_of_a_summary_can_be_skipped(running: Running, talk: 
     settings = Config(summary=SummarySettings(skip_prompt=True))
     async with running(session=talk, settings=settings) as app:
         await app.press("ctrl+t")
-        await app.shows("← active")
+        assert await app.shows("← active")
         await app.press("up", "enter")
-        await app.until(lambda: app.editor.text == "second question")
+        assert await app.until(lambda: app.editor.text == "second question")
 
 
 async def test_escape_twice_does_what_is_set(running: Running, talk: Session) -> None:
@@ -141,23 +141,23 @@ async def test_escape_twice_in_a_text_is_nothing(running: Running, talk: Session
 async def test_a_branch_is_chosen_from_the_list_of_branches(running: Running, talk: Session) -> None:
     async with running(session=talk) as app:
         await app.say("/branches")
-        await app.shows("Which branch?", "● main", "other")
+        assert await app.shows("Which branch?", "● main", "other")
         await app.press("down", "enter")
         await app.until(lambda: talk.heads.current == "other")
-        await app.shows("on other")
+        assert await app.shows("on other")
 
 
 async def test_what_a_command_requires_is_asked_for(running: Running, talk: Session, project: Path) -> None:
     talk.append(st.user("tried elsewhere"), branch="other")
     async with running("What was done there.", session=talk) as app:
         await app.say("/merge")
-        await app.shows("/merge: branch?", "other")
+        assert await app.shows("/merge: branch?", "other")
         await app.press("enter")
-        await app.shows("other is merged", "merged from another branch")
+        assert await app.shows("other is merged", "merged from another branch")
         await app.say("/export")
-        await app.shows("/export: file?")
+        assert await app.shows("/export: file?")
         await app.press(*"out.txt", "enter")
-        await app.until((project / "out.txt").exists)
+        assert await app.until((project / "out.txt").exists)
 
 
 async def test_a_command_that_is_not_told_what_it_needs_does_nothing(running: Running, talk: Session) -> None:
@@ -176,11 +176,11 @@ async def test_a_fork_is_chosen_in_the_tree_and_is_another_session(running: Runn
     file = talk.file
     async with running(session=talk) as app:
         await app.say("/fork")
-        await app.shows("type to search")
+        assert await app.shows("type to search")
         await app.press("up", "enter")
         await app.until(lambda: app.app.desk.session.file != file)
         await app.until(lambda: app.editor.text == "second question")
-        await app.shows("first answer")
+        assert await app.shows("first answer")
 
 
 async def test_popping_goes_back_to_a_message_with_a_summary(running: Running, talk: Session) -> None:
@@ -198,9 +198,9 @@ async def test_a_long_result_has_a_page_of_its_own(running: Running, talk: Sessi
         talk.append(st.user(f"more {number}"))
     async with running(session=talk) as app:
         await app.say("/label")
-        await app.shows("esc closes", "[label 0]")
+        assert await app.shows("esc closes", "[label 0]")
         await app.press("escape")
-        await app.until(lambda: len(app.app.screen_stack) == 1)
+        assert await app.until(lambda: len(app.app.screen_stack) == 1)
 
 
 async def test_an_exported_page_is_opened_where_there_is_a_screen(
@@ -282,12 +282,12 @@ async def test_what_another_process_has_typed_stays_its_own(running: Running, ta
 async def test_one_only_reads_beside_another_process(running: Running, talk: Session) -> None:
     other = Presence(talk)
     async with running(session=st.open(talk.file), ready=False) as app:
-        await app.shows("Another process")
+        assert await app.shows("Another process")
         await app.press("down", "down", "enter")
-        await app.shows("read-only")
+        assert await app.shows("read-only")
         await app.until(app.app.model_found.is_set)
         await app.say("Hello")
-        await app.shows("✗", "/fork goes on in a new session")
+        assert await app.shows("✗", "/fork goes on in a new session")
     other.leave()
 
 
@@ -327,7 +327,7 @@ async def test_a_session_that_one_has_gone_over_to_is_marked_and_the_one_before_
 async def test_what_others_write_is_noticed_and_shown(running: Running, talk: Session) -> None:
     async with running(session=st.open(talk.file)) as app:
         talk.append(st.user("from another program"))
-        await app.shows("▌ from another program", "another process writes")
+        assert await app.shows("▌ from another program", "another process writes")
 
 
 def test_a_mark_goes_away_with_its_process(talk: Session) -> None:
@@ -373,9 +373,9 @@ async def test_a_session_is_chosen_at_the_start(running: Running, talk: Session,
     app = SessionApp(Start(session=None, cwd=str(project)), models=ScriptedModels(model))
     async with app.run_test(size=(100, 30)) as pilot:
         driver = Driver(app, pilot, model)
-        await driver.shows("Sessions", "talk")
+        assert await driver.shows("Sessions", "talk")
         await driver.press("enter")
-        await driver.shows("second answer")
+        assert await driver.shows("second answer")
 
 
 async def test_damage_is_told(running: Running, talk: Session) -> None:

@@ -103,44 +103,44 @@ async def test_two_places_are_shown_from_where_they_part(running: Running, ways:
 async def test_the_only_other_branch_is_compared_without_a_question(running: Running, ways: Session) -> None:
     async with running(session=ways, size=(120, 30)) as app:
         await app.say("/compare")
-        await app.shows("main, dict · ahead")
+        assert await app.shows("main, dict · ahead")
 
 
 async def test_of_several_branches_one_or_all_are_chosen(running: Running, ways: Session) -> None:
     ways.create_branch("list", at="main", current=False)
     async with running(session=ways, size=(160, 30)) as app:
         await app.say("/compare")
-        await app.shows("Compare main with which branch?", "all of them: main, dict, list")
+        assert await app.shows("Compare main with which branch?", "all of them: main, dict, list")
         await app.press("up", "enter")
-        await app.shows("main, dict, list · ", "25 ms", "branch list")
+        assert await app.shows("main, dict, list · ", "25 ms", "branch list")
 
 
 async def test_without_another_branch_there_is_nothing_to_compare(running: Running) -> None:
     async with running() as app:
         await app.say("/compare")
-        await app.shows("there is no other branch to compare with")
+        assert await app.shows("there is no other branch to compare with")
 
 
 async def test_for_a_diff_without_arguments_a_place_is_chosen_in_the_tree(running: Running, ways: Session) -> None:
     async with running(session=ways, size=(120, 30)) as app:
         await app.say("/diff")
-        await app.shows("type to search")
+        assert await app.shows("type to search")
         await app.press("end", "enter")
-        await app.shows("part at", "40 ms", "25 ms")
+        assert await app.shows("part at", "40 ms", "25 ms")
 
 
 async def test_two_marks_in_the_tree_are_shown_on_the_whole_screen(running: Running, ways: Session) -> None:
     async with running(session=ways, size=(120, 30)) as app:
         await app.press("ctrl+t")
-        await app.shows("type to search")
+        assert await app.shows("type to search")
         await app.press("ctrl+e")
-        await app.shows("mark two entries first")
+        assert await app.shows("mark two entries first")
         await app.press("ctrl+k", "end", "ctrl+k")
-        await app.shows("part at", "25 ms")
+        assert await app.shows("part at", "25 ms")
         await app.press("ctrl+e")
-        await app.shows("esc closes", "25 ms")
+        assert await app.shows("esc closes", "25 ms")
         await app.press("escape")
-        await app.shows("type to search")
+        assert await app.shows("type to search")
 
 
 def test_a_long_side_is_cut_and_an_empty_one_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,10 +30,10 @@ async def test_an_answer_is_shown_while_it_comes(running: Running) -> None:
     async with running(["The beginning ", Delay(30), "and the end."]) as app:
         await app.say("Tell")
 
-        await app.shows("The beginning", "working", "esc aborts")
+        assert await app.shows("The beginning", "working", "esc aborts")
         await app.press("escape")
         await app.idle()
-        await app.shows("The beginning", "aborted")
+        assert await app.shows("The beginning", "aborted")
 
 
 async def test_thoughts_and_tool_output_are_folded_and_can_be_unfolded(running: Running) -> None:
@@ -67,14 +67,14 @@ async def test_an_edit_shows_its_diff(running: Running, project: Path) -> None:
     async with running(call, "Done.") as app:
         await app.answered("Edit")
 
-        await app.shows("edit a.py", "-two", "+2")
+        assert await app.shows("edit a.py", "-two", "+2")
 
 
 async def test_a_tool_that_fails_is_marked(running: Running) -> None:
     async with running(ToolCall("c", "read", {"path": "nowhere"}), "Hm.") as app:
         await app.answered("Read")
 
-        await app.shows("✗ read nowhere")
+        assert await app.shows("✗ read nowhere")
 
 
 async def test_the_footer_tells_where_one_is_and_what_it_took(running: Running) -> None:
@@ -84,6 +84,12 @@ async def test_the_footer_tells_where_one_is_and_what_it_took(running: Running) 
         last = "\n".join(app.screen.split("\n")[-2:])
         for word in ("my work · on main · /", "tokens", "of 128k", "scripted"):
             assert word in last
+
+
+async def test_the_footer_writes_small_costs_as_everything_else_does(running: Running) -> None:
+    async with running([Used({"input": 8, "output": 2, "cost": 0.000012}), "Yes."]) as app:
+        await app.answered("Is it?")
+        assert await app.shows("10 tokens · $0.000012")
 
 
 async def test_a_model_that_fails_is_one_clear_line(running: Running) -> None:
@@ -126,12 +132,12 @@ async def test_what_waits_can_be_taken_back(running: Running) -> None:
 async def test_aborting_gives_back_what_waits(running: Running) -> None:
     async with running(["One", Delay(30)]) as app:
         await app.say("First")
-        await app.shows("One")
+        assert await app.shows("One")
         await app.say("Second")
-        await app.shows("⋯ Second")
+        assert await app.shows("⋯ Second")
         await app.press("escape")
 
-        await app.until(lambda: app.editor.text == "Second")
+        assert await app.until(lambda: app.editor.text == "Second")
 
 
 async def test_a_shell_command_is_run_and_the_model_sees_it_with_one_mark_only(running: Running) -> None:
@@ -160,7 +166,7 @@ async def test_a_path_is_no_command(running: Running) -> None:
     async with running("A path.") as app:
         await app.answered("/etc/hosts is what?")
 
-        await app.shows("A path.")
+        assert await app.shows("A path.")
 
 
 async def test_an_image_that_is_named_goes_along(running: Running, project: Path) -> None:
@@ -232,7 +238,7 @@ async def test_the_draft_of_a_new_session_is_there_in_the_next_one_of_the_folder
         await app.until(lambda: not Drafts(app.app.desk.session).read().empty)
 
     async with running() as app:
-        await app.until(lambda: app.editor.text == "begun")
+        assert await app.until(lambda: app.editor.text == "begun")
 
 
 async def test_what_was_queued_is_there_again_after_a_crash(running: Running) -> None:
@@ -240,7 +246,7 @@ async def test_what_was_queued_is_there_again_after_a_crash(running: Running) ->
     session.append(st.user("before"))
     Drafts(session).write(Draft(text="typed", queued=("queued",)))
     async with running(session=session) as app:
-        await app.until(lambda: app.editor.text == "queued\n\ntyped")
+        assert await app.until(lambda: app.editor.text == "queued\n\ntyped")
 
 
 async def test_a_message_of_several_lines_waits_in_one(running: Running) -> None:
@@ -248,9 +254,9 @@ async def test_a_message_of_several_lines_waits_in_one(running: Running) -> None
         await app.say("Begin")
         await app.until(lambda: app.model.requests)
         await app.say("one\n\ntwo")
-        await app.shows("⋯ one two")
+        assert await app.shows("⋯ one two")
         await app.press("escape")
-        await app.until(lambda: app.editor.text == "one\n\ntwo")
+        assert await app.until(lambda: app.editor.text == "one\n\ntwo")
 
 
 async def test_a_compaction_that_fails_is_told_once(running: Running) -> None:
@@ -264,7 +270,7 @@ async def test_a_compaction_that_fails_is_told_once(running: Running) -> None:
             await app.say("/compact")
             await app.until(lambda times=times: len(app.model.requests) == times)
             await app.idle()
-            await app.until(lambda times=times: str(app.blocks).count("no summaries today") == times)
+            assert await app.until(lambda times=times: str(app.blocks).count("no summaries today") == times)
             await app.press("ctrl+c")
 
 
@@ -339,12 +345,12 @@ async def test_keys_are_what_the_configuration_says(running: Running) -> None:
 async def test_the_list_of_keys_has_their_names_and_all_that_they_do_in_a_narrow_terminal(running: Running) -> None:
     async with running(size=(80, 24)) as app:
         await app.press("f1")
-        await app.shows("newline", "begin a new line (so does a", "backslash before enter)")
+        assert await app.shows("newline", "begin a new line (so does a", "backslash before enter)")
 
 
 async def test_a_name_that_no_key_has_is_told(running: Running) -> None:
     async with running(settings=Config(keys={"jump": "f9"})) as app:
-        await app.shows("'jump'")
+        assert await app.shows("'jump'")
 
 
 async def test_the_footer_counts_what_all_branches_and_summaries_took(running: Running, project: Path) -> None:
@@ -353,6 +359,6 @@ async def test_the_footer_counts_what_all_branches_and_summaries_took(running: R
         session.append(st.assistant(f"answer {number}", usage={"input": 900, "output": 100, "cost": 0.01}))
     session.append(BranchSummary(summary="left", usage={"input": 1000, "output": 0, "cost": 0.5}), parent=None)
     async with running([Used({"input": 800, "output": 200, "cost": 0.25}), "Yes."], session=session) as app:
-        await app.shows("101k tokens · $1.500")
+        assert await app.shows("101k tokens · $1.5000")
         await app.answered("and now?")
-        await app.shows("102k tokens · $1.750")
+        assert await app.shows("102k tokens · $1.7500")

@@ -74,9 +74,9 @@ async def test_commands_are_completed_with_what_they_do(running: Running) -> Non
 async def test_enter_runs_the_command_that_is_chosen(running: Running) -> None:
     async with running() as app:
         await app.press("/", "s", "e", "s", "s")
-        await app.shows("› /session")
+        assert await app.shows("› /session")
         await app.press("enter")
-        await app.shows("entries", "0 messages")
+        assert await app.shows("entries", "0 messages")
 
 
 async def test_escape_closes_the_choices_and_nothing_else(running: Running) -> None:
@@ -121,7 +121,7 @@ async def test_a_long_paste_stands_as_one_word_and_is_said_in_full(running: Runn
 async def test_a_short_paste_is_text_without_control_characters(running: Running) -> None:
     async with running() as app:
         app.editor.post_message(events.Paste("a\x1b[31mb\nc"))
-        await app.until(lambda: app.editor.text == "a\\x1b[31mb\nc")
+        assert await app.until(lambda: app.editor.text == "a\\x1b[31mb\nc")
 
 
 async def test_undo_and_redo(running: Running) -> None:
@@ -137,7 +137,7 @@ async def test_what_is_typed_before_the_session_is_open_is_said_once_it_is(runni
     session = st.create()
     async with running("Early.", session=session, ready=False) as app:
         await app.say("Quick")
-        await app.shows("Early.")
+        assert await app.shows("Early.")
 
 
 def test_files_whose_name_begins_so_come_first() -> None:

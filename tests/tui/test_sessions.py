@@ -38,38 +38,38 @@ async def test_sessions_are_listed_with_forks_below_what_they_came_from(running:
 async def test_one_opens_a_session_and_is_in_it(running: Running, three: list[str]) -> None:
     async with running() as app:
         await app.press("ctrl+r")
-        await app.shows("something else entirely")
+        assert await app.shows("something else entirely")
         await app.press(*"entirely")
         await app.until(lambda: "Named" not in app.screen)
         await app.press("enter")
         await app.until(lambda: str(app.app.desk.session.file) == three[2])
-        await app.shows("▌ something else entirely")
+        assert await app.shows("▌ something else entirely")
 
 
 async def test_what_was_said_inside_is_searched_too(running: Running, three: list[str]) -> None:
     async with running() as app:
         await app.press("ctrl+r")
-        await app.shows("something else")
+        assert await app.shows("something else")
         await app.press(*"zebras")
         await app.until(lambda: "2 of" in app.screen and "something else" not in app.screen)
-        await app.shows("Named work")
+        assert await app.shows("Named work")
 
 
 async def test_a_session_is_previewed(running: Running, three: list[str]) -> None:
     async with running(size=(140, 30)) as app:
         await app.press("ctrl+r")
-        await app.shows("Named work")
+        assert await app.shows("Named work")
         await app.press(*"Named")
-        await app.shows("by remembering zebras")
+        assert await app.shows("by remembering zebras")
 
 
 async def test_only_named_ones(running: Running, three: list[str]) -> None:
     async with running() as app:
         await app.press("ctrl+r")
-        await app.shows("something else")
+        assert await app.shows("something else")
         await app.press("ctrl+n")
         await app.until(lambda: "something else" not in app.screen)
-        await app.shows("Named work", "named")
+        assert await app.shows("Named work", "named")
 
 
 async def test_all_folders(running: Running, three: list[str], tmp_path: Path) -> None:
@@ -86,27 +86,27 @@ async def test_all_folders(running: Running, three: list[str], tmp_path: Path) -
 async def test_renaming(running: Running, three: list[str]) -> None:
     async with running() as app:
         await app.press("ctrl+r")
-        await app.shows("something else")
+        assert await app.shows("something else")
         await app.press(*"entirely")
         await app.until(lambda: "Named" not in app.screen)
         await app.press("ctrl+r")
-        await app.shows("Name of the session")
+        assert await app.shows("Name of the session")
         await app.press(*"Fresh", "enter")
-        await app.until(lambda: st.open(three[2]).name == "Fresh")
+        assert await app.until(lambda: st.open(three[2]).name == "Fresh")
 
 
 async def test_archiving_and_bringing_back(running: Running, three: list[str]) -> None:
     async with running() as app:
         await app.press("ctrl+r")
-        await app.shows("something else")
+        assert await app.shows("something else")
         await app.press(*"entirely")
         await app.until(lambda: "Named" not in app.screen)
         await app.press("ctrl+s")
         await app.until(lambda: Path(f"{three[2]}.archived").exists() and "else entirely" not in app.screen)
         await app.press("ctrl+a")
-        await app.shows("something else entirely")
+        assert await app.shows("something else entirely")
         await app.press("ctrl+s")
-        await app.until(lambda: not Path(f"{three[2]}.archived").exists())
+        assert await app.until(lambda: not Path(f"{three[2]}.archived").exists())
 
 
 async def test_deleting_asks_first(running: Running, three: list[str]) -> None:
@@ -137,13 +137,13 @@ async def test_the_open_session_is_not_deleted(running: Running, three: list[str
 async def test_escape_clears_the_search_and_then_leaves(running: Running, three: list[str]) -> None:
     async with running() as app:
         await app.press("ctrl+r")
-        await app.shows("Named work")
+        assert await app.shows("Named work")
         await app.press(*"xyzzy")
-        await app.shows("nothing matches")
+        assert await app.shows("nothing matches")
         await app.press("escape")
-        await app.shows("Named work")
+        assert await app.shows("Named work")
         await app.press("escape")
-        await app.until(lambda: len(app.app.screen_stack) == 1)
+        assert await app.until(lambda: len(app.app.screen_stack) == 1)
 
 
 def test_forks_in_a_circle_are_all_listed() -> None:

@@ -64,14 +64,15 @@ class Terminal:
     def type(self, keys: bytes) -> None:
         os.write(self._fd, keys)
 
-    def shows(self, *words: str) -> None:
-        """Read until all of these are on the screen."""
+    def shows(self, *words: str) -> str:
+        """The screen on which all of these are, at last."""
         until = time.monotonic() + SECONDS
         while not all(word in self.text for word in words):
             left = until - time.monotonic()
             assert left > 0, f"it was not shown; the screen is\n{self.text}"
             if select.select([self._fd], [], [], min(left, 0.2))[0]:
                 self._read()
+        return self.text
 
     def _read(self) -> None:
         try:
@@ -212,7 +213,7 @@ def test_the_external_editor_gives_its_text_back(session: Session, terminals: li
     terminal.type(b"begun")
     terminal.shows("begun")
     terminal.type(b"\x07")
-    terminal.shows("and more")
+    assert terminal.shows("begun", "and more")
 
 
 @pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not here")

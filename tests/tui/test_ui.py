@@ -69,24 +69,24 @@ async def test_a_line_and_a_text_are_asked_for(running: Running) -> None:
 async def test_a_question_goes_away_with_whoever_asked_it(running: Running) -> None:
     async with running() as app:
         answer = asked(app, app.app.ui.select("Which?", ["a", "b"]))
-        await app.shows("Which?")
+        assert await app.shows("Which?")
         answer.cancel()
-        await app.until(lambda: len(app.app.screen_stack) == 1)
+        assert await app.until(lambda: len(app.app.screen_stack) == 1)
 
 
 async def test_statuses_are_in_the_footer_until_they_are_taken_away(running: Running) -> None:
     async with running() as app:
         app.app.ui.status("build", "building \x1b[31m")
-        await app.shows("building \\x1b[31m")
+        assert await app.shows("building \\x1b[31m")
         app.app.ui.status("build", None)
-        await app.until(lambda: "building" not in app.screen)
+        assert await app.until(lambda: "building" not in app.screen)
 
 
 async def test_a_thread_may_tell_something(running: Running) -> None:
     async with running() as app:
         thread = threading.Thread(target=lambda: app.app.ui.notify("from [afar]", "warning"))
         thread.start()
-        await app.shows("from [afar]")
+        assert await app.shows("from [afar]")
         thread.join()
 
 
@@ -144,17 +144,17 @@ async def test_an_extension_renders_asks_and_has_keys(running: Running, project:
     for kind in ("plain", "rich", "bad"):
         session.append(CustomMessage(custom_type=kind, content=f"words of {kind}"))
     async with running(session=session, extensions=("mine.py",)) as app:
-        await app.shows("shown words of plain", "drawn by Rich \\x1b[2J", "words of bad", "its renderer failed")
+        assert await app.shows("shown words of plain", "drawn by Rich \\x1b[2J", "words of bad", "its renderer failed")
         await app.press("f7")
-        await app.shows("hello from f7")
+        assert await app.shows("hello from f7")
         await app.say("/ask")
-        await app.shows("Colour?")
+        assert await app.shows("Colour?")
         await app.press("down", "enter")
-        await app.shows("you chose blue")
+        assert await app.shows("you chose blue")
         await app.press("f1")
-        await app.shows("Keys")
+        assert await app.shows("Keys")
         await app.press("end")
-        await app.shows("mine               says hello")
+        assert await app.shows("mine               says hello")
 
 
 async def test_an_extension_that_changes_is_loaded_anew(running: Running, project: Path) -> None:
@@ -168,25 +168,25 @@ async def test_an_extension_that_changes_is_loaded_anew(running: Running, projec
             await asyncio.sleep(0.3)
             if "second form" in app.screen:
                 break
-        await app.shows("second form")
+        assert await app.shows("second form")
 
 
 async def test_an_extension_that_is_not_there_is_told(running: Running) -> None:
     async with running(extensions=("nowhere.py",)) as app:
-        await app.shows("nowhere.py")
+        assert await app.shows("nowhere.py")
 
 
 async def test_keys_that_open_something(running: Running) -> None:
     async with running() as app:
         await app.press("ctrl+l")
-        await app.shows("Which model?", "scripted:other")
+        assert await app.shows("Which model?", "scripted:other")
         await app.press("escape")
         await app.press("shift+tab")
-        await app.shows("thinking minimal")
+        assert await app.shows("thinking minimal")
         await app.press("f1")
-        await app.shows("Keys")
+        assert await app.shows("Keys")
         await app.press("escape")
-        await app.until(lambda: len(app.app.screen_stack) == 1)
+        assert await app.until(lambda: len(app.app.screen_stack) == 1)
 
 
 async def test_without_colours_one_sees_which_of_several_is_chosen(

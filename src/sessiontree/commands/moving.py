@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from sessiontree.commands.arguments import BRANCH, FOCUS, PLACE, labels, places
 from sessiontree.commands.command import Argument, Command, Done
 from sessiontree.commands.desk import Desk
+from sessiontree.commands.leaving import Leaving, asked
 from sessiontree.commands.text import drawn, excerpt, short, table
 from sessiontree.core.outline import row_text
 from sessiontree.core.plan import last_prompt
@@ -16,8 +17,6 @@ from sessiontree.errors import InvalidOperation
 from sessiontree.ops.compact import uncompact
 from sessiontree.ops.merge import CopyOutcome, cherry_pick, merge, rebase
 from sessiontree.ops.navigate import NavigateOutcome, previous_prompt
-
-NO_SUMMARY, SUMMARIZE, FOCUSED = "No summary", "Summarize", "Summarize with a focus"
 
 CANCELLED = Done(text="cancelled: everything is as it was")
 
@@ -44,15 +43,20 @@ async def _tree(desk: Desk, args: Sequence[str]) -> Done:
 
 
 async def go_with_choice(desk: Desk, place: str) -> Done:
-    """Go to a place, after asking whether what is left is to be summarized."""
+    """Go to a place, after asking what becomes of what is left."""
     plan = desk.plan(place)
-    choice: str | None = NO_SUMMARY
-    if plan.moves and plan.abandoned and desk.ui.has_person and not desk.settings.summary.skip_prompt:
-        choice = await desk.ui.select("Summarize the branch that you leave?", [NO_SUMMARY, SUMMARIZE, FOCUSED])
-    focus = await desk.ui.editor("What is the summary to dwell on?") if choice == FOCUSED else None
-    if choice is None or (choice == FOCUSED and focus is None):
+    asks = plan.moves and plan.abandoned and desk.ui.has_person and not desk.settings.summary.skip_prompt
+    leaving = await asked(desk.ui) if asks else Leaving()
+    if leaving is None:
         return Done()
-    return moved(await desk.navigate(place, summarize=choice != NO_SUMMARY, custom_instructions=focus or None))
+    return moved(
+        await desk.navigate(
+            place,
+            summarize=leaving.summarize,
+            custom_instructions=leaving.instructions,
+            summary=leaving.summary,
+        )
+    )
 
 
 async def _pop(desk: Desk, args: Sequence[str]) -> Done:

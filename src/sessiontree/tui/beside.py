@@ -30,7 +30,7 @@ from sessiontree.core.safe import safe
 from sessiontree.core.tree import Tree
 from sessiontree.tui.blocks import Block, Blocks, Renderer
 from sessiontree.tui.drawing import Pen
-from sessiontree.tui.keys import bind
+from sessiontree.tui.keys import bind, hints
 from sessiontree.tui.line import Line
 from sessiontree.tui.theme import look_of
 
@@ -117,7 +117,6 @@ class Beside(ScrollView, can_focus=True):
         scrollbar-size-vertical: 1; scrollbar-background: $background; scrollbar-color: $panel;
     }
     """
-    BINDINGS: ClassVar[list[BindingType]] = [bind("unfold", "unfold")]
 
     def __init__(self, sides: Sides | None = None, *, titled: bool = False) -> None:
         super().__init__()
@@ -144,7 +143,8 @@ class Beside(ScrollView, can_focus=True):
     def on_resize(self, event: events.Resize) -> None:
         self._arrange()
 
-    def action_unfold(self) -> None:
+    def unfold(self) -> None:
+        """Unfold what is folded, or fold it again."""
         self._unfolded = not self._unfolded
         self._arrange()
 
@@ -279,7 +279,10 @@ class BesideScreen(ModalScreen[None]):
     BesideScreen .hint { color: $muted; height: 1; text-wrap: nowrap; text-overflow: ellipsis; }
     """
     AUTO_FOCUS = "Beside"
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,ctrl+c,q,enter", "close", priority=True)]
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,ctrl+c,q,enter", "close", priority=True),
+        bind("unfold", "unfold"),
+    ]
 
     def __init__(self, sides: Sides) -> None:
         super().__init__()
@@ -289,8 +292,11 @@ class BesideScreen(ModalScreen[None]):
         with Vertical():
             yield Line(self._sides.title, classes="title")
             yield Beside(self._sides)
-            others = "← → other columns · " if len(self._sides.sides) > 2 else ""
-            yield Line(f"↑ ↓ scroll · {others}ctrl+o unfold · esc closes", classes="hint")
+            others = "← → other columns" if len(self._sides.sides) > 2 else ""
+            yield Line(hints(self, "↑ ↓ scroll", others, ("unfold", "unfold"), "esc closes"), classes="hint")
+
+    def action_unfold(self) -> None:
+        self.query_one(Beside).unfold()
 
     def action_close(self) -> None:
         self.dismiss(None)

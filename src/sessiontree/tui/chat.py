@@ -29,6 +29,7 @@ from sessiontree.tui.drafts import Draft, Drafts, History
 from sessiontree.tui.drawing import Pen
 from sessiontree.tui.editor import CHAT_BINDINGS, Choices, Editor
 from sessiontree.tui.footer import Footer, Taken, facts_of
+from sessiontree.tui.keys import hints
 from sessiontree.tui.line import Line
 from sessiontree.tui.transcript import Transcript
 
@@ -96,6 +97,8 @@ class ChatScreen(Screen[None]):
         self._drafting: Timer | None = None
         self._doing = ""
         """What is under way, in a word or two."""
+        self._aborts = self._takes_back = ""
+        """What these keys do, as they are bound."""
         self._since = 0.0
         self._escaped = 0.0
         self._left = 0.0
@@ -116,6 +119,7 @@ class ChatScreen(Screen[None]):
     def on_mount(self) -> None:
         self._thread, self._loop = threading.get_ident(), get_running_loop()
         self.transcript.dress(Pen(self.app.look))
+        self._aborts, self._takes_back = hints(self, ("abort", "aborts")), hints(self, ("take_back", "takes back"))
         self.set_interval(0.12, self._spin)
 
     # The desk
@@ -156,7 +160,8 @@ class ChatScreen(Screen[None]):
         self._count()
 
     def _welcome(self) -> str:
-        return "a new session: say something, /help lists the commands, f1 the keys"
+        said = ["a new session: say something", "/help lists the commands", hints(self, ("hotkeys", "the keys"))]
+        return ", ".join(filter(None, said))
 
     def _count(self) -> None:
         """Add to what the session took what its new entries did; of many, in the background."""
@@ -340,7 +345,8 @@ class ChatScreen(Screen[None]):
         if self._doing:
             seconds = time.monotonic() - self._since
             sign = SPINNER[int(seconds * 8) % len(SPINNER)]
-            self._work.say(f"{sign} {safe(self._doing)} · {seconds:.0f} s · esc aborts")
+            said = filter(None, [f"{sign} {safe(self._doing)}", f"{seconds:.0f} s", self._aborts])
+            self._work.say(" · ".join(said))
 
     def set_status(self, key: str, text: str | None) -> None:
         self.footer.statuses.pop(key, None)
@@ -468,7 +474,7 @@ class ChatScreen(Screen[None]):
         self._waiting = waiting
         self._queue.set_class(bool(waiting), "-shown")
         lines = [Text(f"⋯ {safe(' '.join(text.split()))}", no_wrap=True, overflow="ellipsis") for text in waiting[:5]]
-        hint = f"{len(waiting)} to be said · alt+up takes back" if waiting else ""
+        hint = " · ".join(filter(None, [f"{len(waiting)} to be said", self._takes_back])) if waiting else ""
         self._queue.say(Text("\n").join([*lines, Text(hint, "dim")]))
         self.keep_draft()
 

@@ -16,6 +16,8 @@ from textual.widgets import Input, OptionList, TextArea
 from textual.widgets.option_list import Option
 
 from sessiontree.core.safe import safe, safe_lines
+from sessiontree.tui.find import Find
+from sessiontree.tui.keys import bind, hints
 from sessiontree.tui.line import Line
 
 T = TypeVar("T")
@@ -41,7 +43,7 @@ class Dialog(ModalScreen[T | None]):
     Dialog:nocolor OptionList > .option-list--option-highlighted { text-style: bold underline; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,ctrl+c", "give_up", "cancel", priority=True)]
-    HINT: ClassVar[str] = "enter chooses · esc cancels"
+    HINT: ClassVar[tuple[str | tuple[str, str], ...]] = ("enter chooses", "esc cancels")
 
     if TYPE_CHECKING:
 
@@ -56,7 +58,7 @@ class Dialog(ModalScreen[T | None]):
         with Vertical(classes="panel"):
             yield Line(self._asked, classes="title")
             yield from self.compose_question()
-            yield Line(self.HINT, classes="hint")
+            yield Line(hints(self, *self.HINT), classes="hint")
 
     def compose_question(self) -> ComposeResult:
         yield from ()
@@ -68,14 +70,7 @@ class Dialog(ModalScreen[T | None]):
 class Chooser(Dialog[int]):
     """One of several lines; typing narrows them down to those that have all the words."""
 
-    HINT = "type to search · enter chooses · esc cancels"
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("up", "step(-1)", priority=True),
-        Binding("down", "step(1)", priority=True),
-        Binding("pageup", "page(-1)", priority=True),
-        Binding("pagedown", "page(1)", priority=True),
-        Binding("enter", "choose", priority=True),
-    ]
+    HINT = ("type to search", "enter chooses", "esc cancels")
 
     def __init__(self, title: str, rows: Sequence[str], *, at: int = 0) -> None:
         super().__init__(title)
@@ -84,8 +79,9 @@ class Chooser(Dialog[int]):
         self._shown: list[int] = []
 
     def compose_question(self) -> ComposeResult:
-        yield Input(placeholder="search", select_on_focus=False)
-        yield OptionList(markup=False)
+        options = OptionList(markup=False)
+        yield Find(options, placeholder="search")
+        yield options
 
     def on_mount(self) -> None:
         self._narrow("")
@@ -105,15 +101,7 @@ class Chooser(Dialog[int]):
         )
         options.highlighted = 0 if self._shown else None
 
-    def action_step(self, by: int) -> None:
-        options = self.query_one(OptionList)
-        options.action_cursor_down() if by > 0 else options.action_cursor_up()
-
-    def action_page(self, by: int) -> None:
-        options = self.query_one(OptionList)
-        options.action_page_down() if by > 0 else options.action_page_up()
-
-    def action_choose(self) -> None:
+    def on_input_submitted(self) -> None:
         at = self.query_one(OptionList).highlighted
         if at is not None:
             self.dismiss(self._shown[at])
@@ -123,7 +111,7 @@ class Chooser(Dialog[int]):
 
 
 class Confirm(Dialog[bool]):
-    HINT = "y yes · n no · enter is what stands in capitals · esc is no"
+    HINT = ("y yes", "n no", "enter is what stands in capitals", "esc is no")
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("y", "answer(True)"),
         Binding("n", "answer(False)"),
@@ -153,7 +141,7 @@ class Confirm(Dialog[bool]):
 class Ask(Dialog[str]):
     """A line of text."""
 
-    HINT = "enter · esc cancels"
+    HINT = ("enter", "esc cancels")
 
     def __init__(self, title: str, *, placeholder: str = "", text: str = "") -> None:
         super().__init__(title)
@@ -170,10 +158,10 @@ class Ask(Dialog[str]):
 class Write(Dialog[str]):
     """A text at length."""
 
-    HINT = "ctrl+s is done · ctrl+g writes in $EDITOR · esc cancels"
+    HINT = ("ctrl+s is done", ("external_editor", "writes in $EDITOR"), "esc cancels")
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+s", "done", priority=True),
-        Binding("ctrl+g", "outside", priority=True),
+        bind("external_editor", "outside", priority=True),
     ]
 
     def __init__(self, title: str, text: str = "") -> None:
@@ -206,7 +194,7 @@ class Page(Dialog[None]):
     Page VerticalScroll { height: auto; max-height: 70vh; scrollbar-size-vertical: 1; }
     Page .text { width: auto; }
     """
-    HINT = "↑ ↓ scroll · esc closes"
+    HINT = ("↑ ↓ scroll", "esc closes")
     BINDINGS: ClassVar[list[BindingType]] = [Binding("enter,q", "give_up")]
 
     def __init__(self, title: str, text: str | Text) -> None:
@@ -226,7 +214,7 @@ class Page(Dialog[None]):
 class Framed(Dialog[Any]):
     """A widget of an extension, with the keyboard; it ends by `self.screen.dismiss(value)`."""
 
-    HINT = "esc closes"
+    HINT = ("esc closes",)
 
     def __init__(self, widget: Widget) -> None:
         super().__init__("")

@@ -15,7 +15,7 @@ from sessiontree.comparison import usages
 from sessiontree.core.compaction import context_tokens
 from sessiontree.core.context import reach
 from sessiontree.core.entries import Entry
-from sessiontree.core.figures import short_count
+from sessiontree.core.figures import dollars, short_count
 from sessiontree.core.messages import spent
 from sessiontree.core.safe import safe
 
@@ -106,7 +106,7 @@ class Footer(Widget):
         share = facts.filled / facts.window if facts.window else 0
         fill = f"{share:.0%} of {short_count(facts.window)}" if facts.window else ""
         took = [f"{short_count(facts.taken.tokens)} tokens"] if facts.taken.tokens else []
-        took += [f"${facts.taken.cost:.3f}"] if facts.taken.cost else []
+        took += [dollars(facts.taken.cost)] if facts.taken.cost else []
         thinking = f" · thinking {facts.thinking}" if facts.thinking != "off" else ""
         model = Text(f"{safe(facts.model) or self.model_note}{thinking}")
         below = Text(" · ".join(took))

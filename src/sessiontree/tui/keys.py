@@ -1,14 +1,16 @@
 """Keys: everything that a key does, in one table, with the keys that do it unless the configuration says otherwise.
 
-A name here is what `[keys]` in the configuration binds anew and what `/hotkeys` lists. Screens bind by it.
+A name here is what `[keys]` in the configuration binds anew and what `/hotkeys` lists. Screens bind by it, and say
+by it which keys there are.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from textual.binding import Binding
+from textual.screen import Screen
 
 
 class Key(NamedTuple):
@@ -100,15 +102,36 @@ AREAS: dict[str, tuple[Key, ...]] = {
 """All keys by where they work."""
 
 
+NO_KEY = "none"
+"""What is bound where the configuration says that nothing is to be."""
+SHORT = {"escape": "esc"}
+"""Keys that hints call otherwise."""
+
+
 def bind(name: str, action: str, *, priority: bool = False) -> Binding:
     """The binding of a key of the table to an action."""
     key = next(key for keys in AREAS.values() for key in keys if key.name == name)
     return Binding(key.keys, action, key.help, id=name, priority=priority, show=False)
 
 
+def hints(screen: Screen[Any], *said: str | tuple[str, str]) -> str:
+    """What keys do on a screen: `enter opens · tab this folder/all`.
+
+    A key that is always the same is given with what it does, any other one by its name: it is shown as it is bound, and
+    left out where it is not.
+    """
+    active = reversed(screen.active_bindings.items())
+    keys = {bound.binding.id: SHORT.get(key, key) for key, bound in active if key != NO_KEY}
+    shown = [one if isinstance(one, str) else f"{keys[one[0]]} {one[1]}" if one[0] in keys else "" for one in said]
+    return " · ".join(filter(None, shown))
+
+
 def keymap(said: Mapping[str, str | list[str]]) -> dict[str, str]:
     """What the configuration says, as Textual takes it."""
-    return {name: keys if isinstance(keys, str) else ",".join(keys) for name, keys in said.items()}
+    return {
+        name: ",".join(filter(None, map(str.strip, keys.split(",") if isinstance(keys, str) else keys))) or NO_KEY
+        for name, keys in said.items()
+    }
 
 
 def unknown(said: Iterable[str]) -> list[str]:

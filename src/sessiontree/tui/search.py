@@ -22,7 +22,8 @@ from sessiontree.commands.text import short
 from sessiontree.core.safe import safe
 from sessiontree.errors import SessionTreeError
 from sessiontree.index.search import Hit
-from sessiontree.tui.keys import bind
+from sessiontree.tui.find import Find
+from sessiontree.tui.keys import bind, hints
 from sessiontree.tui.line import Line
 from sessiontree.tui.looking import look
 
@@ -49,11 +50,6 @@ class SearchScreen(ModalScreen[Hit | None]):
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,ctrl+c", "give_up", priority=True),
-        Binding("up", "step(-1)", priority=True),
-        Binding("down", "step(1)", priority=True),
-        Binding("pageup", "page(-1)", priority=True),
-        Binding("pagedown", "page(1)", priority=True),
-        Binding("enter", "choose", priority=True),
         bind("session_scope", "scope", priority=True),
     ]
 
@@ -72,15 +68,16 @@ class SearchScreen(ModalScreen[Hit | None]):
         self._looking = False
         """Whether what is listed is not yet what was typed: none of it is chosen then."""
         self._title = Line(classes="title")
-        self._query = Input(query, placeholder="words in any order; role:user, since:7d", select_on_focus=False)
         self._list = OptionList(markup=False)
+        self._query = Find(self._list, query, placeholder="words in any order; role:user, since:7d")
 
     def compose(self) -> ComposeResult:
         with Vertical():
             yield self._title
             yield self._query
             yield self._list
-            yield Line("enter shows it in its tree · tab this folder/all · esc", classes="hint")
+            said = hints(self, "enter shows it in its tree", ("session_scope", "this folder/all"), "esc")
+            yield Line(said, classes="hint")
 
     def on_mount(self) -> None:
         self._query.focus()
@@ -139,19 +136,13 @@ class SearchScreen(ModalScreen[Hit | None]):
     def action_give_up(self) -> None:
         self.dismiss(None)
 
-    def action_choose(self) -> None:
+    def on_input_submitted(self) -> None:
         at = self._list.highlighted
         if at is not None and not self._looking:
             self.dismiss(self._hits[at])
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         self.dismiss(self._hits[event.option_index])
-
-    def action_step(self, by: int) -> None:
-        self._list.action_cursor_down() if by > 0 else self._list.action_cursor_up()
-
-    def action_page(self, by: int) -> None:
-        self._list.action_page_down() if by > 0 else self._list.action_page_up()
 
     def action_scope(self) -> None:
         self._all = not self._all

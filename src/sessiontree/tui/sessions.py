@@ -22,7 +22,8 @@ from sessiontree.core.outline import one_line
 from sessiontree.core.safe import safe
 from sessiontree.errors import SessionTreeError
 from sessiontree.tui.dialogs import Ask, Confirm
-from sessiontree.tui.keys import bind
+from sessiontree.tui.find import Find
+from sessiontree.tui.keys import bind, hints
 from sessiontree.tui.line import Line
 from sessiontree.tui.looking import look
 
@@ -100,11 +101,6 @@ class SessionsScreen(ModalScreen[str | None]):
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,ctrl+c", "give_up", priority=True),
-        Binding("up", "step(-1)", priority=True),
-        Binding("down", "step(1)", priority=True),
-        Binding("pageup", "page(-1)", priority=True),
-        Binding("pagedown", "page(1)", priority=True),
-        Binding("enter", "choose", priority=True),
         bind("session_scope", "scope", priority=True),
         bind("session_named", "named", priority=True),
         bind("session_archived", "archived", priority=True),
@@ -131,8 +127,8 @@ class SessionsScreen(ModalScreen[str | None]):
         self._shown: list[Row] = []
         self._found: frozenset[str] = frozenset()
         self._title = Line(classes="title")
-        self._search = Input(placeholder="search names, first messages, and what was said", select_on_focus=False)
         self._list = OptionList(markup=False)
+        self._search = Find(self._list, placeholder="search names, first messages, and what was said")
         self._preview = Line(id="preview")
 
     def compose(self) -> ComposeResult:
@@ -142,11 +138,18 @@ class SessionsScreen(ModalScreen[str | None]):
             with Horizontal():
                 yield self._list
                 yield self._preview
-            yield Line(
-                "enter opens · tab this folder/all · ctrl+n named · ctrl+a archived · ctrl+r rename · "
-                "ctrl+s archive · ctrl+x delete · esc",
-                classes="hint",
+            said = hints(
+                self,
+                "enter opens",
+                ("session_scope", "this folder/all"),
+                ("session_named", "named"),
+                ("session_archived", "archived"),
+                ("session_rename", "rename"),
+                ("session_archive", "archive"),
+                ("session_delete", "delete"),
+                "esc",
             )
+            yield Line(said, classes="hint")
 
     def on_mount(self) -> None:
         self.set_class(self.size.width < self.NARROW, "-narrow")
@@ -196,8 +199,12 @@ class SessionsScreen(ModalScreen[str | None]):
         if self._search.value:
             return "nothing matches; esc, or clear the search"
         if self._only_named:
-            return "none has a name; ctrl+n shows all"
-        return "none is archived; ctrl+a goes back" if self._archived else "there are none; tab shows all folders"
+            said = ["none has a name", hints(self, ("session_named", "shows all"))]
+        elif self._archived:
+            said = ["none is archived", hints(self, ("session_archived", "goes back"))]
+        else:
+            said = ["there are none", "" if self._all else hints(self, ("session_scope", "shows all folders"))]
+        return "; ".join(filter(None, said))
 
     def _line(self, row: Row) -> Text:
         summary = row.summary
@@ -261,18 +268,12 @@ class SessionsScreen(ModalScreen[str | None]):
         else:
             self.dismiss(None)
 
-    def action_choose(self) -> None:
+    def on_input_submitted(self) -> None:
         if self._at is not None:
             self.dismiss(self._at.file)
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         self.dismiss(self._shown[event.option_index].summary.file)
-
-    def action_step(self, by: int) -> None:
-        self._list.action_cursor_down() if by > 0 else self._list.action_cursor_up()
-
-    def action_page(self, by: int) -> None:
-        self._list.action_page_down() if by > 0 else self._list.action_page_up()
 
     def action_scope(self) -> None:
         self._all = not self._all

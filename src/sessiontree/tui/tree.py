@@ -11,13 +11,15 @@ from collections.abc import Callable
 from functools import partial
 from typing import Literal, TypeAlias
 
-from msgspec import Struct
+from msgspec.structs import asdict
 from rich.text import Text
 from textual.app import App, ComposeResult
 from textual.containers import Vertical, VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Input, Static
 
+from sessiontree.commands import leaving
+from sessiontree.commands.leaving import ANSWERS, Leaving, focused, written
 from sessiontree.commands.text import short
 from sessiontree.comparison import diff
 from sessiontree.config import Config
@@ -27,7 +29,7 @@ from sessiontree.errors import SessionTreeError
 from sessiontree.session import Session
 from sessiontree.tui.beside import Beside, BesideScreen, Sides, of_diff
 from sessiontree.tui.dialogs import Chooser, Write
-from sessiontree.tui.keys import keymap
+from sessiontree.tui.keys import hints, keymap
 from sessiontree.tui.ordered import OrderedApp
 from sessiontree.tui.theme import DARK, LIGHT, terminal_is_light, theme_for
 from sessiontree.tui.tree_detail import described, seen_from, words_of
@@ -39,32 +41,12 @@ Summaries: TypeAlias = Literal["ask", "unasked", "none"]
 REST_SECONDS = 0.08
 """The details of an entry are shown once the cursor has rested on it so long."""
 PANES = ("", "text", "model")
-HINTS = {
-    "tree_choose": "go",
-    "tree_detail": "details",
-    "tree_label": "label",
-    "tree_mark": "mark",
-    "tree_filter": "filter",
-    "tree_escape": "leave",
-}
-OPTIONS = (
-    "No summary",
-    "Summarize what is left",
-    "Summarize with a focus",
-    "Write the summary myself",
-)
 
 
-class Choice(Struct, frozen=True, kw_only=True):
+class Choice(Leaving, frozen=True, kw_only=True):
     """The entry that was chosen, and what is to become of what is left."""
 
     entry: EntryId
-    summarize: bool = False
-    """Whether a model is to summarize it."""
-    instructions: str | None = None
-    """What the summary should pay attention to."""
-    summary: str | None = None
-    """The summary in the person's own words."""
 
 
 class TreeScreen(ModalScreen[Choice | None]):
@@ -131,8 +113,15 @@ class TreeScreen(ModalScreen[Choice | None]):
             yield Static(classes="foot", markup=False)
 
     def on_mount(self) -> None:
-        keys = {active.binding.id: key for key, active in reversed(self.active_bindings.items())}
-        self._hint = " · ".join(f"{keys[name]} {does}" for name, does in HINTS.items() if name in keys)
+        self._hint = hints(
+            self,
+            ("tree_choose", "go"),
+            ("tree_detail", "details"),
+            ("tree_label", "label"),
+            ("tree_mark", "mark"),
+            ("tree_filter", "filter"),
+            ("tree_escape", "leave"),
+        )
         self._show_lines()
         self._rest()
 
@@ -301,32 +290,24 @@ class TreeScreen(ModalScreen[Choice | None]):
         if chosen is None:
             return
         if asks and self._leaves_something(chosen):
-            self._app.push_screen(Chooser("What becomes of what you leave?", OPTIONS), partial(self._decided, chosen))
+            self._app.push_screen(Chooser(leaving.QUESTION, ANSWERS), partial(self._decided, chosen))
         else:
             self.dismiss(Choice(entry=chosen))
 
     def _decided(self, chosen: EntryId, option: int | None) -> None:
         """Do what was said about what is left; without an answer, one is in the tree again."""
 
-        def focused(focus: str | None) -> None:
-            if focus is not None:
-                self.dismiss(Choice(entry=chosen, summarize=True, instructions=focus.strip() or None))
+        def go(said: Leaving | None) -> None:
+            if said is not None:
+                self.dismiss(Choice(entry=chosen, **asdict(said)))
 
-        def written(words: str | None) -> None:
-            if words is not None and words.strip():
-                self.dismiss(Choice(entry=chosen, summary=words.strip()))
-
-        match option:
-            case 0:
-                self.dismiss(Choice(entry=chosen))
-            case 1:
-                self.dismiss(Choice(entry=chosen, summarize=True))
-            case 2:
-                self._app.push_screen(Write("What should the summary pay attention to?"), focused)
-            case 3:
-                self._app.push_screen(Write("The summary of what you leave"), written)
-            case _:
-                pass
+        answer = None if option is None else ANSWERS[option]
+        if answer == leaving.FOCUSED:
+            self._app.push_screen(Write(leaving.FOCUS), lambda focus: go(focused(focus)))
+        elif answer == leaving.WRITTEN:
+            self._app.push_screen(Write(leaving.SUMMARY), lambda words: go(written(words)))
+        elif answer is not None:
+            go(Leaving(summarize=answer == leaving.SUMMARIZE))
 
     def _leaves_something(self, chosen: EntryId) -> bool:
         """Whether going there leaves a part of the path behind."""

@@ -1,0 +1,141 @@
+"""Hints name the keys that are bound, and lists are gone through by the same keys everywhere."""
+
+from __future__ import annotations
+
+import pytest
+
+import sessiontree as st
+from sessiontree.config import Config
+from sessiontree.model.scripted import Delay
+from sessiontree.session import Session
+from sessiontree.tui.keys import keymap, listed
+
+from .conftest import Running
+
+BOUND = Config(
+    keys={
+        "abort": "f2",
+        "take_back": "f3",
+        "external_editor": "f4",
+        "unfold": ["f6", "ctrl+o"],
+        "session_scope": "f7",
+        "session_named": "f8",
+        "session_archived": "f9",
+        "hotkeys": "f10",
+        "tree_escape": "f11",
+    }
+)
+
+
+@pytest.fixture
+def ways() -> Session:
+    """A question, and two branches that answer it."""
+    session = st.create("ways")
+    here = session.append(st.user("How?"))
+    session.append(st.assistant("With a cache."))
+    session.create_branch("dict", at=here, current=False)
+    session.append(st.assistant("With a dict."), branch="dict")
+    return session
+
+
+async def test_an_empty_session_names_the_key_that_lists_the_keys(running: Running) -> None:
+    async with running(settings=BOUND) as app:
+        assert "f10 the keys" in await app.shows("a new session")
+
+
+async def test_while_the_agent_works_the_keys_are_named_that_abort_and_take_back(running: Running) -> None:
+    async with running(["One", Delay(30)], settings=BOUND) as app:
+        await app.say("First")
+        assert "f2 aborts" in await app.shows("working")
+        await app.say("Second")
+        assert "f3 takes back" in await app.shows("⋯ Second")
+        await app.press("f3")
+        assert await app.until(lambda: app.editor.text == "Second")
+        await app.press("f2")
+        assert await app.shows("aborted")
+
+
+async def test_a_key_that_is_bound_to_nothing_is_not_named(running: Running) -> None:
+    async with running(["One", Delay(30)], settings=Config(keys={"abort": [], "hotkeys": ""})) as app:
+        assert "the keys" not in await app.shows("/help lists the commands")
+        await app.press("f1")
+        await app.say("First")
+        assert "aborts" not in await app.shows("working")
+
+
+def test_the_list_of_keys_says_of_which_there_is_none() -> None:
+    chat = dict(listed(keymap({"abort": []})))["chat"]
+
+    assert next(key.keys for key in chat if key.name == "abort") == "none"
+
+
+def test_keys_with_blanks_between_are_keys() -> None:
+    assert keymap({"unfold": "f5, f6", "tree": ["f7 "], "abort": ""}) == {
+        "unfold": "f5,f6",
+        "tree": "f7",
+        "abort": "none",
+    }
+
+
+async def test_the_tree_names_the_key_that_leaves_it(running: Running, ways: Session) -> None:
+    async with running(session=ways, settings=BOUND) as app:
+        await app.press("ctrl+t")
+        assert "f11 leave" in await app.shows("type to search")
+        await app.press("f11")
+        assert await app.until(lambda: app.app.screen is app.chat)
+
+
+async def test_sides_name_the_key_that_unfolds(running: Running, ways: Session) -> None:
+    async with running(session=ways, settings=BOUND) as app:
+        await app.say("/compare dict")
+        assert "f6 unfold" in await app.shows("esc closes")
+
+
+async def test_the_dialog_for_a_text_names_the_key_of_the_external_editor_which_works_there(
+    running: Running, ways: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VISUAL", "/nowhere/ed")
+    async with running(session=ways, settings=BOUND) as app:
+        await app.say("/tree root")
+        await app.shows("Write the summary myself")
+        await app.press("up", "enter")
+        assert "f4 writes in $EDITOR" in await app.shows("ctrl+s is done")
+        await app.press("f4")
+        assert await app.shows("/nowhere/ed cannot be run here")
+
+
+async def test_sessions_and_searches_name_their_keys(running: Running, ways: Session) -> None:
+    async with running(session=ways, settings=BOUND) as app:
+        await app.press("ctrl+r")
+        assert "f7 this folder/all · f8 named" in await app.shows("enter opens")
+        await app.press("f9")
+        assert await app.shows("none is archived; f9 goes back")
+        await app.press("escape")
+        await app.say("/search cache")
+        assert "f7 this folder/all" in await app.shows("enter shows it in its tree")
+
+
+async def test_nothing_is_said_of_all_folders_where_all_are_shown(running: Running) -> None:
+    async with running(session=st.memory()) as app:
+        await app.press("ctrl+r")
+        await app.shows("there are none; tab shows all folders")
+        await app.press("tab")
+        assert "tab shows" not in await app.shows("there are none · all folders")
+
+
+async def test_by_the_same_keys_one_goes_through_every_list(running: Running, ways: Session) -> None:
+    for number in range(40):
+        ways.append(st.user(f"zebra {number:02}"))
+    async with running(session=ways) as app:
+        await app.say("/search zebra")
+        await app.shows("40 hits", "zebra 39")
+        assert "zebra 20" not in app.screen
+        await app.press("pagedown", "pagedown", "down", "up")
+        assert await app.shows("zebra 20")
+        await app.press("enter")
+        assert await app.shows("type to search")
+        await app.press("escape")
+        await app.say("/branches")
+        await app.shows("Which branch?")
+        await app.press("down", "enter")
+        assert await app.shows("on dict")
