@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,9 @@ import sessiontree as st
 from sessiontree import shelf
 from sessiontree.catalog import in_database, sessions_dir
 from sessiontree.copying import Copied, copy, verify
+from sessiontree.store.postgres import connection
+from sessiontree.store.postgres.address import parse
+from tests.postgres import Proxy, Server
 
 RECORDED = Path(__file__).parent / "conformance" / "data"
 HEADER = b'{"type":"session","version":3,"id":"%s","timestamp":"2026-01-02T09:30:00.000Z","cwd":"/p"}\n'
@@ -120,6 +124,47 @@ def test_a_session_that_is_something_else_is_left_as_it_is(database: str, tmp_pa
     assert verified.state == "different"
     assert verified.bytes == len(HEADER % b"s" + b'{"said":"')
     assert next(iter(verify(str(tmp_path / "one"), database))).good
+
+
+def test_a_session_that_is_in_the_trash_is_told_so(database: str, tmp_path: Path) -> None:
+    (tmp_path / "s.jsonl").write_bytes(HEADER % b"s")
+    (copied,) = copy(str(tmp_path / "s.jsonl"), database)
+    assert copied.target is not None
+    shelf.delete(copied.target)
+
+    (again,) = copy(str(tmp_path / "s.jsonl"), database)
+
+    assert (again.state, again.reason) == ("failed", "the session exists already, in the trash")
+
+
+@pytest.mark.parametrize("compare_or_copy", [copy, verify])
+def test_a_database_that_is_not_there_is_told_once(
+    files: Path, monkeypatch: pytest.MonkeyPatch, compare_or_copy: Callable[[str, str], Iterator[Copied]]
+) -> None:
+    monkeypatch.setattr("sessiontree.store.postgres.connection.FIRST_PATIENCE", 0.05)
+
+    with pytest.raises(st.StoreError, match="cannot be reached"):
+        next(compare_or_copy(str(files), "postgresql://nobody@127.0.0.1:1/none"))
+
+
+def test_a_copy_ends_when_the_database_is_lost_and_the_next_one_goes_on(
+    server: Server, database: str, files: Path
+) -> None:
+    proxy = Proxy(server.port)
+    far = f"postgresql://postgres@127.0.0.1:{proxy.port}/{database.rpartition('/')[2]}"
+    several = copy(str(files), far)
+    assert next(several).state == "copied"
+    proxy.is_down = True
+    proxy.cut_all()
+    connection.database(parse(far)).patience = 0.1
+
+    assert next(several).state == "failed"
+    with pytest.raises(st.StoreError, match="cannot be reached"):
+        next(several)
+    proxy.close()
+
+    assert {copied.state for copied in copy(str(files), database)} == {"same", "copied"}
+    assert {copied.state for copied in verify(str(files), database)} == {"same"}
 
 
 def test_verify_tells_what_is_on_one_side_alone(database: str, tmp_path: Path) -> None:

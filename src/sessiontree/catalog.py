@@ -248,6 +248,12 @@ def in_database(where: object = None) -> Shelf | None:
     return Shelf(address)
 
 
+def addresses(database: str) -> list[str]:
+    """The addresses of all sessions of a database, archived ones too, newest first."""
+    shelf = in_database(database)
+    return [] if shelf is None else [shelf.address.of(id) for id in shelf.ids()]
+
+
 def store_at(place: str, durability: Durability = "fsync") -> Store:
     """The store of the session at a path or an address, as `find` gives it."""
     if not is_address(place):
@@ -278,13 +284,18 @@ def session_files() -> Iterator[str]:
         yield file.path
 
 
+def is_many(place: str) -> bool:
+    """Whether it is a folder or a database, where sessions are, and not one session."""
+    return parse(place).session is None if is_address(place) else os.path.isdir(place)
+
+
 def find(session: str | os.PathLike[str]) -> str:
     """The file of a session, or its address. Raises `NotFound` or `Ambiguous`."""
     text = os.fspath(session)
     if is_address(text):
         found = in_database(text)
         assert found is not None
-        return found.address.of(found.find(parse(text).session or RECENT))
+        return found.address.of(found.find(parse(text).named))
     if text == RECENT and (database := in_database()) is not None:
         return database.address.of(database.find(text))
     if text == RECENT:

@@ -62,8 +62,10 @@ class _Place(NamedTuple):
 def copy(source: str, target: str, *, progress: Progress | None = None) -> Iterator[Copied]:
     """Copy one session, or all of a folder or database, to a file, a folder or a database.
 
-    Gives what became of each, as it is done. Raises `NotFound` and `InvalidOperation` before anything is done.
+    Gives what became of each, as it is done. Raises `NotFound` and `InvalidOperation` before anything is done, and
+    `StoreError` when a database cannot be reached, at the start or any more.
     """
+    _reach(source, target)
     places = _places(source)
     sides = _targets(places, source, target)
     tell = _told(places, progress)
@@ -71,11 +73,13 @@ def copy(source: str, target: str, *, progress: Progress | None = None) -> Itera
         try:
             yield _copied(place, side, tell)
         except SessionTreeError as error:
-            yield Copied(session=place.id, source=place.where, target=side, state="failed", reason=str(error))
+            yield _failed(place, side, error)
+            _reach(source, target)  # the others would fail in the same way, each after a long wait
 
 
 def verify(source: str, target: str, *, progress: Progress | None = None) -> Iterator[Copied]:
-    """Compare every session of one side with that of the other, byte for byte."""
+    """Compare every session of one side with that of the other, byte for byte. Raises as `copy` does."""
+    _reach(source, target)
     places = _places(source)
     sides = _targets(places, source, target)
     tell = _told(places, progress)
@@ -83,12 +87,27 @@ def verify(source: str, target: str, *, progress: Progress | None = None) -> Ite
         try:
             yield _verified(place, side, tell)
         except SessionTreeError as error:
-            yield Copied(session=place.id, source=place.where, target=side, state="failed", reason=str(error))
-    if _is_many(source) and _is_many(target):
+            yield _failed(place, side, error)
+            _reach(source, target)
+    if catalog.is_many(source) and catalog.is_many(target):
         known = {place.id for place in places}
         for place in _places(target):
             if place.id not in known:
                 yield Copied(session=place.id, source=None, target=place.where, state="extra")
+
+
+def _reach(*sides: str) -> None:
+    """See that the databases among these can be reached. Raises `StoreError`."""
+    from sessiontree.store.postgres.connection import database
+
+    for side in sides:
+        if is_address(side):
+            database(parse(side)).run(lambda connection: None)
+
+
+def _failed(place: _Place, target: str, error: SessionTreeError) -> Copied:
+    reason = error.reason if isinstance(error, StoreError) and error.where == target else str(error)
+    return Copied(session=place.id, source=place.where, target=target, state="failed", reason=reason)
 
 
 def copied_to_wire(copied: Copied) -> JsonObject:
@@ -106,13 +125,8 @@ def copied_to_wire(copied: Copied) -> JsonObject:
 # Which sessions
 
 
-def _is_many(side: str) -> bool:
-    """Whether it names a place for sessions, and not one session."""
-    return parse(side).session is None if is_address(side) else os.path.isdir(side)
-
-
 def _places(side: str) -> list[_Place]:
-    if not _is_many(side):
+    if not catalog.is_many(side):
         where = catalog.find(side)
         return [_Place(_id_at(where), where)]
     if is_address(side):
@@ -137,11 +151,11 @@ def _targets(places: list[_Place], source: str, target: str) -> list[str]:
     """Where each of these sessions goes, or is."""
     if is_address(target):
         address = parse(target)
-        if address.session is not None and _is_many(source):
+        if address.session is not None and catalog.is_many(source):
             raise InvalidOperation("several sessions cannot become one: name a database or a folder")
         return [address.of(address.session or place.id) for place in places]
     if target.endswith(SUFFIX) and not os.path.isdir(target):
-        if _is_many(source):
+        if catalog.is_many(source):
             raise InvalidOperation("several sessions cannot become one: name a database or a folder")
         return [target]
     known = {place.id: place.where for place in _places(target)} if os.path.isdir(target) else {}

@@ -19,7 +19,7 @@ import stat
 import time
 from typing import TYPE_CHECKING
 
-from sessiontree.catalog import RECENT, find, in_database, pick, sessions_dir, sources, summaries_of
+from sessiontree.catalog import find, in_database, pick, sessions_dir, sources, summaries_of
 from sessiontree.core.times import iso
 from sessiontree.errors import InvalidOperation, NotFound, ReadOnly, StoreError
 from sessiontree.home import home
@@ -140,7 +140,7 @@ def _in_database(session: str | os.PathLike[str]) -> tuple[Shelf, str] | None:
     """The database that a session is in, and what it is called there; `None` for one that is a file."""
     text = os.fspath(session)
     if is_address(text):
-        database, text = in_database(text), parse(text).session or RECENT
+        database, text = in_database(text), parse(text).named
     elif isinstance(session, os.PathLike) or text.endswith(SUFFIX) or os.sep in text:
         return None
     else:

@@ -49,6 +49,18 @@ def test_a_session_moves_to_a_database_and_back(cli: Run, database: str, here: P
     assert "resumed" in cli("copy", "s.jsonl", database)
 
 
+def test_doctor_looks_at_every_session_of_a_database(cli: Run, database: str, here: Path) -> None:
+    (here / "bad.jsonl").write_text('{"type":"session","version":3,"id":"bad","timestamp":"","cwd":"/p"}\nnoise\n')
+    cli("copy", "bad.jsonl", database)
+    cli("new", "-o", "good.jsonl")
+    cli("copy", "good.jsonl", database)
+
+    told = [json.loads(line) for line in cli("doctor", database, "--json", code=1).splitlines()]
+
+    assert [[problem["kind"] for problem in one["problems"]] for one in told] == [[], ["malformed_line"]]
+    assert told[1]["file"] == f"{database}#bad"
+
+
 def test_nothing_to_copy_is_said(cli: Run, database: str, here: Path) -> None:
     assert "no sessions" in cli("copy", database, str(here / "out"))
 

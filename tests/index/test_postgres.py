@@ -27,7 +27,7 @@ def test_a_new_session_is_in_the_database_and_opens_by_every_name(store: str) ->
     with st.create(name="auth") as session:
         session.append(st.user("How?"))
 
-    for name in (session.id, session.id[:12], "auth", "@", f"{store}#auth", f"{store}#{session.id[:8]}", store):
+    for name in (session.id, session.id[:12], "auth", "@", f"{store}#auth", f"{store}#{session.id[:8]}", f"{store}#@"):
         again = st.open(name)
         assert (again.id, again.name, again.file) == (session.id, "auth", None)
     assert again.where == f"{store}#{session.id}"
@@ -53,6 +53,15 @@ def test_what_is_nowhere_is_not_found_and_what_is_twice_is_ambiguous(store: str)
     with pytest.raises(st.Ambiguous) as refused:
         st.open("same")
     assert set(refused.value.candidates) == {first.id, second.id}
+
+
+def test_a_whole_database_is_never_taken_for_a_session(store: str) -> None:
+    session = st.create(name="auth")
+
+    for act in (st.open, shelf.archive, shelf.delete, shelf.restore, shelf.purge):
+        with pytest.raises(st.InvalidOperation, match="names no session"):
+            act(store)
+    assert [summary.id for summary in st.sessions()] == [session.id]
 
 
 def busy(name: str, **where: object) -> st.Session:

@@ -8,7 +8,7 @@ import click
 
 from sessiontree.cli.app import app, json_option
 from sessiontree.cli.output import colored, dim, echo, echo_json, progress, safe, strong
-from sessiontree.copying import Copied, copied_to_wire
+from sessiontree.copying import Copied, Progress, copied_to_wire
 from sessiontree.copying import copy as copy_sessions
 from sessiontree.copying import verify as verify_sessions
 
@@ -26,7 +26,8 @@ SIDES = "SRC and DST are a session, a folder of session files, or a database, po
 @click.pass_context
 def copy(ctx: click.Context, source: str, target: str, as_json: bool) -> None:
     """Copy a session, or all of them, byte for byte. One that was stopped goes on where it ended."""
-    ctx.exit(_tell(copy_sessions(source, target, progress=progress("copying")), as_json))
+    bar = progress("copying")
+    ctx.exit(_tell(copy_sessions(source, target, progress=bar), as_json, bar))
 
 
 @app.command(epilog=f"{SIDES}\n\n\b\nExample:\n  sessiontree verify ~/.sessiontree/sessions postgresql://db/talks")
@@ -36,12 +37,15 @@ def copy(ctx: click.Context, source: str, target: str, as_json: bool) -> None:
 @click.pass_context
 def verify(ctx: click.Context, source: str, target: str, as_json: bool) -> None:
     """Compare sessions with their copies, byte for byte. The exit code is 1 when any is not the same."""
-    ctx.exit(_tell(verify_sessions(source, target, progress=progress("comparing")), as_json))
+    bar = progress("comparing")
+    ctx.exit(_tell(verify_sessions(source, target, progress=bar), as_json, bar))
 
 
-def _tell(several: Iterable[Copied], as_json: bool) -> int:
+def _tell(several: Iterable[Copied], as_json: bool, bar: Progress | None) -> int:
     bad = count = 0
     for copied in several:
+        if bar is not None:
+            click.echo("\r\x1b[K", nl=False, err=True)  # how far it is stands where the line goes
         count += 1
         bad += not copied.good
         if as_json:

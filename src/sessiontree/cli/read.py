@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 
 import click
 
@@ -383,13 +384,13 @@ def diff(session: str, a: str, b: str, as_json: bool) -> None:
 
 
 @app.command(epilog="\b\nExamples:\n  sessiontree doctor @\n  sessiontree doctor ~/.sessiontree/sessions --repair")
-@click.argument("session", metavar="SESSION|DIR")
+@click.argument("session", metavar="SESSION|DIR|DATABASE")
 @click.option("--repair", "mend", is_flag=True, help="Write a sound copy beside each damaged file; the file stays.")
 @json_option
 @click.pass_context
 def doctor(ctx: click.Context, session: str, mend: bool, as_json: bool) -> None:
-    """List what is wrong with a session, or with all in a folder; exit with 1 when there is a fault."""
-    examined = _examine_all(session, mend) if os.path.isdir(session) else [("", *_examine(session, mend))]
+    """List what is wrong with a session, or with all in a folder or database; exit with 1 when there is a fault."""
+    examined = _examine_all(session, mend) if catalog.is_many(session) else [("", *_examine(session, mend))]
     count, faulty = 0, False
     for name, problems, report in examined:
         count, faulty = count + 1, faulty or any(map(_is_fault, problems))
@@ -402,8 +403,18 @@ def doctor(ctx: click.Context, session: str, mend: bool, as_json: bool) -> None:
     ctx.exit(1 if faulty else 0)
 
 
-def _examine_all(folder: str, mend: bool) -> Iterator[tuple[str, list[Problem], catalog.RepairReport | None]]:
-    """Every session in a folder and below it. What cannot be opened is a fault of its own, and stops nothing."""
+def _examine_all(place: str, mend: bool) -> Iterator[tuple[str, list[Problem], catalog.RepairReport | None]]:
+    """Every session of a database, or in a folder and below it."""
+    if not os.path.isdir(place):
+        for address in catalog.addresses(place):
+            with suppress(NotFound):  # it was taken away meanwhile
+                yield address, *_examine(address, mend)
+        return
+    yield from _examine_folder(place, mend)
+
+
+def _examine_folder(folder: str, mend: bool) -> Iterator[tuple[str, list[Problem], catalog.RepairReport | None]]:
+    """What cannot be opened is a fault of its own, and stops nothing."""
     for at, folders, names in os.walk(folder):
         folders.sort()
         for name in sorted(names):

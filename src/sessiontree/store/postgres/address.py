@@ -26,6 +26,13 @@ class Address(NamedTuple):
     session: str | None
     """What stands behind `#`: a session's id, or what a person calls it by."""
 
+    @property
+    def named(self) -> str:
+        """The same. Raises `InvalidOperation` where nothing stands there: a whole database is never one session."""
+        if self.session is None:
+            raise InvalidOperation(f"{self.shown} names no session: put #session behind it")
+        return self.session
+
     def of(self, session: str) -> str:
         """The shown address of a session."""
         from urllib.parse import quote

@@ -75,13 +75,11 @@ class _Page(NamedTuple):
 class PostgresStore:
     def __init__(self, address: Address | str) -> None:
         address = parse(address) if isinstance(address, str) else address
-        if not address.session:
-            raise InvalidOperation(f"{address.shown} names no session: put #session behind it")
-        if storable(address.session) is None:
+        if storable(address.named) is None:
             raise InvalidOperation("this cannot be the id of a session in a database")
         self.address = address
-        self.id = address.session
-        self.where = address.of(address.session)
+        self.id = address.named
+        self.where = address.of(self.id)
         self._known: _Known | None = None
         self._blocks = Blocks()
         self._pending: tuple[Cursor, tuple[bytes, ...], uuid.UUID] | None = None
