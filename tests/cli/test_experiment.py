@@ -185,6 +185,8 @@ def test_what_a_session_says_is_made_safe(cli: Run, question: str) -> None:
         (("--arm", "a=1", "--arm", "a=2"), "--arm is given twice for 'a'"),
         (("--arm-thinking", "a=lots"), "no thinking level 'lots'"),
         ((*ARMS, "--score", "beauty"), "--score takes exact=TEXT"),
+        (("--prompt", "Go."), "there are no arms"),
+        (("--promote",), "there are no arms"),
         ((*ARMS, "--max-cost", "0"), "--max-cost"),
         ((*ARMS, "--max-tokens", "many"), "--max-tokens"),
         ((*ARMS, "--resume", "ab-1"), "--resume goes on with what was planned"),

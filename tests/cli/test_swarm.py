@@ -354,7 +354,19 @@ def test_a_file_that_is_wrong_says_where(here: Path, text: str, reason: str) -> 
     assert str(raised.value).startswith(f"swarm.toml: {reason}")
 
 
-@pytest.mark.parametrize("line", ['strategy = "chaos"', 'model = "nobody:nothing"', "agents = 0"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        'strategy = "chaos"',
+        'model = "nobody:nothing"',
+        "agents = 0",
+        "retries = -1",
+        'at = "nowhere"',
+        'extensions = ["nothing.py"]',
+        'agent = [{ name = "a", model = "nobody:nothing" }]',
+        "budget.cost = 0",
+    ],
+)
 def test_nothing_is_left_of_a_swarm_that_cannot_begin(fails: Run, server: Server, file: Path, line: str) -> None:
     file.write_text(REVIEW.replace("agents = 2", line))
 

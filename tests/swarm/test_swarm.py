@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from itertools import pairwise
 from pathlib import Path
 
@@ -71,8 +72,11 @@ async def test_agents_begin_at_the_place_where_the_swarm_was_put(session: Sessio
         ({"agents": 0}, "one agent or more"),
         ({"agents": []}, "one agent or more"),
         ({"agents": 3, "max_agents": 2}, "2 agents at most"),
-        ({"budget": Budget(cost=-1)}, "more than 0"),
-        ({"agent_budget": Budget(tokens=0)}, "more than 0"),
+        ({"budget": Budget(cost=-1)}, "a budget of -1 dollars is no amount"),
+        ({"agent_budget": Budget(tokens=0)}, "a budget of 0 tokens is no amount"),
+        ({"agents": [AgentSpec(budget=Budget(seconds=math.inf))]}, "a budget of inf seconds is no amount"),
+        ({"strategy": "map-reduce", "parts": ["Count the cats", " "]}, "a part of the task says nothing"),
+        ({"retries": -1}, "not -1"),
         ({"name": "a~b"}, "cannot be the name of a branch"),
         ({"task": " \n"}, "there is no task"),
         ({"agents": [AgentSpec(name="a~b")]}, "cannot be the name of a branch"),

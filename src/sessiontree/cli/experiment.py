@@ -122,6 +122,8 @@ def ab(
     if resume is not None and any((named, prompt, model, scores, judge, metric, name)):
         raise click.UsageError("--resume goes on with what was planned: give no arms, models, prompts, scores or names")
     if not named and resume is None:
+        if promoted or any((prompt, model, scores, judge, metric, name)):
+            raise click.UsageError("there are no arms: --arm or --arm-model names one, and --resume an experiment")
         return _list(session, as_json=as_json)
     from sessiontree import config
     from sessiontree.cli.prompt import chosen_model, chosen_tools

@@ -59,7 +59,7 @@ def fan_out(
 
     pairs = list(product(prompts or (None,), models or (None,)))
     if names and len(names) != len(pairs):
-        raise click.UsageError(f"there are {len(pairs)} ways to go on, and {len(names)} names")
+        raise click.UsageError(f"every way to go on takes one --name: {len(pairs)} in all, not {len(names)}")
     settings, hooks = config.load(), Hooks()
     with opened(session) as changed:
         asked = {name: chosen_model(name, changed.head, settings, hooks) for _, name in pairs}

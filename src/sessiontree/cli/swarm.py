@@ -201,7 +201,9 @@ def run(
         await swarm.start()
         return _Begun(swarm)
 
-    made(catalog.memory())  # so that nothing is left of one that cannot begin
+    empty = catalog.memory()  # so that nothing is left of one that cannot begin
+    made(empty)
+    (before or empty).place(at or said.at)
     with before or catalog.create(said.name) as target:
         return outfit.through(target, begin, as_json=as_json)
 
@@ -306,8 +308,10 @@ class _Outfit:
     """What agents work with: models, tools, extensions and prompts. It is not in the session."""
 
     def __init__(self, said: SwarmFile | None, extensions: tuple[str, ...], durable: _Durable | None) -> None:
+        """Raises `NotFound` for a tool or an extension that is not there."""
         from sessiontree import config
         from sessiontree.cli.prompt import chosen_tools
+        from sessiontree.extensions.content import given
         from sessiontree.hooks.bus import Hooks
 
         named = None if said is None else said.tools
@@ -316,6 +320,8 @@ class _Outfit:
         self._hooks = Hooks()
         self._tools = chosen_tools(None if named is None else ",".join(named) or None, named == [])
         self._extensions = (*(() if said is None else said.extensions), *extensions)
+        for path in self._extensions:
+            given(path)
         self._durable = durable
         self._executor: DurableExecutor | None = None
 

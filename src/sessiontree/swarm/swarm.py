@@ -97,6 +97,10 @@ class Swarm:
         _check_count(count, max_agents)
         if not task.strip():
             raise InvalidOperation("there is no task")
+        if not all(part.strip() for part in parts or ()):
+            raise InvalidOperation("a part of the task says nothing")
+        if retries < 0:
+            raise InvalidOperation(f"retries are 0 or more, not {retries}")
         for limits in (budget, agent_budget, *(spec.budget for spec in specs)):
             if limits is not None:
                 limits.check()
