@@ -5,7 +5,16 @@ from __future__ import annotations
 import pytest
 
 from sessiontree.errors import InvalidOperation
-from sessiontree.web.guard import Bucket, bearer, check_content, check_headers, check_host, hosts_of, is_loopback
+from sessiontree.web.guard import (
+    Bucket,
+    bearer,
+    check_content,
+    check_headers,
+    check_host,
+    check_name,
+    hosts_of,
+    is_loopback,
+)
 from sessiontree.web.refusals import Refused
 
 
@@ -51,6 +60,27 @@ def test_a_server_on_one_address_goes_by_that_alone() -> None:
     assert allowed("192.168.1.5:7373", on="192.168.1.5")
     assert not allowed("192.168.1.6:7373", on="192.168.1.5")
     assert not allowed("localhost:7373", on="192.168.1.5")
+
+
+def test_a_name_may_have_a_port_of_its_own_where_a_proxy_stands_before_the_server() -> None:
+    for more in ("tower.example:443", "Tower.example:80"):
+        assert allowed("tower.example", more=more)
+        assert allowed(f"tower.example:{more.rpartition(':')[2]}", more=more)
+        assert not allowed("tower.example:7373", more=more)
+    assert allowed("tower.example:8080", more="tower.example:8080")
+    assert allowed("[fe80::1]:8443", more="[fe80::1]:8443")
+    assert not allowed("tower.example", more="tower.example:8080")
+    assert not allowed("tower.example", more="tower.example")
+    check_headers(
+        [(b"host", b"tower.example"), (b"origin", b"https://tower.example")],
+        hosts_of("127.0.0.1", 7373, ["tower.example:443"]),
+    )
+
+
+@pytest.mark.parametrize("name", ["", "http://tower.local", "tower.local/", "two names", "tower:", "tower:port", "::1"])
+def test_a_name_that_no_request_could_carry_is_refused(name: str) -> None:
+    with pytest.raises(InvalidOperation, match="is no name of a host"):
+        check_name(name)
 
 
 def test_the_usual_port_need_not_be_named() -> None:

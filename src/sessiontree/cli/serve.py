@@ -31,7 +31,13 @@ PORT = 7373
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
 @click.option("--port", default=PORT, show_default=True, type=click.IntRange(0, 65535), help="0 takes a free one.")
 @click.option("--allow-remote", is_flag=True, help="Listen where other machines can reach it.")
-@click.option("--name", "names", multiple=True, help="A further name that it goes by; may be given again.")
+@click.option(
+    "--name",
+    "names",
+    metavar="NAME",
+    multiple=True,
+    help="A further name that it goes by, perhaps with a port; may be given again.",
+)
 @click.option("--allow-run", is_flag=True, help="Let requests run agents, which use tools and spend money.")
 @click.option("--open", "open_", is_flag=True, help="Open the page in a browser.")
 def serve(host: str, port: int, allow_remote: bool, names: tuple[str, ...], allow_run: bool, open_: bool) -> None:
@@ -45,10 +51,12 @@ def serve(host: str, port: int, allow_remote: bool, names: tuple[str, ...], allo
         from sessiontree.web.listening import Server, bound
     except ModuleNotFoundError as error:
         raise click.UsageError("serving needs the extra: pip install 'sessiontree[web]'") from error
-    from sessiontree.web.guard import Limits, check_host, hosts_of
+    from sessiontree.web.guard import Limits, check_host, check_name, hosts_of
     from sessiontree.web.tokens import SCOPES, Tokens, make, token_file, write_private
 
     check_host(host, allow_remote=allow_remote)
+    for name in names:
+        check_name(name)
     listening = bound(host, port)
     port = listening.getsockname()[1]
     own = make(SCOPES, created=iso(time.time_ns() // 1_000_000))
@@ -144,7 +152,8 @@ def create(scopes: tuple[Scope, ...], projects: tuple[str, ...], as_json: bool) 
             {"id": made.token.id, "token": made.secret, "scopes": made.token.scopes, "projects": made.token.projects}
         )
     else:
-        echo(made.secret, dim(f"{made.token.id}, {', '.join(made.token.scopes)}"))
+        of = () if made.token.projects is None else map(safe, made.token.projects)
+        echo(made.secret, dim(", ".join((made.token.id, *made.token.scopes, *of))))
 
 
 @token.command()

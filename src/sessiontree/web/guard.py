@@ -8,6 +8,7 @@ from is compared with the same configuration, never with what the request says o
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
@@ -21,6 +22,10 @@ Headers: TypeAlias = Sequence[tuple[bytes, bytes]]
 
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 EVERYWHERE = ("0.0.0.0", "::")
+NAME = re.compile(r"([a-z0-9_.-]+|\[[0-9a-f:.]+\])(?::([0-9]{1,5}))?", re.IGNORECASE)
+"""A host as a browser names it, perhaps with a port."""
+UNTOLD = (80, 443)
+"""Ports that browsers leave out."""
 
 
 class Limits(Struct, frozen=True, kw_only=True):
@@ -73,15 +78,24 @@ def is_loopback(host: str) -> bool:
 
 
 def hosts_of(host: str, port: int, more: Iterable[str] = ()) -> Hosts:
-    """The names of a server that listens on `host`, and those that it is given."""
+    """The names of a server that listens on `host`, and those that it is given, each for its own port or this one."""
     written = f"[{host}]" if ":" in host and not host.startswith("[") else host
     everywhere = host.strip("[]") in EVERYWHERE
     names = {*LOOPBACK} if everywhere or is_loopback(host) else set[str]()
     if not everywhere:
         names.add(written.lower())
-    names.update(name.lower() for name in more)
-    ports = ("", f":{port}") if port == 80 else (f":{port}",)
-    return Hosts(names=frozenset(name + end for name in names for end in ports), port=port, any_address=everywhere)
+    named = [(name, port) for name in names]
+    for given in map(NAME.fullmatch, more):
+        if given is not None:
+            named.append((given[1].lower(), int(given[2] or port)))
+    known = {f"{name}:{at}" for name, at in named} | {name for name, at in named if at in UNTOLD}
+    return Hosts(names=frozenset(known), port=port, any_address=everywhere)
+
+
+def check_name(name: str) -> None:
+    """Refuse a name that no request could carry. Raises `InvalidOperation`."""
+    if NAME.fullmatch(name) is None:
+        raise InvalidOperation(f"{name!r} is no name of a host: one is like tower.local, or tower.local:443")
 
 
 def check_host(host: str, *, allow_remote: bool) -> None:
