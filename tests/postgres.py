@@ -162,7 +162,7 @@ class Proxy:
     """Passes bytes between clients and a server on loopback, until it is told to cut.
 
     What holds `mark` is cut before it reaches the server, or after the server has answered and before the client hears
-    of it.
+    of it; or it is late: the client is cut, and the server gets it when it has answered the next such request.
     """
 
     def __init__(self, port: int) -> None:
@@ -170,7 +170,8 @@ class Proxy:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         self.cuts: list[str] = []
-        """`before` or `after` for each of the next requests that hold the mark."""
+        """`before`, `after` or `late` for each of the next requests that hold the mark."""
+        self._late: list[tuple[socket.socket, bytes]] = []
         self.mark = b"cut me here"
         self.is_down = False
         """New connections are refused."""
@@ -199,15 +200,30 @@ class Proxy:
                         data = side.recv(1 << 16)
                         if not data:
                             return
-                        cut = side is client and self.cuts and any(mark in data for mark in marks)
-                        if cut and self.cuts.pop(0) == "before":
+                        marked = side is client and any(mark in data for mark in marks)
+                        cut = self.cuts.pop(0) if marked and self.cuts else None
+                        if cut == "before":
+                            return
+                        if cut == "late":
+                            self._late.append((server.dup(), data))
                             return
                         (server if side is client else client).sendall(data)
-                        if cut:
-                            server.recv(1 << 16)
+                        answer = server.recv(1 << 16) if marked else b""
+                        if marked:
+                            self._deliver()
+                        if cut == "after":
                             return
+                        client.sendall(answer)
         except OSError:
             return
+
+    def _deliver(self) -> None:
+        """Send on what is late, and see what becomes of it."""
+        while self._late:
+            server, data = self._late.pop(0)
+            with server:
+                server.sendall(data)
+                server.recv(1 << 16)
 
     def cut_all(self) -> None:
         """Reset every connection that is open."""

@@ -130,7 +130,7 @@ def written(proxy: Proxy, url: str, count: int) -> tuple[str, list[str]]:
     line = '{"type":"message","id":"%s","parentId":null,"timestamp":"","branch":"main","message":{"cut":"cut me here"}}'
     acks: list[str] = []
     for number in range(count):
-        proxy.cuts = [rng.choice(("before", "after")) for _ in range(rng.choice((0, 0, 1, 1, 2)))]
+        proxy.cuts = [rng.choice(("before", "after", "late")) for _ in range(rng.choice((0, 0, 1, 1, 2)))]
         cursor = store.append([(line % f"e{number}").encode()], after=cursor)
         acks.append(f"e{number}")
     return address, acks

@@ -340,7 +340,11 @@ def through(proxy: Proxy, database: str) -> PostgresStore:
     return new(f"postgresql://postgres@127.0.0.1:{proxy.port}/{name}")
 
 
-@pytest.mark.parametrize("cuts", [["before"], ["after"], ["before", "after", "after"]], ids="-".join)
+@pytest.mark.parametrize(
+    "cuts",
+    [["before"], ["after"], ["before", "after", "after"], ["late"], ["late", "before", "late", "after"]],
+    ids="-".join,
+)
 def test_an_append_whose_answer_is_lost_is_there_once(proxy: Proxy, shared_database: str, cuts: list[str]) -> None:
     store = through(proxy, shared_database)
     cursor = store.create([b"header"])
