@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -73,6 +74,19 @@ def test_a_database_that_is_not_there_is_one_sentence(fails: Run) -> None:
 
 def test_options_for_workers_need_the_durable_one(fails: Run, file: Path) -> None:
     assert "give --durable too" in fails("swarm", "run", str(file), "--concurrency", "2", code=2)
+
+
+def test_one_that_is_stopped_says_how_workers_go_on_with_it(server: Server, file: Path) -> None:
+    command = [sys.executable, "-m", "sessiontree", "swarm", "run", str(file), "--durable"]
+    running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert running.stderr is not None
+    while "in session" not in running.stderr.readline():  # from then on it waits for workers
+        assert running.poll() is None
+    running.send_signal(signal.SIGINT)
+    _, err = running.communicate(timeout=LONG)
+
+    assert running.returncode == 130
+    assert "`sessiontree swarm resume review --durable` goes on with it" in err
 
 
 async def test_a_swarm_waits_for_a_worker_which_carries_it_out(server: Server, file: Path, workers: Workers) -> None:

@@ -17,7 +17,7 @@ from sessiontree.cli.budget import agent_budget_options, budget_of, budget_optio
 from sessiontree.cli.desk import PrintedUi, Working, extension_option
 from sessiontree.cli.live import Progress
 from sessiontree.cli.output import dim, echo, echo_json, safe, strong, table
-from sessiontree.cli.swarm_view import event_line, rows_of, state_of, status_to_wire, tell_status
+from sessiontree.cli.swarm_view import event_line, resuming, rows_of, state_of, status_to_wire, tell_status
 from sessiontree.cli.worker import database_option
 from sessiontree.core.figures import dollars
 from sessiontree.core.places import PREFIX
@@ -351,26 +351,26 @@ class _Outfit:
         async def carried_out() -> SwarmStatus:
             async with Working(desk, self._extensions):
                 if self._durable is None:
-                    return await _shown(await begin(desk), quiet=as_json)
+                    return await _shown(await begin(desk), quiet=as_json, durable=False)
                 self._executor = self._durable.executor(session, self._said)
                 try:
                     if not await self._executor.workers():
                         click.echo("sessiontree: there is no worker yet: `sessiontree worker` starts one", err=True)
-                    return await _shown(await begin(desk), quiet=as_json)
+                    return await _shown(await begin(desk), quiet=as_json, durable=True)
                 finally:
                     await self._executor.close()
 
         desk = Desk(session, tools=self._tools, hooks=self._hooks, settings=self._settings, ui=PrintedUi())
         status = asyncio.run(carried_out())
         tell_set_aside(session)
-        tell_status(status, session, as_json=as_json)
+        tell_status(status, session, as_json=as_json, durable=self._durable is not None)
         failed = any(agent.status == "failed" for agent in status.agents)
         if status.status == "running":
             return 0  # it goes on in the process that works on it
         return MODEL_FAILED if failed or status.status != "completed" else 0
 
 
-async def _shown(begun: _Begun, *, quiet: bool) -> SwarmStatus:
+async def _shown(begun: _Begun, *, quiet: bool, durable: bool) -> SwarmStatus:
     """Wait for a swarm, and show how far it is. Where another process works on it, there is nothing to wait for."""
     import asyncio
 
@@ -386,7 +386,7 @@ async def _shown(begun: _Begun, *, quiet: bool) -> SwarmStatus:
         async with progress:
             await swarm.wait()
     except asyncio.CancelledError:
-        click.echo(f"sessiontree: `sessiontree swarm resume {safe(swarm.name)}` goes on with it", err=True)
+        click.echo(f"sessiontree: `{resuming(swarm.name, durable=durable)}` goes on with it", err=True)
         raise
     finally:
         await swarm.leave()

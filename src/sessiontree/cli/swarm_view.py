@@ -76,7 +76,12 @@ def event_line(event: Event) -> str:
     return f"{event.seq} {safe(who)} {safe(what)}"
 
 
-def tell_status(status: SwarmStatus, session: Session, *, as_json: bool) -> None:
+def resuming(name: str, *, durable: bool) -> str:
+    """The command that goes on with a swarm; workers that have carried it out may still have agents under way."""
+    return f"sessiontree swarm resume {safe(name)}{' --durable' if durable else ''}"
+
+
+def tell_status(status: SwarmStatus, session: Session, *, as_json: bool, durable: bool = False) -> None:
     from sessiontree.swarm.budget import USED_UP
 
     if as_json:
@@ -93,7 +98,7 @@ def tell_status(status: SwarmStatus, session: Session, *, as_json: bool) -> None
         echo(strong(f"{status.status}:"), safe(status.reason))
     if state in ("paused", LEFT):
         larger = ", given a larger budget," if USED_UP in (status.reason or "") else ""
-        echo(dim(f"`sessiontree swarm resume {safe(status.branch)}`{larger} goes on with it"))
+        echo(dim(f"`{resuming(status.branch, durable=durable)}`{larger} goes on with it"))
     if status.result:
         click.echo(f"\n{safe_lines(status.result)}")
 
