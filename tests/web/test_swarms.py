@@ -281,6 +281,25 @@ async def test_a_server_without_runs_starts_no_swarm(tmp_path: Any) -> None:
     assert (answer.status_code, answer.json()["error"]["code"]) == (403, "no_runs")
 
 
+@pytest.mark.parametrize(
+    ("said", "sentence"),
+    [
+        ({"budget": {"cost": 0}}, "budget.cost: expected float > 0.0"),
+        ({"agents": [{"name": "a"}, {"nmae": "b"}]}, "agents[1].nmae: there is no such field"),
+        ({"agents": 100_000}, "agents: expected int <= 1000"),
+        ({"task": None}, "task: expected str, got null"),
+    ],
+)
+async def test_what_is_wrong_in_a_body_is_told_by_its_field(
+    client: httpx.AsyncClient, said: dict[str, Any], sentence: str
+) -> None:
+    answer = await client.post("/api/swarms", json={"name": "crew", "task": "Make it fast", **said})
+    lacking = await client.post("/api/swarms", json={"name": "crew"})
+
+    assert answer.json() == {"error": {"code": "invalid", "message": sentence}}
+    assert lacking.json()["error"]["message"] == "task: it is not given"
+
+
 class NoModels:
     """No model is known but one, and no usual one."""
 

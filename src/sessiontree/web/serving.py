@@ -6,6 +6,7 @@ A route has a `Call`: the server, the token, and the way to a session. There is 
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, contextmanager
@@ -215,9 +216,16 @@ class Said:
             raise Refused(400, f"the body is no JSON: {error}") from None
 
 
-def _sentence(error: Exception) -> str:
-    said = str(error).replace("`", "")
-    return said[:1].lower() + said[1:]
+def _sentence(error: msgspec.ValidationError) -> str:
+    """Which field is wrong, and how."""
+    said, _, where = str(error).partition(" - at ")
+    inside = where.strip("`").removeprefix("$").removeprefix(".")
+    named = re.fullmatch(r"Object (contains unknown|missing required) field `(.*)`", said)
+    if named is not None:
+        field = ".".join(part for part in (inside, named[2]) if part)
+        return f"{field}: {'there is no such field' if 'unknown' in named[1] else 'it is not given'}"
+    reason = said[:1].lower() + said[1:].replace("`", "")
+    return f"{inside}: {reason}" if inside else reason
 
 
 class Json(Response):

@@ -10,7 +10,7 @@ from typing import Any
 
 import sessiontree as st
 from sessiontree.core.messages import ToolCall
-from sessiontree.model.base import Request
+from sessiontree.model.base import ModelError, Request
 from sessiontree.model.scripted import Delay, Script, ScriptedModel, Used
 from sessiontree.swarm.swarm import Swarm
 from tests.web.dashboard.conftest import Serve, Visit
@@ -152,6 +152,43 @@ def test_a_swarm_at_work_is_watched_and_stopped(serve: Serve, visit: Visit) -> N
     page.wait_for_selector(".head .chip.wrong >> text=cancelled")
     page.get_by_role("link", name="Swarms").click()
     page.wait_for_selector(".list .chip >> text=cancelled")
+
+
+LINES = "\n".join(f"line {number}" for number in range(500))
+
+
+def test_what_an_agent_says_last_is_in_sight(serve: Serve, visit: Visit) -> None:
+    page = visit(serve(ScriptedModel([[LINES, Delay(60)]])), "/swarms")
+    begin(page, agents=1)
+
+    page.wait_for_selector(".says.live >> text=line 499")
+
+    below = "(box) => box.firstElementChild.getBoundingClientRect().bottom - box.getBoundingClientRect().bottom"
+    assert page.locator(".says.live").evaluate("(box) => box.scrollHeight > 2 * box.clientHeight")
+    assert page.locator(".says.live").evaluate(below) <= 1
+
+
+def test_what_came_of_an_agent_is_shown_from_its_beginning(serve: Serve, visit: Visit) -> None:
+    page = visit(serve(ScriptedModel([LINES])), "/swarms")
+    begin(page, agents=1)
+
+    page.wait_for_selector(".head .chip.branch >> text=completed")
+
+    told = page.locator(".says").text_content()
+    assert (told[:7], told[-1]) == ("line 0\n", "…")
+
+
+def test_a_swarm_that_failed_shows_no_progress_and_its_session_opens_where_it_worked(
+    serve: Serve, visit: Visit
+) -> None:
+    refused = ModelError("scripted:scripted", "auth", "no key")
+    page = visit(serve(ScriptedModel([refused] * 2)), "/swarms")
+    begin(page, agents=2)
+
+    page.wait_for_selector(".head .chip.wrong >> text=failed")
+    assert page.get_by_role("progressbar", name="Progress").get_attribute("aria-valuenow") == "0"
+    page.get_by_role("link", name="Session", exact=True).click()
+    page.wait_for_selector(".path >> text=branch review")
 
 
 def test_a_swarm_is_steered_scaled_paused_resumed_and_destroyed(serve: Serve, visit: Visit) -> None:

@@ -11,6 +11,7 @@ import { Stream } from "./stream.js";
 
 const LOOK = 1500, SETTLE = 60; // milliseconds: between two looks at the figures, and until events are worked out together
 const KEPT = 400, SHOWN = 200; // events
+const MOST = 2000; // characters of what an agent says
 const NOISY = new Set(["text_delta", "thinking"]);
 const LIVE = new Set(["created", "running", "paused"]);
 
@@ -70,7 +71,7 @@ export class SwarmView extends Component {
     const heard = this.heard.splice(0);
     const saying = { ...this.state.saying };
     for (const { type, agent, delta } of heard) {
-      if (type === "text_delta") saying[agent] = ((saying[agent] ?? "") + delta).slice(-2000);
+      if (type === "text_delta") saying[agent] = ((saying[agent] ?? "") + delta).slice(-MOST);
       else if (type === "turn_start") saying[agent] = "";
     }
     const told = heard.filter((event) => !NOISY.has(event.type));
@@ -186,7 +187,7 @@ export class SwarmView extends Component {
     </section></main>`;
   }
 
-  head({ name, status, left, task, agents, sessionId }) {
+  head({ name, status, left, task, agents, sessionId, branch }) {
     const { connection } = this.state;
     const state = stateOf({ status, left });
     const stands = status === "paused" || status === "created" || left;
@@ -203,7 +204,7 @@ export class SwarmView extends Component {
           <${Button} label="Scale" onClick=${() => this.ask(this.scaling())} />
           <${Button} kind="danger" label="Stop" onClick=${() => this.do("stop")} />`}
         ${agents.length > 1 && html`<a class="button" href=${ofComparison(sessionId, agents.map(({ branch }) => branch))}>Compare</a>`}
-        <a class="button" href=${ofSession(sessionId, "tree")}>Session</a>
+        <a class="button" href=${ofSession(sessionId, "tree", [["branch", branch]])}>Session</a>
         ${this.props.allowed && !LIVE.has(status) && html`
           <${Button} kind="danger" label="Destroy" onClick=${() => this.ask(this.destroying())} />`}
       </div>
@@ -226,14 +227,15 @@ export class SwarmView extends Component {
   }
 
   agent({ id, branch, role, task, status, text, error, cost, tokens, seconds, attempts, model }) {
-    const says = text ?? this.state.saying[id];
+    const saying = text === null && this.state.saying[id];
     return html`<li class="card" key=${id}>
       <div class="row">
         <b>${id}</b><${Chip} kind=${STATUS[status] ?? ""}>${status}<//><span class="fact">${role}</span>
         <span class="gap"></span><a href=${ofBranch(this.state.status.sessionId, branch)}>${branch}</a>
       </div>
       <p class="first">${task}</p>
-      ${says && html`<pre class="plain says">${says.slice(-600)}</pre>`}
+      ${saying && html`<div class="says live" tabindex="0"><pre class="plain">${saying}</pre></div>`}
+      ${text && html`<pre class="plain says" tabindex="0">${text.length > MOST ? `${text.slice(0, MOST)}…` : text}</pre>`}
       ${error && html`<p class="wrong-text">${error}</p>`}
       <div class="row">
         <span class="facts">
