@@ -7,6 +7,7 @@ import math
 from itertools import pairwise
 from pathlib import Path
 
+import msgspec
 import pytest
 
 import sessiontree as st
@@ -623,6 +624,8 @@ async def test_agents_begin_where_the_swarm_was_switched_to(session: Session) ->
 
     assert status.current_branch == "aside"
     assert "user: By the way" in said(session, "line/stage-1")
+    await swarm.switch_branch("line")
+    assert swarm.status() == msgspec.structs.replace(status, current_branch="line")
     with pytest.raises(NotFound):
         await swarm.switch_branch("nowhere")
 

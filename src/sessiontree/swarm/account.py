@@ -195,7 +195,7 @@ class Account(Struct):
     # Taking in
 
     def fact(self, fact: AnyFact, now: int) -> None:
-        if self.over and not isinstance(fact, Destroyed):
+        if self.over and not isinstance(fact, Destroyed | Switched):
             return  # the end is the end, though two may have come to one at the same time
         match fact:
             case Created():
