@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
 
 import sessiontree as st
+from sessiontree.model.scripted import Delay, ScriptedModel
 from sessiontree.session import Session
 from sessiontree.store.memory import MemoryStore
 from sessiontree.store.postgres import connection
@@ -123,7 +127,7 @@ def test_one_whose_connection_was_lost_has_it_again(
     wait_until(lambda: there.taken)
     assert not there.take()
     here.let_go()
-    assert there.take()
+    wait_until(there.take)
 
 
 def test_one_who_comes_while_the_connection_is_lost_keeps_it(
@@ -142,6 +146,48 @@ def test_one_who_comes_while_the_connection_is_lost_keeps_it(
     here.let_go()
     assert there.taken
     assert not here.take()
+
+
+def take_away(database: str) -> psycopg.Connection[Any]:
+    """Another process that has the lock now, since it waited for it when the connection was lost."""
+    admin, other = (psycopg.connect(database, autocommit=True) for _ in range(2))
+    find = "SELECT pid, classid::bigint, objid::bigint FROM pg_locks WHERE locktype = 'advisory' AND granted"
+    pid, *key = admin.execute(find).fetchone() or ()
+    signed = [part - (1 << 32) if part >= 1 << 31 else part for part in key]
+    waiting = threading.Thread(target=other.execute, args=("SELECT pg_advisory_lock(%s, %s)", signed))
+    waiting.start()
+    wait_until(lambda: bool(admin.execute("SELECT 1 FROM pg_locks WHERE NOT granted").fetchone()))
+    admin.execute("SELECT pg_terminate_backend(%s)", (pid,))
+    waiting.join(60)
+    admin.close()
+    return other
+
+
+def test_one_that_lost_it_to_another_knows(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sessiontree.store.postgres.hold.LOOK", 0.01)
+    here = hold_of(st.create("talk", dir=database), "w")
+    assert here.take()
+    assert not here.lost
+
+    with take_away(database):
+        wait_until(lambda: here.lost)
+    here.let_go()
+    assert not here.lost
+
+
+async def test_a_swarm_that_another_machine_works_on_stops_here(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sessiontree.store.postgres.hold.LOOK", 0.01)
+    monkeypatch.setattr("sessiontree.swarm.swarm.LOOK", 0.01)
+    session = st.create("talk", dir=database)
+    model = ScriptedModel([[Delay(600), "too late"]])
+    swarm = await st.Swarm.create(session, "w", "Try it", agents=1, model=model)
+    await swarm.start()
+
+    with await asyncio.to_thread(take_away, database):
+        async with asyncio.timeout(60):
+            status = await swarm.wait()
+
+    assert (status.status, swarm.running) == ("running", False)
 
 
 def test_a_machine_that_falls_silent_is_found_out_by_the_server(database: str) -> None:

@@ -93,6 +93,11 @@ class Hold:
             shut(fd)
         return near or (self._far is not None and self._far.taken)
 
+    @property
+    def lost(self) -> bool:
+        """Whether it was ours, and is a process's on another machine now."""
+        return self._far is not None and self._far.lost
+
     def delete(self) -> None:
         """Take the file away, of what nobody works on any more."""
         self.let_go()

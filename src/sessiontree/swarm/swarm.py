@@ -347,7 +347,7 @@ class Swarm:
             if working.done():
                 working.result()
             else:
-                watching.result()  # it ends when another process has ended the swarm
+                watching.result()  # it ends when another process has ended the swarm, or works on it now
         finally:
             for task in (watching, working):
                 task.cancel()
@@ -380,7 +380,7 @@ class Swarm:
             account = await self._gate.pause_if_used_up()
             if (account.status, account.wanted) != before:
                 crew.scaled()
-            if account.over:
+            if account.over or self._hold.lost:
                 return
 
     async def _say(self, fact: Fact, event: Event) -> None:

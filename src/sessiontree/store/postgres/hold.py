@@ -1,8 +1,8 @@
 """Holds: something that one process at a time may do, on all machines together, by an advisory lock of the database.
 
 The server takes a hold away with the connection of its process. When the connection alone is lost, as by a restart of
-the server, a thread takes the hold again as soon as it can be had. Where a server knows no such locks, as some
-distributed ones do not, nobody is kept from anything.
+the server, a thread takes the hold again as soon as it can be had; if another process was faster, it is `lost`. Where a
+server knows no such locks, as some distributed ones do not, nobody is kept from anything.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from contextlib import suppress
 from hashlib import sha256
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from sessiontree.errors import StoreError
 from sessiontree.store.postgres.address import parse
@@ -21,12 +21,16 @@ if TYPE_CHECKING:
 
 LOOK = 1.0
 """Seconds between two looks whether the connection is still there."""
-_TAKE = "SELECT pg_try_advisory_lock(%s, %s)"
-_TAKEN = """
-    SELECT EXISTS (SELECT FROM pg_locks JOIN pg_database d ON d.oid = pg_locks.database
+PARTING = 1.0
+"""Seconds at most that one waits for the server to let a hold go; it takes longer only where it is out of reach."""
+_TAKE = "SELECT pg_try_advisory_lock(%s, %s), pg_backend_pid()"
+_HOLDERS = """
+    SELECT pid FROM pg_locks JOIN pg_database d ON d.oid = pg_locks.database
     WHERE d.datname = current_database() AND locktype = 'advisory' AND granted AND objsubid = 2
-    AND classid::bigint = %s AND objid::bigint = %s)
+    AND classid::bigint = %s AND objid::bigint = %s
 """
+
+_Key: TypeAlias = tuple[int, int]
 
 
 class DatabaseHold:
@@ -42,10 +46,10 @@ class DatabaseHold:
         """Whether it is ours now. Raises `StoreError`."""
         if self._keeper is not None:
             return True
-        connection = _locked(self._database, self._key)
-        if connection is None:
+        locked = _locked(self._database, self._key)
+        if locked is None:
             return False
-        self._keeper = _Keeper(self._database, self._key, connection)
+        self._keeper = _Keeper(self._database, self._key, locked)
         self._keeper.start()
         return True
 
@@ -54,7 +58,12 @@ class DatabaseHold:
         """Whether any process has it. Raises `StoreError`."""
         if self._keeper is not None:
             return True
-        return self._database.run(lambda connection: _asked(connection, _TAKEN, self._key, otherwise=False))
+        return bool(_holders(self._database, self._key))
+
+    @property
+    def lost(self) -> bool:
+        """Whether it was ours, and is another process's now."""
+        return self._keeper is not None and self._keeper.lost
 
     def let_go(self) -> None:
         keeper, self._keeper = self._keeper, None
@@ -68,11 +77,13 @@ class DatabaseHold:
 class _Keeper(threading.Thread):
     """Has the connection that a hold is by, and another when it is lost."""
 
-    def __init__(self, database: Database, key: tuple[int, int], connection: Connection) -> None:
+    def __init__(self, database: Database, key: _Key, locked: _Locked) -> None:
         super().__init__(name="sessiontree-hold", daemon=True)
+        self.lost = False
         self._database = database
         self._key = key
-        self._connection: Connection | None = connection
+        self._connection: Connection | None = locked.connection
+        self._pid = locked.pid
         self._over = threading.Event()
 
     def run(self) -> None:
@@ -87,8 +98,13 @@ class _Keeper(threading.Thread):
                 return
         except psycopg_error():
             self._drop()
-        with suppress(StoreError):  # the server is away, or does not know yet that the lost connection is
-            self._connection = _locked(self._database, self._key)
+        with suppress(StoreError):  # the server is away
+            locked = _locked(self._database, self._key)
+            if locked is not None:
+                self._connection, self._pid = locked
+            else:
+                # It may be the lost connection still, if only this side has noticed.
+                self.lost = any(pid != self._pid for pid in _holders(self._database, self._key))
 
     def _drop(self) -> None:
         connection, self._connection = self._connection, None
@@ -99,34 +115,46 @@ class _Keeper(threading.Thread):
 
     def end(self) -> None:
         self._over.set()
-        self.join(LOOK)  # longer only where the server is out of reach
+        self.join(PARTING)
 
 
-def _locked(database: Database, key: tuple[int, int]) -> Connection | None:
+class _Locked(NamedTuple):
+    connection: Connection
+    pid: int
+    """The process of the server that has it, also behind a pooler."""
+
+
+def _locked(database: Database, key: _Key) -> _Locked | None:
     """A connection that has the lock; `None` where another one has it. Raises `StoreError`."""
     try:
         connection = database.connect()
     except psycopg_error() as error:
         raise failure(database.where, error) from error
-    ours = False
+    row = None
     try:
-        ours = _asked(connection, _TAKE, [_signed(part) for part in key], otherwise=True)
+        row = connection.execute(_TAKE, [_signed(part) for part in key]).fetchone()
     except psycopg_error() as error:
-        raise failure(database.where, error) from error
+        if not is_unknown(error):
+            raise failure(database.where, error) from error
+        row = True, connection.info.backend_pid
     finally:
-        if not ours:
+        if row is None or not row[0]:
             connection.close()
-    return connection if ours else None
+    return _Locked(connection, row[1]) if row is not None and row[0] else None
 
 
-def _asked(connection: Connection, statement: str, values: object, *, otherwise: bool) -> bool:
-    try:
-        row = connection.execute(statement.encode(), values).fetchone()  # type: ignore[arg-type]
-    except psycopg_error() as error:
-        if is_unknown(error):
-            return otherwise
-        raise
-    return bool(row and row[0])
+def _holders(database: Database, key: _Key) -> list[int]:
+    """Which processes of the server have the lock for theirs: one, or none. Raises `StoreError`."""
+
+    def work(connection: Connection) -> list[int]:
+        try:
+            return [pid for (pid,) in connection.execute(_HOLDERS, key).fetchall()]
+        except psycopg_error() as error:
+            if not is_unknown(error):
+                raise
+            return []
+
+    return database.run(work)
 
 
 def _signed(part: int) -> int:
