@@ -19,6 +19,11 @@ IMPURE_MODULES = {
     "subprocess", "sys", "tempfile", "threading", "time", "uuid", "uuid_utils",
 }  # fmt: skip
 IMPURE_CALLS = {"open", "print", "input", "exec", "eval"}
+DOORS = {
+    "dbos": "swarm/durable", "psycopg": "store/postgres/connection.py", "pydantic_ai": "model/adapter",
+    "sqlalchemy": "swarm/durable",
+}  # fmt: skip
+"""What changes often, and the one place that knows it."""
 ROOT = Path(sessiontree.__file__).parent
 
 
@@ -58,6 +63,14 @@ def test_pure_layers_touch_no_files_clock_or_randomness(layer: str, path: Path) 
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
             assert node.func.id not in IMPURE_CALLS, f"{path}:{node.lineno} calls {node.func.id}"
         assert not isinstance(node, ast.Await | ast.AsyncFunctionDef), f"{path}:{node.lineno} awaits"
+
+
+@pytest.mark.parametrize(("package", "door"), DOORS.items())
+def test_what_changes_often_is_imported_in_one_place(package: str, door: str) -> None:
+    paths = [path for _, path in sources() if package in {name.split(".")[0] for name in imports(path)}]
+
+    assert paths
+    assert [path for path in paths if not str(path.relative_to(ROOT)).startswith(door)] == []
 
 
 def test_every_module_says_what_it_holds() -> None:

@@ -46,7 +46,7 @@ VALUES (%s, %s, %s, %s, %s, %s, %s)
 ON CONFLICT (id) WHERE current DO NOTHING RETURNING key"""
 APPEND = """
 SELECT sessiontree.append(%s, %s, %s::bytea[], %s::text[], %s::text[], %s::text[], %s::text[], %s::text[],
-    %s::bigint[], %s::text[], %s::uuid, %s)"""
+    %s::bigint[], %s::text[], %s::uuid, %s::jsonb)"""
 SHARE = "SELECT sessiontree.share(%s, %s, %s::bigint[], %s::bigint[], %s::bigint[])"
 MADE = """
 SELECT key, size, (SELECT batch FROM sessiontree.entry WHERE session = key AND position = 0), deleted IS NOT NULL

@@ -12,6 +12,7 @@ its first bytes are `pieces` of other sessions.
 
 from __future__ import annotations
 
+import json
 import time
 import uuid
 from bisect import bisect_right
@@ -501,11 +502,9 @@ def _appended(
     gain: Gain,
     batch: uuid.UUID | None,
 ) -> int | None:
-    from psycopg.types.json import Jsonb
-
     added = gain._asdict()
     if gain.hidden is None:
         del added["hidden"]
     columns = [list(column) for column in zip(*rows, strict=True)]
-    row = connection.execute(sql.APPEND, (key, start, list(lines), *columns, batch, Jsonb(added))).fetchone()
+    row = connection.execute(sql.APPEND, (key, start, list(lines), *columns, batch, json.dumps(added))).fetchone()
     return None if row is None else row[0]
