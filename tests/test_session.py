@@ -875,6 +875,17 @@ def test_an_undone_switch_brings_an_archived_branch_back(session: Session) -> No
     assert not session.heads.archived
 
 
+def test_the_state_of_a_branch_is_that_of_its_context(session: Session) -> None:
+    session.append(st.ThinkingLevelChange(level="high"))
+    session.append(st.assistant("yes", provider="anthropic", model="claude"))
+
+    for branch in (session.head, reopened(session).head):
+        state = branch.state
+        assert (state.thinking_level, state.provider, state.model) == ("high", "anthropic", "claude")
+        assert state == branch.context().state
+    assert reopened(session).head.state == session.head.state
+
+
 def test_an_undo_puts_back_branches_that_moved_along_unless_another_writer_moves_one(session: Session) -> None:
     one, two = talk(session, "one", "two")
     session.create_branch("a", at=session.tree[one]).append(st.user("a"))

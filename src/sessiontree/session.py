@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
-from sessiontree.core.context import Context, Explanation, build_context, explain
+from sessiontree.core.context import Context, Explanation, State, build_context, explain, reach, state_of
 from sessiontree.core.entries import (
     Body,
     BranchPoint,
@@ -717,6 +717,11 @@ class Branch:
     def context(self) -> Context:
         """What the model sees from here."""
         return self.session.context() if self._name is None else build_context(self.session.tree, self.leaf)
+
+    @property
+    def state(self) -> State:
+        """What holds here: model, thinking level, mode and rules. It takes less than the context."""
+        return self.session.context().state if self._name is None else state_of(reach(self.session.tree, self.leaf))
 
     def explain(self) -> Explanation:
         """For every entry on the path, whether it reaches the model and why not."""

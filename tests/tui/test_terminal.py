@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import pty
@@ -13,16 +14,20 @@ import struct
 import subprocess
 import sys
 import termios
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pyte
 import pytest
+from textual.drivers._writer_thread import MAX_QUEUED_WRITES, WriterThread
 
 import sessiontree as st
 from sessiontree.core.entries import CustomMessage
 from sessiontree.session import Session
+from sessiontree.tui.app import SessionApp, Start
+from sessiontree.tui.terminal import Lasting
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 20.0
@@ -248,3 +253,30 @@ def test_in_tmux_one_types_aborts_and_quits(session: Session, tmp_path: Path) ->
     finally:
         subprocess.run(["tmux", "-S", str(tmp_path / "socket"), "kill-server"], capture_output=True, check=False)
     assert [entry.type for entry in st.open(str(session.file)).head.path()][-2:] == ["message", "message"]
+
+
+def test_what_is_written_to_a_terminal_that_is_gone_goes_nowhere_and_nobody_waits_for_it() -> None:
+    ours, theirs = pty.openpty()
+    os.close(ours)
+    with contextlib.suppress(OSError), open(theirs, "w", buffering=1) as file:
+        with pytest.raises(OSError):
+            os.write(theirs, b"gone")
+        writer = WriterThread(Lasting(file))  # pyright: ignore[reportArgumentType]
+        writer.start()
+
+        def write() -> None:
+            for _ in range(2 * MAX_QUEUED_WRITES):
+                writer.write("gone\n")
+            writer.stop()
+
+        thread = threading.Thread(target=write, daemon=True)
+        thread.start()
+        thread.join(SECONDS)
+
+        assert not thread.is_alive()
+
+
+async def test_the_app_writes_to_the_terminal_by_a_driver_that_lasts(session: Session) -> None:
+    app = SessionApp(Start(session=session, cwd="/"))
+
+    assert isinstance(app.driver_class(app)._file, Lasting)  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue]

@@ -69,7 +69,7 @@ class Agent:
         self.hooks = Hooks() if hooks is None else hooks
         self.system = system
         self.settings = Config() if settings is None else settings
-        self.thinking = thinking or branch.context().thinking_level
+        self.thinking = thinking or branch.state.thinking_level
         self.cwd = cwd or (branch.session.cwd if os.path.isdir(branch.session.cwd) else os.getcwd())
         self.queues = Queues()
         self.stop = Stop()

@@ -414,7 +414,7 @@ class Desk:
         """The model that a session was held with, or the one that there is."""
         from sessiontree.model.find import NoModel
 
-        model, state = self.model, session.head.context().state
+        model, state = self.model, session.head.state
         known = state.provider not in (None, "unknown") and state.model is not None
         name = f"{state.provider}:{state.model}" if known else None
         if name is None or (model is not None and model.info.name == name):

@@ -29,6 +29,7 @@ from sessiontree.session import Branch, Session
 from sessiontree.tui.chat import ChatScreen
 from sessiontree.tui.keys import Key, keymap, listed, unknown
 from sessiontree.tui.ordered import OrderedApp
+from sessiontree.tui.terminal import TerminalDriver
 from sessiontree.tui.theme import DARK, LIGHT, Look, look_of, theme_for
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ class SessionApp(OrderedApp[None]):
     BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+q", "leave", show=False, system=True)]
 
     def __init__(self, start: Start, *, models: Models | None = None) -> None:
-        super().__init__(ansi_color="NO_COLOR" in os.environ)
+        super().__init__(driver_class=TerminalDriver, ansi_color="NO_COLOR" in os.environ)
         self.start = start
         self.chat = ChatScreen()
         self.desk: Desk | None = None
@@ -233,7 +234,7 @@ class SessionApp(OrderedApp[None]):
         desk, footer = self.desk, self.chat.footer
         assert desk is not None
         footer.model_note = "finding a model …"
-        state = desk.branch.context().state
+        state = desk.branch.state
         before = f"{state.provider}:{state.model}" if state.provider and state.model else None
         wanted = self.start.model or before
         try:

@@ -8,8 +8,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from asyncio import AbstractEventLoop, get_running_loop, to_thread
-from collections.abc import Callable
+from asyncio import AbstractEventLoop, get_running_loop
 from typing import TYPE_CHECKING, ClassVar
 
 from rich.text import Text
@@ -28,15 +27,15 @@ from sessiontree.tui.completion import Completer, mentioned
 from sessiontree.tui.drafts import Draft, Drafts, History
 from sessiontree.tui.drawing import Pen
 from sessiontree.tui.editor import CHAT_BINDINGS, Choices, Editor
-from sessiontree.tui.footer import Footer, Taken, facts_of
+from sessiontree.tui.footer import Footer, facts_of
 from sessiontree.tui.keys import hints
 from sessiontree.tui.line import Line
+from sessiontree.tui.tally import Tally
 from sessiontree.tui.transcript import Transcript
 
 if TYPE_CHECKING:
     from sessiontree.commands.desk import Desk
     from sessiontree.core.entries import JsonObject
-    from sessiontree.session import Session
     from sessiontree.tui.app import SessionApp
 
 FRAME = 1 / 20
@@ -81,12 +80,7 @@ class ChatScreen(Screen[None]):
         """Of the session that is shown."""
         self._work = Line(id="work")
         self._queue = Line(id="queue")
-        self._taken = Taken()
-        self._taken_of: Session | None = None
-        """The session that this was counted in."""
-        self._counted = 0
-        """How many of its entries were counted."""
-        self._counting = False
+        self._tally = Tally(self, self.update_footer)
         self._entries: list[str] = []
         """Ids of the path that is shown, from the first one shown on."""
         self._live: list[Block] = []
@@ -157,47 +151,16 @@ class ChatScreen(Screen[None]):
             if not draft.empty and not self.editor.text:
                 self.editor.put_draft(draft)
             self.app.look_for_faults(desk.session)
-        self._count()
+        self.update_footer()
 
     def _welcome(self) -> str:
         said = ["a new session: say something", "/help lists the commands", hints(self, ("hotkeys", "the keys"))]
         return ", ".join(filter(None, said))
 
-    def _count(self) -> None:
-        """Add to what the session took what its new entries did; of many, in the background."""
-        self.update_footer()
-        if self.desk is None or self._counting:
-            return
-        session = self.desk.session
-        if session is not self._taken_of:
-            self._taken, self._taken_of, self._counted = Taken(), session, 0
-        before, start = self._taken, self._counted
-
-        def count() -> Taken:
-            with session.held():
-                new = session.tree.entries[start:stop]
-            return before.plus(new)
-
-        stop = len(session.tree.entries)
-        if stop - start <= AT_ONCE:
-            self._taken, self._counted = count(), stop
-            self.update_footer()
-        else:
-            self._counting = True
-            self.run_worker(self._count_many(session, count, stop), group="count", exit_on_error=False)
-
-    async def _count_many(self, session: Session, count: Callable[[], Taken], stop: int) -> None:
-        try:
-            total = await to_thread(count)
-            if session is self._taken_of:
-                self._taken, self._counted = total, stop
-        finally:
-            self._counting = False
-        self._count()
-
     def update_footer(self) -> None:
         if self.desk is not None:
-            self.footer.show(facts_of(self.desk, self._taken))
+            self._tally.look(self.desk.branch)
+            self.footer.show(facts_of(self.desk, self._tally.count))
 
     def on_transcript_earlier_wanted(self) -> None:
         if self.desk is None or not self._entries:
@@ -451,7 +414,7 @@ class ChatScreen(Screen[None]):
         else:
             self.transcript.replace(self._live, made)
             self._live = []
-        self._count()
+        self.update_footer()
 
     def _ended(self, aborted: bool, error: str | None) -> None:
         if self._live:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -11,39 +10,15 @@ from rich.text import Text
 from textual.app import RenderResult
 from textual.widget import Widget
 
-from sessiontree.comparison import usages
-from sessiontree.core.compaction import context_tokens
-from sessiontree.core.context import reach
-from sessiontree.core.entries import Entry
 from sessiontree.core.figures import dollars, short_count
-from sessiontree.core.messages import spent
 from sessiontree.core.safe import safe
+from sessiontree.tui.tally import Count, Taken
 
 if TYPE_CHECKING:
     from sessiontree.commands.desk import Desk
 
 FULL = 0.8
 """A window that is fuller is shown in the colour of a warning."""
-
-
-class Taken(Struct, frozen=True):
-    """What the whole session took."""
-
-    tokens: float = 0
-    cost: float = 0
-
-    def plus(self, entries: Iterable[Entry]) -> Taken:
-        """With what more entries took."""
-        tokens, cost = self.tokens, self.cost
-        for entry in entries:
-            if entry.type in SPENDING:
-                for used in filter(None, map(spent, usages(entry.decoded()))):
-                    tokens, cost = tokens + used.tokens, cost + used.cost
-        return Taken(tokens, cost)
-
-
-SPENDING = frozenset({"message", "usage", "model_usage", "compaction", "branch_summary"})
-"""Types of entries that may say what they took."""
 
 
 class Facts(Struct, frozen=True, kw_only=True):
@@ -56,11 +31,12 @@ class Facts(Struct, frozen=True, kw_only=True):
     model: str = ""
     thinking: str = "off"
     window: int = 0
-    filled: int = 0
+    filled: int | None = None
+    """Tokens of the window; `None` while that is not known."""
     taken: Taken = Taken()
 
 
-def facts_of(desk: Desk, total: Taken) -> Facts:
+def facts_of(desk: Desk, count: Count) -> Facts:
     session, model = desk.session, desk.model
     home = os.path.expanduser("~")
     folder = session.cwd
@@ -74,8 +50,8 @@ def facts_of(desk: Desk, total: Taken) -> Facts:
         model="" if model is None else model.info.model,
         thinking=desk.agent.thinking if desk.has_agent else "off",
         window=0 if model is None else model.info.context_window,
-        filled=context_tokens(reach(session.tree, desk.branch.leaf)),
-        taken=total,
+        filled=count.filled,
+        taken=count.taken,
     )
 
 
@@ -103,8 +79,8 @@ class Footer(Widget):
         here += ["read-only"] if facts.read_only else []
         here += [safe(facts.folder)]
         told = "  ".join(safe(text) for text in self.statuses.values())
-        share = facts.filled / facts.window if facts.window else 0
-        fill = f"{share:.0%} of {short_count(facts.window)}" if facts.window else ""
+        share = (facts.filled or 0) / facts.window if facts.window else 0
+        fill = f"{share:.0%} of {short_count(facts.window)}" if facts.window and facts.filled is not None else ""
         took = [f"{short_count(facts.taken.tokens)} tokens"] if facts.taken.tokens else []
         took += [dollars(facts.taken.cost)] if facts.taken.cost else []
         thinking = f" · thinking {facts.thinking}" if facts.thinking != "off" else ""

@@ -31,6 +31,7 @@ from sessiontree.tui.beside import Beside, BesideScreen, Sides, of_diff
 from sessiontree.tui.dialogs import Chooser, Write
 from sessiontree.tui.keys import hints, keymap
 from sessiontree.tui.ordered import OrderedApp
+from sessiontree.tui.terminal import TerminalDriver
 from sessiontree.tui.theme import DARK, LIGHT, terminal_is_light, theme_for
 from sessiontree.tui.tree_detail import described, seen_from, words_of
 from sessiontree.tui.tree_view import MARKS, TreeView
@@ -327,7 +328,7 @@ class TreeApp(OrderedApp[Choice | None]):
     ENABLE_COMMAND_PALETTE = False
 
     def __init__(self, session: Session, settings: Config, *, light: bool = False) -> None:
-        super().__init__(ansi_color="NO_COLOR" in os.environ)
+        super().__init__(driver_class=TerminalDriver, ansi_color="NO_COLOR" in os.environ)
         self._session = session
         self._settings = settings
         self.register_theme(DARK)

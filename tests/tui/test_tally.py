@@ -1,0 +1,48 @@
+"""Counting what a session took: all of it, in a thread where there is much, and anew where one goes."""
+
+from __future__ import annotations
+
+import pytest
+
+import sessiontree as st
+from sessiontree.model.scripted import Used
+from sessiontree.tui import tally
+
+from .conftest import Running
+
+COST = {"input": 900, "output": 100, "cost": 0.01}
+
+
+async def test_a_large_session_is_counted_in_a_thread_and_goes_on_from_there(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tally, "LARGE", 3)
+    session = st.create("large")
+    for number in range(5):
+        session.append(st.assistant(f"answer {number}", usage=COST))
+    async with running([Used({"input": 40_000, "output": 960, "cost": 0.25}), "Yes."], session=session) as app:
+        assert await app.shows("5k tokens · $0.0500 · 1% of 128k")
+        await app.answered("and now?")
+        assert await app.shows("46k tokens · $0.3000 · 32% of 128k")
+
+
+async def test_elsewhere_in_a_session_the_window_is_less_full_and_the_cost_the_same(running: Running) -> None:
+    session = st.create("two")
+    session.append(st.user("Hello"))
+    session.append(st.assistant("Yes.", usage={"input": 63_000, "output": 1000, "cost": 0.5}))
+    async with running(session=session) as app:
+        assert await app.shows("64k tokens · $0.5000 · 50% of 128k")
+        await app.say("/clear")
+        assert await app.shows("64k tokens · $0.5000 · 0% of 128k")
+
+
+async def test_another_session_is_counted_from_its_beginning(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tally, "LARGE", 1)
+    with st.create("other") as other:
+        other.append(st.assistant("Yes.", usage=COST))
+    session = st.create("first")
+    session.extend([st.assistant("Yes.", usage=COST)] * 3)
+    async with running(session=session) as app:
+        assert await app.shows("first · on main", "3k tokens · $0.0300")
+        await app.say("/resume other")
+        assert await app.shows("other · on main", "1k tokens · $0.0100")
