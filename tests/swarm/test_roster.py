@@ -13,6 +13,7 @@ import pytest
 from sessiontree.errors import StoreError
 from sessiontree.swarm.durable.database import Database
 from sessiontree.swarm.durable.roster import Roster, WorkerInfo
+from tests.postgres import Server
 
 
 @pytest.fixture(params=["file", "postgres"])
@@ -73,6 +74,24 @@ def test_work_is_in_the_home_or_where_the_sessions_are(home: Path, monkeypatch: 
     monkeypatch.setenv("SESSIONTREE_STORE", "postgresql://ann:secret@db.example/work")
     assert Database().shown == "postgresql://ann@db.example/work"
     assert "secret" in Database().url
+
+
+@pytest.mark.parametrize("query", ["", "?target_session_attrs=read-write"])
+def test_an_address_may_have_several_hosts(server: Server, shared_database: str, query: str) -> None:
+    name = shared_database.rpartition("/")[2]
+    database = Database(f"postgresql://postgres@127.0.0.1:1,127.0.0.1:{server.port}/{name}{query}")
+
+    database.make()
+    roster = Roster(database)
+    roster.make()
+    assert roster.alive() == []
+    roster.close()
+
+
+def test_hosts_without_a_port_have_the_usual_one() -> None:
+    database = Database("postgresql://ann:p%40ss@[::1],db.example:6000/work?sslmode=require")
+
+    assert database.url == "postgresql://ann:p%40ss@/work?host=::1,db.example&port=5432,6000&sslmode=require"
 
 
 def test_a_database_that_cannot_be_reached_is_an_error_without_its_password() -> None:

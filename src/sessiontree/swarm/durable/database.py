@@ -26,6 +26,7 @@ QUEUE = "sessiontree-agents"
 VERSION = "1"
 """Of what is sent to workers. One that knows another version does not take it."""
 FILE = "work.db"
+PORT = 5432
 
 SERIALIZER = DBOSPortableJSONSerializer()
 
@@ -37,7 +38,7 @@ class Database:
         """The address of a PostgreSQL database, or the path of a file; by default what `SESSIONTREE_STORE` names."""
         address = parse(where) if is_address(where) else default() if where is None else None
         if address is not None:
-            self.shown, self.url = address.shown, address.url
+            self.shown, self.url = address.shown, _with_hosts_behind(address.url)
         else:
             self.shown = os.path.abspath(where or os.path.join(home(), FILE))
             self.url = sa.URL.create("sqlite", database=self.shown).render_as_string()
@@ -88,6 +89,20 @@ class Database:
             "sys_db_pool_size": 8,
             "log_level": "CRITICAL",
         }
+
+
+def _with_hosts_behind(url: str) -> str:
+    """The same address, with several hosts as parameters: libpq takes them in front too, SQLAlchemy does not."""
+    scheme, _, rest = url.partition("://")
+    authority, slash, behind = rest.partition("/")
+    login, at, listed = authority.rpartition("@")
+    if "," not in listed:
+        return url
+    hosts = [sa.make_url(f"postgresql://{one}") for one in listed.split(",")]
+    names = ",".join(host.host or "" for host in hosts)
+    ports = ",".join(str(host.port or PORT) for host in hosts)
+    path, _, query = behind.partition("?")
+    return f"{scheme}://{login}{at}{slash or '/'}{path}?host={names}&port={ports}{f'&{query}' if query else ''}"
 
 
 @contextmanager
