@@ -130,6 +130,7 @@ BESIDE: tuple[tuple[str, str, dict[str, str]], ...] = (
         "s",
         {
             "sessiontree": "append",
+            "sessiontree by 64": "append grouped",
             "pi": "pi append",
             "pp-coding-agent": "pp append",
             "the least that makes an entry": "raw entry",
@@ -267,9 +268,11 @@ class Bench:
     def appended(self, source: str) -> Values:
         given = {"file": source, "count": 2000, "scratch": self.scratch}
         plain = self.ours("append", durability="none", group=1, **given)
+        grouped = self.ours("append", durability="none", group=64, **given)
         synced = self.ours("append", durability="fsync", group=1, **{**given, "count": 500})
         return {
             "append": statistics.median(plain["ours"]),
+            "append grouped": statistics.median(grouped["ours"]),
             "raw write": statistics.median(plain["raw"]),
             "raw safe write": statistics.median(plain["safe"]),
             "raw entry": statistics.median(plain["flat"]),
