@@ -83,6 +83,15 @@ async def test_another_model_goes_on_from_here(desk: MakeDesk, session: Session)
         await run(at, "/model scripted:none")
 
 
+async def test_where_there_is_no_model_to_choose_it_says_why_instead_of_asking(desk: MakeDesk) -> None:
+    person = Person()
+
+    with pytest.raises(NotFound, match="no model"):
+        await run(desk(model=None, models=Scripts(), ui=person), "/model")
+
+    assert person.asked == []
+
+
 async def test_a_desk_without_a_model_gets_one(desk: MakeDesk) -> None:
     at = desk(model=None, models=Scripts(large=scripted("large", "Here.")))
     with pytest.raises(InvalidOperation, match="there is no model"):

@@ -196,6 +196,17 @@ async def test_an_export_is_a_copy_byte_for_byte_and_never_overwrites(desk: Make
         await run(at, "/export copy.pdf")
 
 
+async def test_a_session_whose_file_was_deleted_can_still_be_exported(desk: MakeDesk, session: Session) -> None:
+    talk(session, "one", "1")
+    at, lines = desk(), session.lines()
+    assert session.file is not None
+    session.file.unlink()
+
+    await run(at, "/export rescued.jsonl")
+
+    assert (Path(session.cwd) / "rescued.jsonl").read_bytes().splitlines() == lines
+
+
 @pytest.mark.parametrize(("name", "begins"), [("talk.html", "<!doctype html>"), ("talk.md", "# "), ("talk.txt", "")])
 async def test_an_export_has_the_form_that_its_name_says(
     desk: MakeDesk, session: Session, name: str, begins: str

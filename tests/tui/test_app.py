@@ -172,6 +172,38 @@ async def test_a_command_that_is_not_told_what_it_needs_does_nothing(running: Ru
         assert len(talk.tree) == lines
 
 
+async def test_the_tree_says_what_an_entry_is_chosen_for(running: Running, talk: Session) -> None:
+    async with running(session=talk) as app:
+        for line, asked in (("/fork", "/fork: from which entry?"), ("/cherry-pick", "/cherry-pick: place?")):
+            await app.say(line)
+            assert "enter choose · esc leave" in await app.shows(asked)
+            await app.press("escape")
+            await app.until(lambda: app.app.screen is app.chat)
+
+
+async def test_a_session_whose_file_was_deleted_goes_on_as_a_fork(running: Running, talk: Session) -> None:
+    async with running("Still here.", session=talk) as app:
+        Path(talk.kept_at or "").unlink()
+        await app.say("are you there?")
+        assert await app.shows("✗ the file of this session was deleted by another program: /fork goes on")
+        assert app.editor.text == "are you there?"
+        app.editor.clear_words()
+        await app.say("/fork HEAD")
+        await app.shows("in the new session")
+        await app.answered("and now?")
+        said = [block for block in app.blocks if block.startswith("user")]
+        assert said == ["user: first question", "user: second question", "user: and now?"]
+
+
+async def test_one_can_leave_a_session_whose_file_was_deleted(running: Running, talk: Session) -> None:
+    async with running(session=talk) as app:
+        Path(talk.kept_at or "").unlink()
+        await app.press("ctrl+d")
+        assert await app.until(lambda: not app.app.is_running)
+        assert "deleted by another program" in str(app.app._exit_renderables)
+        assert app.app.return_code == 0
+
+
 async def test_a_fork_is_chosen_in_the_tree_and_is_another_session(running: Running, talk: Session) -> None:
     file = talk.file
     async with running(session=talk) as app:

@@ -118,6 +118,12 @@ async def test_a_long_paste_stands_as_one_word_and_is_said_in_full(running: Runn
         assert app.model.requests[0].messages[-1]["content"] == f"See: {pasted}".replace("\r\n", "\n")
 
 
+async def test_the_end_of_the_last_line_of_a_paste_begins_no_further_one(running: Running) -> None:
+    async with running() as app:
+        app.editor.post_message(events.Paste("line\n" * 40))
+        assert await app.shows("[paste 1: 40 lines, 200 characters]")
+
+
 async def test_a_short_paste_is_text_without_control_characters(running: Running) -> None:
     async with running() as app:
         app.editor.post_message(events.Paste("a\x1b[31mb\nc"))

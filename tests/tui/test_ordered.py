@@ -39,7 +39,7 @@ async def test_a_text_has_all_that_was_typed_before_it_was_done(running: Running
 async def test_in_the_tree_what_was_searched_for_is_chosen(running: Running) -> None:
     session = session_of_two_ways()
     async with running(session=session) as app:
-        asked = asyncio.create_task(app.app.choose_entry())
+        asked = asyncio.create_task(app.app.choose_entry("which?"))
         await app.shows("type to search")
         burst(app, *"dict done", "enter")
         chosen = await asyncio.wait_for(asked, 10)
@@ -51,7 +51,7 @@ async def test_in_a_large_tree_choosing_waits_for_the_rows(running: Running, mon
     session = st.memory()
     session.extend([st.user(f"message {number}") for number in range(3000)])
     async with running(session=session) as app:
-        asked = asyncio.create_task(app.app.choose_entry())
+        asked = asyncio.create_task(app.app.choose_entry("which?"))
         await app.shows("type to search", "message 2999")
         burst(app, *"1234", "enter")
         chosen = await asyncio.wait_for(asked, 10)

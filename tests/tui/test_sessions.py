@@ -63,6 +63,21 @@ async def test_a_session_is_previewed(running: Running, three: list[str]) -> Non
         assert await app.shows("by remembering zebras")
 
 
+async def test_a_preview_has_the_newest_of_what_was_said_where_there_is_little_room(
+    running: Running, project: Path
+) -> None:
+    with st.create("long") as session:
+        for number in range(10):
+            session.append(st.user(f"question {number}"))
+            session.append(st.assistant(f"answer {number} " + "and so on " * 100))
+    async with running(size=(80, 24)) as app:
+        await app.press("ctrl+r")
+        await app.shows("20 messages")
+        await app.press("down")
+        shown = await app.shows("› question 9", "answer 9")
+        assert "question 8" not in shown
+
+
 async def test_only_named_ones(running: Running, three: list[str]) -> None:
     async with running() as app:
         await app.press("ctrl+r")
@@ -93,6 +108,21 @@ async def test_renaming(running: Running, three: list[str]) -> None:
         assert await app.shows("Name of the session")
         await app.press(*"Fresh", "enter")
         assert await app.until(lambda: st.open(three[2]).name == "Fresh")
+
+
+async def test_the_session_that_is_open_gets_its_name_here_and_not_from_another_process(running: Running) -> None:
+    async with running("Yes.") as app:
+        await app.answered("hello")
+        await app.press("ctrl+r")
+        await app.shows("● ")
+        await app.press("ctrl+r")
+        await app.shows("Name of the session")
+        await app.press(*"Fresh", "enter")
+        assert await app.shows("Sessions", "Fresh")
+        await app.app._look_for_others()
+        assert not app.app._followed
+        await app.press("escape")
+        assert await app.shows("Fresh · on main")
 
 
 async def test_archiving_and_bringing_back(running: Running, three: list[str]) -> None:

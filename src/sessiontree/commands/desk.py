@@ -25,7 +25,7 @@ from sessiontree.commands.models import ConfiguredModels, Models
 from sessiontree.config import Config
 from sessiontree.core.entries import JsonObject
 from sessiontree.core.plan import NavigatePlan, plan_move
-from sessiontree.errors import InvalidOperation, NotFound
+from sessiontree.errors import InvalidOperation, NotFound, StoreError
 from sessiontree.hooks.bus import Hooks
 from sessiontree.hooks.events import (
     BeforeSwitch,
@@ -404,7 +404,10 @@ class Desk:
         model = self._model_of(session) if reason == "resume" else self.model
         thinking = None if reason == "resume" or self._agent is None else self._agent.thinking
         await self.hooks.tell(SessionShutdown(reason=reason, target_session_file=_file(session)))
-        self._stand_up()
+        try:
+            self._stand_up()
+        except StoreError as error:  # it is left all the same, and may be left because of that
+            self.hooks.show(Notice(level="warning", text=str(error)))
         self.session, self._branch = branch.session, branch
         self._sit_down(model, thinking)
         self.host.changed()

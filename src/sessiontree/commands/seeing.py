@@ -92,7 +92,10 @@ async def _model(desk: Desk, args: Sequence[str]) -> Done:
     if name is None and desk.ui.has_person:
         import asyncio
 
-        name = await desk.ui.select("Which model?", await asyncio.to_thread(desk.models.names))
+        names = await asyncio.to_thread(desk.models.names)
+        if not names:
+            await asyncio.to_thread(desk.models.find)  # says how to get one
+        name = await desk.ui.select("Which model?", names)
     if name is not None:
         return Done(text=f"from here on: {(await desk.set_model(name)).info.name}")
     return Done(text="there is no model" if desk.model is None else desk.model.info.name)

@@ -141,9 +141,10 @@ async def _search(desk: Desk, args: Sequence[str]) -> Done:
 
 async def _export(desk: Desk, args: Sequence[str]) -> Done:
     path, form = _target(desk, args[0])
-    if form == "jsonl" and desk.session.file is not None:
-        data = desk.session.file.read_bytes()
-    else:
+    file = desk.session.file
+    if form == "jsonl" and file is not None and file.exists():
+        data = file.read_bytes()
+    else:  # what another program deleted is still known here
         data = await _exported(desk, form)
     _write(path, data)
     return Done(text=f"{path} is {'a copy of this session' if form == 'jsonl' else f'this session as {form}'}")

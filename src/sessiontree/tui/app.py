@@ -136,7 +136,9 @@ class SessionApp(OrderedApp[None]):
 
         self.ui = AppUi(self)
         for name in unknown(self.start.settings.keys):
-            self.ui.notify(f"the configuration binds {name!r}, which no key does: /hotkeys lists them", "warning")
+            self.ui.notify(
+                f"[keys] in the configuration has {name!r}, which names no key: /hotkeys lists them", "warning"
+            )
         session = self.start.session
         if session is None:
             session = await self._picked()
@@ -305,10 +307,14 @@ class SessionApp(OrderedApp[None]):
 
     async def _leave(self) -> None:
         self.chat.keep_draft()
+        message = None
         if self.desk is not None:
-            await self.desk.close()
+            try:
+                await self.desk.close()
+            except SessionTreeError as error:  # one can always leave
+                message = Text(f"sessiontree: {safe(str(error))}")
             self._drop_if_unused(self.desk.session)
-        self.exit()
+        self.exit(message=message)
 
     def _drop_if_unused(self, session: Session) -> None:
         """A session that was made for this run, and in which nothing was said, is not kept."""
@@ -373,13 +379,14 @@ class SessionApp(OrderedApp[None]):
             except SessionTreeError as error:
                 self.chat.fail(error)
 
-    async def choose_entry(self) -> EntryId | None:
+    async def choose_entry(self, question: str) -> EntryId | None:
         """Have an entry chosen in the tree, for a command that needs one."""
         from sessiontree.tui.tree import TreeScreen
 
         assert self.desk is not None
         desk = self.desk
-        choice = await self.ui.ask(TreeScreen(desk.session, summaries="none", branch=desk.branch.name))
+        tree = TreeScreen(desk.session, summaries="none", branch=desk.branch.name, question=question)
+        choice = await self.ui.ask(tree)
         return None if choice is None else choice.entry
 
     async def travel(self, at: EntryId | None = None) -> Done:
@@ -419,9 +426,9 @@ class SessionApp(OrderedApp[None]):
 
         desk = self.desk
         assert desk is not None
-        own = desk.session.kept_at
-        file = await self.ui.ask(SessionsScreen(desk.session.cwd or self.start.cwd, own=own))
-        if file is not None and file != own:
+        own = desk.session
+        file = await self.ui.ask(SessionsScreen(own.cwd or self.start.cwd, own=own))
+        if file is not None and file != own.kept_at:
             await desk.open(file)
 
     async def search(self, query: str) -> Done:

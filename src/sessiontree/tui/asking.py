@@ -13,8 +13,8 @@ from sessiontree.core.entries import EntryId
 from sessiontree.core.outline import plain_text, row_text
 from sessiontree.errors import InvalidOperation
 
-ChooseEntry = Callable[[], Awaitable[EntryId | None]]
-"""Has an entry chosen in the tree."""
+ChooseEntry = Callable[[str], Awaitable[EntryId | None]]
+"""Has an entry chosen in the tree, to answer a question."""
 
 
 async def filled(desk: Desk, line: str, choose_entry: ChooseEntry) -> str | None:
@@ -31,7 +31,7 @@ async def filled(desk: Desk, line: str, choose_entry: ChooseEntry) -> str | None
 async def _without_arguments(desk: Desk, command: Command, choose_entry: ChooseEntry) -> str | None:
     match command.name:
         case "fork" | "branch" if desk.settings.double_escape == "tree":
-            return _line(command, await choose_entry())
+            return _line(command, await choose_entry(f"/{command.name}: from which entry?"))
         case "pop":
             return _line(command, await _chosen_prompt(desk, "Go back to which message, with a summary?"))
         case "branches":
@@ -57,7 +57,7 @@ async def _with_required(desk: Desk, command: Command, called: Typed, choose_ent
 async def _asked(desk: Desk, command: Command, argument: Argument, choose_entry: ChooseEntry) -> str | None:
     title = f"/{command.name}: {argument.name.lower()}?"
     if argument.complete is places:
-        return await choose_entry()
+        return await choose_entry(title)
     if argument.complete is not None:
         choices = list(await asyncio.to_thread(lambda: list(argument.complete(desk, "")) if argument.complete else []))
         others = [choice for choice in choices if choice != desk.branch.name]

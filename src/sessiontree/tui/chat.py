@@ -36,6 +36,7 @@ from sessiontree.tui.transcript import Transcript
 if TYPE_CHECKING:
     from sessiontree.commands.desk import Desk
     from sessiontree.core.entries import JsonObject
+    from sessiontree.session import Session
     from sessiontree.tui.app import SessionApp
 
 FRAME = 1 / 20
@@ -289,11 +290,13 @@ class ChatScreen(Screen[None]):
             self.transcript.add(Block("told", text=text))
 
     def fail(self, error: Exception | str) -> None:
-        """Say what went wrong, unless that was said just now together with what it went wrong in."""
+        """Say what went wrong, unless that was said just now, or together with what it went wrong in."""
         text, last = str(error), self.transcript.blocks[-1] if self.transcript.blocks else None
         if isinstance(error, ReadOnly):
             text = f"read-only, {error.reason}: /fork goes on in a new session"
-        if last is None or last.kind != "error" or not last.text.endswith(f": {text}"):
+        elif self.desk is not None and self.desk.session.where in text and _is_gone(self.desk.session):
+            text = "the file of this session was deleted by another program: /fork goes on in a new one, with all of it"
+        if last is None or last.kind != "error" or not f": {last.text}".endswith(f": {text}"):
             self.transcript.add(Block("error", text=text))
 
     def do(self, what: str) -> None:
@@ -536,3 +539,7 @@ class ChatScreen(Screen[None]):
         """What is pasted while something else has the keyboard goes to the editor."""
         self.editor.focus()
         self.editor.post_message(events.Paste(event.text))
+
+
+def _is_gone(session: Session) -> bool:
+    return session.file is not None and not session.file.exists()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rich.cells import cell_len
@@ -179,7 +180,7 @@ class Editor(TextArea):
 
     async def _on_paste(self, event: events.Paste) -> None:
         pasted = safe_lines(event.text.replace("\r\n", "\n").replace("\r", "\n"))
-        lines = pasted.count("\n") + 1
+        lines = pasted.rstrip("\n").count("\n") + 1
         event.prevent_default()
         event.stop()
         if lines > LONG_LINES or len(pasted) > LONG_LETTERS:
@@ -205,7 +206,7 @@ class Editor(TextArea):
         if self.completer is None or not (before.startswith("/") or "@" in before) or self._back:
             self._close()
             return
-        self.run_worker(self._offer(before), exclusive=True, group="completion")
+        self.run_worker(partial(self._offer, before), exclusive=True, group="completion")
 
     async def _offer(self, before: str) -> None:
         if self.completer is None:
@@ -239,7 +240,7 @@ class Editor(TextArea):
         elif not self._before.strip():
             return
         elif self.completer is not None:
-            self.run_worker(self._offer(self._before), exclusive=True, group="completion")
+            self.run_worker(partial(self._offer, self._before), exclusive=True, group="completion")
 
     def _location_of(self, before: str) -> tuple[int, int]:
         row = before.count("\n")

@@ -6,6 +6,7 @@ import asyncio
 import os
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from rich.text import Text
@@ -29,9 +30,12 @@ from sessiontree.tui.looking import look
 
 if TYPE_CHECKING:
     from sessiontree.index.reading import SessionSummary
+    from sessiontree.session import Session
 
-PREVIEWED = 12
-"""How many messages a preview has."""
+PREVIEWED = 24
+"""How many messages a preview has at most."""
+LINES = 3
+"""How many lines of each."""
 FOUND = 200
 """How many entries a search by content looks at."""
 PAUSE = 0.15
@@ -115,11 +119,12 @@ class SessionsScreen(ModalScreen[str | None]):
         @property
         def app(self) -> App[Any]: ...
 
-    def __init__(self, cwd: str, *, own: str | None = None) -> None:
+    def __init__(self, cwd: str, *, own: Session | None = None) -> None:
+        """The sessions of a folder; `own` is the one that is open, which is marked."""
         super().__init__()
         self._cwd = cwd
-        self._own = own
-        """The file of the session that is open, which is marked."""
+        self._session = own
+        self._own = None if own is None else own.kept_at
         self._all = False
         self._only_named = False
         self._archived = False
@@ -256,7 +261,8 @@ class SessionsScreen(ModalScreen[str | None]):
 
     async def _previewed(self, summary: SessionSummary) -> None:
         await asyncio.sleep(0.05)
-        shown = await asyncio.to_thread(preview, summary)
+        room = self._preview.content_size
+        shown = await asyncio.to_thread(preview, summary, max(room.width, 1), room.height)
         if self._at is summary:
             self._preview.say(shown)
 
@@ -294,7 +300,7 @@ class SessionsScreen(ModalScreen[str | None]):
 
         def rename(name: str | None) -> None:
             if name is not None:
-                self._change(lambda: _rename(summary.file, name))
+                self._change(lambda: self._rename(summary.file, name or None))
 
         self.app.push_screen(Ask("Name of the session (empty takes it away)", text=summary.name or ""), rename)
 
@@ -323,6 +329,13 @@ class SessionsScreen(ModalScreen[str | None]):
             delete,
         )
 
+    def _rename(self, file: str, name: str | None) -> None:
+        if self._session is not None and file == self._own:
+            self._session.rename(name)
+            return
+        with catalog.open(file) as session:
+            session.rename(name)
+
     def _change(self, change: object) -> None:
         assert callable(change)
         try:
@@ -332,24 +345,27 @@ class SessionsScreen(ModalScreen[str | None]):
         self._load()
 
 
-def _rename(file: str, name: str) -> None:
-    with catalog.open(file) as session:
-        session.rename(name or None)
-
-
-def preview(summary: SessionSummary) -> Text:
-    """The last messages of a session, from the end of its file."""
-    shown = Text()
-    if summary.damage:
-        shown.append(f"{safe(summary.damage)}\n\n", "bold")
+def preview(summary: SessionSummary, width: int, height: int) -> Text:
+    """The last messages of a session, from the end of its file: as many as there is room for, the newest below."""
     try:
         with catalog.open(summary.file, read_only=True) as session:
             messages = session.context().messages[-PREVIEWED:]
     except (SessionTreeError, OSError) as error:
         return Text(safe(str(error)))
-    for message in messages:
+    shown = [Text(safe(summary.damage), "bold")] if summary.damage else []
+    at, room = len(shown), height - sum(_height(text, width) for text in shown)
+    for message in reversed(messages):
         words = one_line(text(message.get("content")))
         if words:
-            shown.append(f"{'›' if role(message) == 'user' else ' '} ", "bold")
-            shown.append(f"{safe(words)}\n", "" if role(message) == "user" else "dim")
-    return shown
+            user = role(message) == "user"
+            said = Text.assemble(("› " if user else "  ", "bold"), (safe(words), "" if user else "dim"))
+            said.truncate(LINES * width - 1, overflow="ellipsis")
+            room -= _height(said, width)
+            if room < 0:
+                break
+            shown.insert(at, said)
+    return Text("\n").join(shown)
+
+
+def _height(text: Text, width: int) -> int:
+    return len(wrap(text.plain, width))

@@ -76,11 +76,16 @@ class TreeScreen(ModalScreen[Choice | None]):
         pane: bool = False,
         branch: str | None = None,
         at: EntryId | None = None,
+        question: str = "",
     ) -> None:
-        """The tree as it is seen from a branch, the current one by default, with the cursor there or at `at`."""
+        """The tree as it is seen from a branch, the current one by default, with the cursor there or at `at`.
+
+        `question` says what an entry is chosen for, where that is not to go there.
+        """
         super().__init__()
         self._session = session
         self._branch = branch
+        self._question = question
         self._summaries = summaries
         self._pane = "text" if pane else ""
         self._told = ""
@@ -116,12 +121,12 @@ class TreeScreen(ModalScreen[Choice | None]):
     def on_mount(self) -> None:
         self._hint = hints(
             self,
-            ("tree_choose", "go"),
+            ("tree_choose", "choose" if self._question else "go"),
+            ("tree_escape", "leave"),
             ("tree_detail", "details"),
             ("tree_label", "label"),
             ("tree_mark", "mark"),
             ("tree_filter", "filter"),
-            ("tree_escape", "leave"),
         )
         self._show_lines()
         self._rest()
@@ -150,8 +155,8 @@ class TreeScreen(ModalScreen[Choice | None]):
             title.append("  search: ")
             title.append(safe(view.query_text), style="bold reverse")
         else:
-            branch = self._branch or self._session.heads.current
-            title.append(f" · on branch {safe(branch)} · type to search", style="dim")
+            asked = self._question or f"on branch {self._branch or self._session.heads.current}"
+            title.append(f" · {safe(asked)} · type to search", style="dim")
         self.query_one(".title", Static).update(title)
         self._show_foot()
 

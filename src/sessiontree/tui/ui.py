@@ -92,7 +92,7 @@ class AppHost:
         self._app = app
 
     async def choose_entry(self, desk: Desk) -> EntryId | None:
-        return await self._app.choose_entry()
+        return await self._app.choose_entry("choose an entry")
 
     async def arrive(self, session: Session) -> Branch:
         return await self._app.arrive(session)
