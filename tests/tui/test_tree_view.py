@@ -358,7 +358,7 @@ async def test_it_can_be_used_without_colours(monkeypatch):
 
 async def test_every_key_can_be_bound_anew():
     keys = {"tree_up": "k", "tree_filter": ["f5", "f6"]}
-    async with Opened(session_of_two_ways(), keys=keys) as tree:
+    async with Opened(session_of_two_ways(), size=(120, 40), keys=keys) as tree:
         assert "f5 filter" in tree.all_text()
         await tree.press("k", "f6")
         assert tree.view.filter == "no-tools"
