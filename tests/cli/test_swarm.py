@@ -329,6 +329,7 @@ def test_what_is_not_there_is_one_sentence(fails: Run, cli: Run, server: Server,
     cli("swarm", "run", "review.toml")
     assert "swarm review is completed already" in fails("swarm", "stop", "review")
     assert "swarm review is completed" in fails("swarm", "resume", "review")
+    assert "no agent 'nobody' (there are worker-1, worker-2)" in fails("swarm", "events", "review", "--agent", "nobody")
     assert "no event 'gossip'" in fails("swarm", "events", "review", "--type", "gossip", code=2)
 
 

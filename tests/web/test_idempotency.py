@@ -67,7 +67,7 @@ async def test_a_key_is_one_requests_and_one_tokens() -> None:
     assert work.done == 2
 
 
-@pytest.mark.parametrize("status", [500, 502, 429])
+@pytest.mark.parametrize("status", [500, 502, 408, 412, 429])
 async def test_what_may_pass_can_be_tried_again(status: int) -> None:
     replies, work = Replies(), Work(status)
     await replies.once("me", b"k", b"request", work)

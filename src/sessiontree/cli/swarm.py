@@ -528,6 +528,9 @@ def events(
     found, id = _located(name, session)
     with opened(found, read_only=True) as read:
         swarm = Swarm.open(read, id)
+        known = [info.id for info in swarm.status().agents]
+        if agent is not None and agent not in known and not follow:
+            raise NotFound("agent", agent, f"there are {', '.join(known) or 'none'}")
         wanted = _Wanted(set(types) or None, agent, as_json=as_json)
         asyncio.run(_printed(swarm, after, wanted, follow=follow))
 

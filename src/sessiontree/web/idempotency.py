@@ -20,6 +20,8 @@ KEPT = 1000
 """Answers that are kept at most."""
 KEPT_BYTES = 32 << 20
 LONGEST_KEY = 200
+AGAIN = (408, 412, 429)
+"""Refusals after which the same request may be sent again, once there is time or what it has seen is seen anew."""
 
 
 class Replied(Struct, frozen=True, kw_only=True):
@@ -73,8 +75,8 @@ class Replies:
                 kept.reply.exception()  # nobody need be waiting for it
             raise
         kept.reply.set_result(reply)
-        if reply.status >= 500 or reply.status in (408, 429):
-            self._forget(owner, key)  # it may be tried again
+        if reply.status >= 500 or reply.status in AGAIN:
+            self._forget(owner, key)
         else:
             kept.size = len(reply.body)
             self._size += kept.size

@@ -11,6 +11,7 @@ import pytest
 
 import sessiontree as st
 from sessiontree.core.messages import image
+from sessiontree.model.base import ModelError
 from sessiontree.model.scripted import Delay, ScriptedModel, Thinking
 from tests.export.sessions import SECRET, long_session
 from tests.web.dashboard.conftest import Serve, Visit
@@ -332,6 +333,18 @@ def test_a_prompt_streams_its_answer_and_it_is_written(serve: Serve, visit: Visi
     assert page.locator(".path").text_content().count("The first words") == 1
     session.refresh()
     assert [entry.type for entry in list(session.tree.up(session.heads.leaf))[:2]] == ["message", "message"]
+
+
+def test_why_a_model_failed_is_told_once(serve: Serve, visit: Visit) -> None:
+    session = a_story()
+    page = opened(visit, serve(ScriptedModel([ModelError("scripted:scripted", "auth", "no key")])), session.id)
+    page.get_by_label("Prompt on dict").fill("Go on.")
+    page.keyboard.press("Enter")
+
+    page.wait_for_selector(".entry.failed >> text=no key")
+    page.get_by_label("Prompt on dict").wait_for()
+    page.wait_for_selector(".saying", state="detached")
+    assert path(page).count("no key") == 1
 
 
 def test_an_agent_at_work_is_steered_and_stopped(serve: Serve, visit: Visit) -> None:

@@ -175,7 +175,7 @@ export class Conversation extends Component {
           />`)}
         </div>`)}
         ${(run?.status === "started" || run?.written) && html`<${Saying} run=${run} />`}
-        ${run?.error && html`<${Notice} text=${run.error} kind="wrong" />`}
+        ${run?.error && !session.entries.at(-1)?.error && html`<${Notice} text=${run.error} kind="wrong" />`}
       </div>
     </div>`;
   }
