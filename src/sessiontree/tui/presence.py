@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 from contextlib import suppress
+from hashlib import blake2s
 
 from sessiontree.errors import StoreError
 from sessiontree.home import home
@@ -23,8 +24,9 @@ class Presence:
         self._path: str | None = None
         if session.file is None:
             return
-        name = "".join(letter for letter in session.id if letter.isalnum() or letter in "-_")[:100]
-        path = os.path.join(home(), "open", name or "unnamed")
+        # By its file and not by its id, which a copy of the file has too.
+        name = blake2s(os.fsencode(os.path.realpath(session.file)), digest_size=16).hexdigest()
+        path = os.path.join(home(), "open", name)
         try:
             make_private_directory(os.path.dirname(path))
             self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
