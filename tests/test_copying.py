@@ -111,6 +111,40 @@ def test_a_copy_that_was_stopped_goes_on_where_it_ended(
     assert st.open(half.where).head.context() == session.head.context()
 
 
+@pytest.mark.parametrize("to_files", [False, True])
+@pytest.mark.parametrize("end", [b"", b'{"cut'], ids=["whole", "cut"])
+def test_two_copies_at_once_never_make_a_third_thing(
+    database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, to_files: bool, end: bytes
+) -> None:
+    monkeypatch.setattr("sessiontree.copying.PART", 200)
+    source, target = str(tmp_path / "s.jsonl"), str(tmp_path / "t.jsonl") if to_files else database
+    lines = [b'{"type":"custom","id":"%d","parentId":null,"timestamp":"","customType":"x"}\n' % n for n in range(20)]
+    Path(source).write_bytes(HEADER % b"s" + b"".join(lines) + end)
+    steps = copy_with_another(source, target)
+
+    for step in range(steps):
+        if to_files:
+            Path(target).unlink()
+        else:
+            shelf.purge(f"{database}#s")
+        copy_with_another(source, target, at=step)
+        assert [copied.state for copied in verify(source, target)] == ["same"], f"the other came at step {step}"
+
+
+def copy_with_another(source: str, target: str, *, at: int | None = None) -> int:
+    """Copy, and at one of the steps copy the same by another from beginning to end. Returns how many steps it took."""
+    steps = 0
+
+    def tell(done: int, total: int) -> None:
+        nonlocal steps
+        steps += 1
+        if steps - 1 == at:
+            assert all(copied.good for copied in copy(source, target))
+
+    list(copy(source, target, progress=tell))
+    return steps
+
+
 def test_a_session_that_is_something_else_is_left_as_it_is(database: str, tmp_path: Path) -> None:
     for name, text in (("one", b"mine"), ("two", b"yours")):
         (tmp_path / name).mkdir()

@@ -2,7 +2,8 @@
 
 A copy is made some lines at a time, and each part is a session that can be read. So whatever stops it, the next copy
 goes on where it ended: what is there already is compared, and the rest is appended. A session that is there and is no
-beginning of the source is left as it is and told. Damage is copied as it stands, an unfinished last line too.
+beginning of the source is left as it is and told; so is one that others write to meanwhile. Damage is copied as it
+stands, an unfinished last line too.
 """
 
 from __future__ import annotations
@@ -17,11 +18,12 @@ from msgspec import Struct
 
 from sessiontree import catalog, shelf
 from sessiontree.core.entries import JsonObject
-from sessiontree.errors import InvalidOperation, NotFound, SessionTreeError, StoreError
+from sessiontree.errors import Conflict, InvalidOperation, NotFound, SessionTreeError, StoreError
 from sessiontree.index.folder import SUFFIX, files_in, folders_in, id_of
-from sessiontree.store.base import Store
+from sessiontree.store.base import Chunk, Cursor, Store
 from sessiontree.store.files import write_all
 from sessiontree.store.jsonl import JsonlStore
+from sessiontree.store.lock import Lock, lock_of
 from sessiontree.store.postgres.address import is_address, parse
 from sessiontree.store.postgres.rows import beginning_of, storable
 
@@ -179,35 +181,38 @@ def _new_file(place: _Place, folder: str) -> str:
 
 def _copied(place: _Place, target: str, tell: Progress) -> Copied:
     source, copy = catalog.store_at(place.where), catalog.store_at(target)
-    there = _size(copy)
+    there = _end(copy)
     rest = _rest(source, copy, there, tell)
     if rest is None:
         return Copied(
             session=place.id, source=place.where, target=target, state="different", reason="what is there is no copy"
         )
+    # What is written goes behind what was compared: another copy that is under way is a conflict.
+    cursor = None if there is None else there.cursor
     written = 0
     tail = b""
     for data in rest:
         lines, newline, tail = data.rpartition(b"\n")
         if newline:
-            _append(copy, lines.split(b"\n"))
+            several = lines.split(b"\n")
+            cursor = copy.create(several) if cursor is None else copy.append(several, after=cursor)
         written += len(data)
         tell(len(data), 0)
+    if cursor is None:
+        cursor = copy.create([])
     if tail:
-        _leave(copy, tail)
-    elif there is None and not written:
-        copy.create([])
+        _leave(copy, tail, cursor)
     if place.archived:
         shelf.archive(target)
     state: State = "copied" if there is None else "resumed" if written else "same"
     return Copied(session=place.id, source=place.where, target=target, state=state, bytes=written)
 
 
-def _rest(source: Store, copy: Store, there: int | None, tell: Progress) -> Iterator[bytes] | None:
+def _rest(source: Store, copy: Store, there: Chunk | None, tell: Progress) -> Iterator[bytes] | None:
     """What of the source is not in the copy yet, whole lines at a time; `None` where the copy cannot become one."""
-    data = _all(source)
+    data = _all(source, source.end())
     begun = kept = b""
-    for kept in _all(copy) if there else ():
+    for kept in () if there is None else _all(copy, there):
         while len(begun) < len(kept) and (more := next(data, b"")):
             begun += more
         if not begun.startswith(kept):
@@ -222,9 +227,10 @@ def _rest(source: Store, copy: Store, there: int | None, tell: Progress) -> Iter
 
 def _verified(place: _Place, target: str, tell: Progress) -> Copied:
     source, copy = catalog.store_at(place.where), catalog.store_at(target)
-    if _size(copy) is None:
+    there = _end(copy)
+    if there is None:
         return Copied(session=place.id, source=place.where, target=None, state="missing")
-    ours, theirs = _all(source), _all(copy)
+    ours, theirs = _all(source, source.end()), _all(copy, there)
     a = b = b""
     same = 0
     while True:
@@ -244,9 +250,8 @@ def _verified(place: _Place, target: str, tell: Progress) -> Copied:
     )
 
 
-def _all(store: Store) -> Iterator[bytes]:
-    """All bytes of a session, some whole lines at a time, and then what stands behind its last newline."""
-    end = store.end()
+def _all(store: Store, end: Chunk) -> Iterator[bytes]:
+    """All bytes of a session up to there, some whole lines at a time, and then what stands behind its last newline."""
     cursor = None
     while cursor != end.cursor:
         chunk = store.read(cursor, before=end.cursor, limit=PART)
@@ -257,40 +262,37 @@ def _all(store: Store) -> Iterator[bytes]:
         yield end.unfinished
 
 
-def _size(store: Store) -> int | None:
-    """How long a session is; `None` when there is none."""
+def _end(store: Store) -> Chunk | None:
+    """Where a session ends, and what stands behind its last newline; `None` when there is none."""
     try:
-        end = store.end()
+        return store.end()
     except NotFound:
         return None
-    return end.cursor.value[1] + len(end.unfinished)
 
 
-def _append(copy: Store, lines: list[bytes]) -> None:
-    try:
-        copy.append(lines, after=copy.end().cursor)
-    except NotFound:
-        copy.create(lines)
+def _size(store: Store) -> int:
+    end = _end(store)
+    return 0 if end is None else end.cursor.value[1] + len(end.unfinished)
 
 
-def _leave(copy: Store, tail: bytes) -> None:
-    """Keep what stands behind the last newline as it is."""
+def _leave(copy: Store, tail: bytes, after: Cursor) -> None:
+    """Keep what stands behind the last newline as it is. Raises `Conflict` when others wrote."""
     from sessiontree.store.postgres.store import PostgresStore
 
-    try:
-        end = copy.end().cursor
-    except NotFound:
-        end = copy.create([])
     if isinstance(copy, PostgresStore):
-        copy.leave(tail, after=end)
+        copy.leave(tail, after=after)
         return
     try:
-        fd = os.open(copy.where, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
-        try:
-            write_all(fd, tail)
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+        with Lock(lock_of(os.path.realpath(copy.where))):
+            end = copy.end()
+            if end.cursor != after or end.unfinished:
+                raise Conflict(copy.where, "others wrote first")
+            fd = os.open(copy.where, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+            try:
+                write_all(fd, tail)
+                os.fsync(fd)
+            finally:
+                os.close(fd)
     except OSError as error:
         raise StoreError(copy.where, os.strerror(error.errno or 0)) from error
 
@@ -299,7 +301,7 @@ def _told(places: list[_Place], progress: Progress | None) -> Progress:
     """Adds up what is told of single sessions."""
     if progress is None:
         return lambda done, total: None
-    total = sum(_size(catalog.store_at(place.where)) or 0 for place in places)
+    total = sum(_size(catalog.store_at(place.where)) for place in places)
     so_far = 0
 
     def tell(done: int, _: int) -> None:
