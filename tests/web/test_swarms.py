@@ -159,6 +159,16 @@ async def test_a_swarm_is_paused_scaled_gone_on_with_and_stopped(tmp_path: Any) 
         assert late.status_code == 409
 
 
+async def test_a_budget_changes_only_while_a_swarm_is_paused(house: House, client: httpx.AsyncClient) -> None:
+    id = (await made(client, session=house.session(), start=False))["id"]
+
+    answer = await client.post(f"/api/swarms/{id}/resume", json={"budget": {"cost": 5}})
+
+    assert answer.status_code == 409
+    assert answer.json()["error"]["message"] == "swarm crew is created: a budget changes while it is paused"
+    assert (await client.get(f"/api/swarms/{id}")).json()["status"] == "created"
+
+
 async def test_a_swarm_whose_process_died_is_gone_on_with(house: House, client: httpx.AsyncClient) -> None:
     session = house.session()
     with st.open(session) as opened:

@@ -234,12 +234,15 @@ class Swarms:
         """Have a swarm go on: one that is paused, was not started, or whose process died."""
 
         async def go_on(swarm: Swarm) -> None:
-            if swarm.status().status == "paused" or swarm.held:
+            status = swarm.status().status
+            if status == "paused" or swarm.held:
                 await self._begin(
                     opened,
                     swarm,
                     swarm.resume(budget=budget_of(said.budget), agent_budget=budget_of(said.agent_budget)),
                 )
+            elif said.budget is not None or said.agent_budget is not None:
+                raise InvalidOperation(f"swarm {swarm.name} is {status}: a budget changes while it is paused")
             else:
                 await self._begin(opened, swarm, swarm.start())
 
