@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 import sessiontree as st
 from sessiontree.config import Config, SummarySettings
+from sessiontree.errors import StoreError
 from sessiontree.model.base import ModelError
 from sessiontree.model.scripted import Delay
 from sessiontree.session import Session
@@ -193,6 +195,18 @@ async def test_a_session_whose_file_was_deleted_goes_on_as_a_fork(running: Runni
         await app.answered("and now?")
         said = [block for block in app.blocks if block.startswith("user")]
         assert said == ["user: first question", "user: second question", "user: and now?"]
+
+
+async def test_a_file_that_may_not_be_written_to_is_told_with_what_to_do(
+    running: Running, talk: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    denied = StoreError(f"{talk.kept_at}.lock", "Permission denied")
+    async with running(session=talk, size=(160, 30)) as app:
+        app.chat.fail(denied)
+        assert app.blocks[-1] == f"error: {denied}", "who may write has another trouble"
+        monkeypatch.setattr(os, "access", lambda path, mode: False)  # root, who runs tests, may write everywhere
+        app.chat.fail(denied)
+        assert app.blocks[-1] == f"error: {denied}: /fork goes on in a new session"
 
 
 async def test_one_can_leave_a_session_whose_file_was_deleted(running: Running, talk: Session) -> None:

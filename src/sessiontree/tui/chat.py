@@ -294,8 +294,8 @@ class ChatScreen(Screen[None]):
         text, last = str(error), self.transcript.blocks[-1] if self.transcript.blocks else None
         if isinstance(error, ReadOnly):
             text = f"read-only, {error.reason}: /fork goes on in a new session"
-        elif self.desk is not None and self.desk.session.where in text and _is_gone(self.desk.session):
-            text = "the file of this session was deleted by another program: /fork goes on in a new one, with all of it"
+        elif self.desk is not None:
+            text = _advised(text, self.desk.session)
         if last is None or last.kind != "error" or not f": {last.text}".endswith(f": {text}"):
             self.transcript.add(Block("error", text=text))
 
@@ -541,5 +541,12 @@ class ChatScreen(Screen[None]):
         self.editor.post_message(events.Paste(event.text))
 
 
-def _is_gone(session: Session) -> bool:
-    return session.file is not None and not session.file.exists()
+def _advised(text: str, session: Session) -> str:
+    """What went wrong with a session's file, and what to do where nothing can be written to it."""
+    file = session.file
+    if file is None or str(file) not in text:
+        return text
+    if not file.exists():
+        return "the file of this session was deleted by another program: /fork goes on in a new one, with all of it"
+    writable = os.access(file, os.W_OK) and os.access(file.parent, os.W_OK)
+    return text if writable else f"{text}: /fork goes on in a new session"
