@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from sessiontree.errors import StoreError
@@ -74,6 +75,15 @@ def test_work_is_in_the_home_or_where_the_sessions_are(home: Path, monkeypatch: 
     monkeypatch.setenv("SESSIONTREE_STORE", "postgresql://ann:secret@db.example/work")
     assert Database().shown == "postgresql://ann@db.example/work"
     assert "secret" in Database().url
+
+
+def test_one_who_may_not_make_the_tables_is_told_what_is_missing(server: Server) -> None:
+    url = server.new_database()
+    with psycopg.connect(url, autocommit=True) as owner:
+        owner.execute("CREATE ROLE weak LOGIN")
+
+    with pytest.raises(StoreError, match="tables for work are missing .* may not make them: permission denied"):
+        Database(url.replace("postgres@", "weak@")).make()
 
 
 @pytest.mark.parametrize("query", ["", "?target_session_attrs=read-write"])

@@ -55,7 +55,9 @@ class Database:
         except OSError as error:
             raise StoreError(self.shown, reason_of(error)) from error
         except (SQLAlchemyError, sqlite3.Error) as error:
-            raise StoreError(self.shown, said(error)) from error
+            refused = getattr(getattr(error, "orig", None), "sqlstate", None) == "42501"
+            why = "its tables for work are missing or of an older version, and this role may not make them: "
+            raise StoreError(self.shown, f"{why if refused else ''}{said(error)}") from error
 
     def engine(self) -> sa.Engine:
         """For single statements, each done as soon as it is there: one who dies meanwhile holds nobody up."""
