@@ -174,6 +174,20 @@ async def test_a_command_that_is_not_told_what_it_needs_does_nothing(running: Ru
         assert len(talk.tree) == lines
 
 
+async def test_who_comes_back_from_the_tree_still_sees_that_the_agent_works(running: Running, talk: Session) -> None:
+    async with running(["It begins.", Delay(30)], session=talk) as app:
+        await app.say("go on")
+        await app.shows("It begins.", "working")
+        await app.press("ctrl+t")
+        await app.shows("type to search")
+        await app.press("escape")
+        await app.until(lambda: app.app.screen is app.chat)
+        await app.pilot.pause()
+        assert await app.shows("working", "esc aborts")
+        await app.press("escape")
+        assert await app.shows("aborted")
+
+
 async def test_the_tree_says_what_an_entry_is_chosen_for(running: Running, talk: Session) -> None:
     async with running(session=talk) as app:
         for line, asked in (("/fork", "/fork: from which entry?"), ("/cherry-pick", "/cherry-pick: place?")):

@@ -249,7 +249,8 @@ class ChatScreen(Screen[None]):
         try:
             submitted = await desk.submit(filled)
         finally:
-            self.do("")
+            if not desk.running:  # what runs beside the command is told on
+                self.do("")
         if submitted.text:
             self.tell(submitted.text)
 
