@@ -72,6 +72,12 @@ def test_a_database_that_is_not_there_is_one_sentence(fails: Run) -> None:
     assert "secret" not in said
 
 
+def test_nothing_is_left_of_a_swarm_whose_work_cannot_be_sent(fails: Run, file: Path) -> None:
+    fails("swarm", "run", str(file), "--durable", "--database", "postgresql://127.0.0.1:1/work?connect_timeout=1")
+
+    assert st.sessions(all=True) == []
+
+
 def test_options_for_workers_need_the_durable_one(fails: Run, file: Path) -> None:
     assert "give --durable too" in fails("swarm", "run", str(file), "--concurrency", "2", code=2)
 

@@ -6,7 +6,7 @@ What is told goes into the session, where the process that works on the swarm no
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
@@ -167,7 +167,8 @@ def run(
     from sessiontree.swarm.swarm import Swarm
 
     said = load(file)
-    outfit = _Outfit(said, extensions, _Durable.of(durable, concurrency, database))
+    durably = _Durable.of(durable, concurrency, database)
+    outfit = _Outfit(said, extensions, durably)
     own, where = said.budget, session or said.session
     before = None if where is None else opened(where)
     usual: Model | str | None = model or said.model
@@ -204,8 +205,25 @@ def run(
     empty = catalog.memory()  # so that nothing is left of one that cannot begin
     made(empty)
     (before or empty).place(at or said.at)
-    with before or catalog.create(said.name) as target:
-        return outfit.through(target, begin, as_json=as_json)
+    if durably is not None:
+        durably.check()
+    target = before or catalog.create(said.name)
+    try:
+        with target:
+            return outfit.through(target, begin, as_json=as_json)
+    except Exception:
+        if before is None:
+            _drop_if_unused(target)
+        raise
+
+
+def _drop_if_unused(session: Session) -> None:
+    """Remove a session that has nothing but its name."""
+    from sessiontree import shelf
+
+    if all(entry.type == "session_info" for entry in session.tree.entries):
+        with suppress(SessionTreeError):  # why it could not begin is what matters
+            shelf.purge(session.id)
 
 
 @swarm.command(
@@ -264,6 +282,8 @@ def resume(
             await again.start()
         return _Begun(again, told)
 
+    if durably is not None:
+        durably.check()
     with opened(found) as target:
         return outfit.through(target, begin, as_json=as_json)
 
@@ -289,11 +309,17 @@ class _Durable(NamedTuple):
             raise click.UsageError("--concurrency and --database are for workers: give --durable too")
         return cls(concurrency, database) if durable else None
 
-    def executor(self, session: Session, said: SwarmFile | None) -> DurableExecutor:
+    def check(self) -> None:
+        """See that work can be sent. Raises `StoreError` where its database cannot be had."""
         try:
-            from sessiontree.swarm.durable.executor import DurableExecutor
+            from sessiontree.swarm.durable.database import Database
         except ModuleNotFoundError as error:
             raise click.UsageError("durable swarms need the extra: pip install 'sessiontree[swarm]'") from error
+        Database(self.database).make()
+
+    def executor(self, session: Session, said: SwarmFile | None) -> DurableExecutor:
+        from sessiontree.swarm.durable.executor import DurableExecutor
+
         return DurableExecutor(
             session,
             database=self.database,
