@@ -376,6 +376,18 @@ def test_nothing_is_left_of_a_swarm_that_cannot_begin(fails: Run, server: Server
     assert st.sessions() == []
 
 
+def test_nothing_is_left_of_a_swarm_whose_extension_cannot_be_set_up(server: Server, file: Path) -> None:
+    file.write_text(REVIEW + 'extensions = ["broken.py"]\n')
+    (file.parent / "broken.py").write_text("raise RuntimeError('broken')\n")
+
+    assert run(["swarm", "run", "review.toml"]) == 1
+    assert st.sessions() == []
+
+    st.create("review").close()
+    assert run(["swarm", "run", "review.toml", "--session", "review"]) == 1
+    assert len(st.sessions()) == 1
+
+
 def test_every_subcommand_has_help_with_an_example_and_is_documented(cli: Run) -> None:
     page = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
 
