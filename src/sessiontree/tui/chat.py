@@ -135,13 +135,17 @@ class ChatScreen(Screen[None]):
         if self._drafts is not None and other:
             self.keep_draft()
             self.editor.clear_words()
-        self._live, self._shell = [], None
+        if other or not desk.running:
+            self._live = []
+        if other:
+            self._shell = None
         path = desk.branch.path()
         shown = path[-AT_ONCE:]
         self._entries = [entry.id for entry in path[: -AT_ONCE or None]] if len(path) > AT_ONCE else []
         self.blocks = Blocks(self.app.renderers)
-        self.transcript.show(self.blocks.of(shown), earlier=len(path) - len(shown))
-        if not shown:
+        unwritten = [*self._live, *filter(None, [self._shell])]
+        self.transcript.show([*self.blocks.of(shown), *unwritten], earlier=len(path) - len(shown))
+        if not shown and not unwritten:
             self.transcript.add(Block("note", text=self._welcome()))
         own = [block.text for block in self.transcript.blocks if block.kind == "user"]
         self.editor.remember([*self.history.lines, *own])
