@@ -188,24 +188,24 @@ async def test_who_comes_back_from_the_tree_still_sees_that_the_agent_works(runn
         assert await app.shows("aborted")
 
 
-async def test_what_comes_stays_in_sight_when_something_is_labelled_meanwhile(running: Running, talk: Session) -> None:
+async def test_what_comes_stays_in_sight_when_something_is_labeled_meanwhile(running: Running, talk: Session) -> None:
     async with running(["It begins.", Delay(30)], session=talk) as app:
         await app.say("go on")
         await app.shows("It begins.")
         await app.say("/label here")
-        assert await app.shows("It begins.", "is labelled [here]")
+        assert await app.shows("It begins.", "is labeled [here]")
         await app.press("escape")
         assert "It begins." in await app.shows("aborted")
 
 
-async def test_a_command_of_the_shell_stays_in_sight_when_something_is_labelled(
+async def test_a_command_of_the_shell_stays_in_sight_when_something_is_labeled(
     running: Running, talk: Session
 ) -> None:
     async with running(session=talk) as app:
         await app.say("!echo one; sleep 30")
         await app.shows("! echo one")
         await app.say("/label here")
-        assert "! echo one" in await app.shows("is labelled [here]")
+        assert "! echo one" in await app.shows("is labeled [here]")
         await app.press("escape")
         await app.idle()
         assert sum("! echo one" in block for block in app.blocks) == 1

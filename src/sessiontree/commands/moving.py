@@ -134,7 +134,7 @@ async def _label(desk: Desk, args: Sequence[str]) -> Done:
     desk.session.label(place, None if cleared else text)
     desk.host.changed()
     where = short(desk.session.place(place))
-    return Done(text=f"{where} has no label now" if cleared else f"{where} is labelled [{text}]")
+    return Done(text=f"{where} has no label now" if cleared else f"{where} is labeled [{text}]")
 
 
 # Bringing branches together
