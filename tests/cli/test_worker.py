@@ -15,6 +15,7 @@ import pytest
 
 import sessiontree as st
 from sessiontree.swarm.durable.database import Database
+from sessiontree.swarm.durable.executor import is_with_workers
 from sessiontree.swarm.durable.roster import Roster, WorkerInfo
 from sessiontree.swarm.record import swarms_in
 from tests.cli.conftest import Run
@@ -93,6 +94,22 @@ def test_one_that_is_stopped_says_how_workers_go_on_with_it(server: Server, file
 
     assert running.returncode == 130
     assert "`sessiontree swarm resume review --durable` goes on with it" in err
+
+
+def test_what_workers_have_is_not_done_by_another_process_too(server: Server, file: Path, fails: Run) -> None:
+    command = [sys.executable, "-m", "sessiontree", "swarm", "run", str(file), "--durable"]
+    running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert running.stderr is not None
+    while "in session" not in (line := running.stderr.readline()):
+        assert running.poll() is None
+    _, _, id, *_ = line.split()
+    while not is_with_workers(id):
+        assert running.poll() is None
+    running.kill()
+    running.communicate(timeout=LONG)
+
+    assert "resume it with --durable, or stop it" in fails("swarm", "resume", "review")
+    assert server.requests == []
 
 
 async def test_a_swarm_waits_for_a_worker_which_carries_it_out(server: Server, file: Path, workers: Workers) -> None:

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from dbos import DBOSClient, WorkflowStatus, WorkflowStatusString
 from dbos import error as dbos_error
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import ProgrammingError, SQLAlchemyError
 
 from sessiontree.errors import InvalidOperation, StoreError
 from sessiontree.session import Session
@@ -212,6 +212,22 @@ class DurableExecutor:
             if worker not in self._homes:
                 self._homes |= {one.id: one.home for one in await self._called(roster.alive)}
             await asyncio.to_thread(relay.look, tell=self._homes.get(worker, self._home) != self._home)
+
+
+def is_with_workers(swarm: str, database: str | None = None) -> bool:
+    """Whether work of a swarm, by its id, was sent to workers and is not over. Raises `StoreError`."""
+    where = Database(database)
+    if where.file is not None and not os.path.exists(where.file):
+        return False
+    client = where.client()
+    try:
+        return bool(client.list_workflows(workflow_id_prefix=f"{swarm}/", status=sorted(WAITING), limit=1))
+    except ProgrammingError:  # no tables for work, or none that this role may read
+        return False
+    except SQLAlchemyError as error:
+        raise StoreError(where.shown, said(error)) from error
+    finally:
+        client.destroy()
 
 
 def _where(session: Session) -> str:
