@@ -198,9 +198,7 @@ async def test_what_comes_stays_in_sight_when_something_is_labeled_meanwhile(run
         assert "It begins." in await app.shows("aborted")
 
 
-async def test_a_command_of_the_shell_stays_in_sight_when_something_is_labeled(
-    running: Running, talk: Session
-) -> None:
+async def test_a_command_of_the_shell_stays_in_sight_when_something_is_labeled(running: Running, talk: Session) -> None:
     async with running(session=talk) as app:
         await app.say("!echo one; sleep 30")
         await app.shows("! echo one")
