@@ -223,7 +223,8 @@ async def test_a_session_whose_file_was_deleted_goes_on_as_a_fork(running: Runni
         Path(talk.kept_at or "").unlink()
         await app.say("are you there?")
         assert await app.shows("✗ the file of this session was deleted by another program: /fork goes on")
-        assert app.editor.text == "are you there?"
+        await app.until(lambda: app.editor.text == "are you there?")
+        assert sum("was deleted" in block for block in app.blocks) == 1
         app.editor.clear_words()
         await app.say("/fork HEAD")
         await app.shows("in the new session")

@@ -94,6 +94,8 @@ class ChatScreen(Screen[None]):
         """What is under way, in a word or two."""
         self._aborts = self._takes_back = ""
         """What these keys do, as they are bound."""
+        self._failure = ""
+        """What went wrong last with what was asked for."""
         self._since = 0.0
         self._escaped = 0.0
         self._left = 0.0
@@ -182,6 +184,7 @@ class ChatScreen(Screen[None]):
 
     def on_editor_said(self, event: Editor.Said) -> None:
         said = event.text
+        self._failure = ""
         self.history.add(said)
         self.editor.remember([*self.history.lines])
         self.transcript.follow()
@@ -247,6 +250,7 @@ class ChatScreen(Screen[None]):
         """Do what a command says, after asking for what it still needs."""
         desk = self.desk
         assert desk is not None
+        self._failure = ""
         filled = await self.app.filled(line)
         if filled is None:
             return
@@ -295,14 +299,15 @@ class ChatScreen(Screen[None]):
             self.transcript.add(Block("told", text=text))
 
     def fail(self, error: Exception | str) -> None:
-        """Say what went wrong, unless that was said just now, or together with what it went wrong in."""
-        text, last = str(error), self.transcript.blocks[-1] if self.transcript.blocks else None
+        """Say what went wrong, unless that was said already, by itself or together with what it went wrong in."""
+        text = str(error)
         if isinstance(error, ReadOnly):
             text = f"read-only, {error.reason}: /fork goes on in a new session"
         elif self.desk is not None:
             text = _advised(text, self.desk.session)
-        if last is None or last.kind != "error" or not f": {last.text}".endswith(f": {text}"):
+        if not f": {self._failure}".endswith(f": {text}"):
             self.transcript.add(Block("error", text=text))
+            self._failure = text
 
     def do(self, what: str) -> None:
         """Say what is under way; nothing, when nothing is."""
