@@ -122,7 +122,7 @@ def test_a_database_that_was_never_reached_is_waited_for_a_shorter_time(monkeypa
 
 
 def test_when_one_connection_is_lost_no_other_old_one_is_tried(shared_database: str) -> None:
-    database = Database(parse(f"{shared_database}?application_name=lost"))
+    database = Database(Address(f"{shared_database}?application_name=lost", shared_database, None))
     together = threading.Barrier(8)
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda _: database.run(lambda connection: together.wait(60)), range(8)))
@@ -786,7 +786,7 @@ def test_whoever_waits_is_woken_by_what_others_write(database: str, monkeypatch:
 def test_where_nothing_is_told_asking_now_and_then_does(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sessiontree.store.postgres.store.POLL", 0.01)
     monkeypatch.setattr("sessiontree.store.postgres.watch.CHANNEL", "elsewhere")
-    store = new(f"{database}?application_name=deaf")
+    store = PostgresStore(Address(f"{database}?application_name=deaf", database, str(uuid.uuid4())))
     end = store.create([b"header"])
 
     with ThreadPoolExecutor(1) as pool:
