@@ -27,7 +27,7 @@ SETTINGS = (
 
 
 def programs() -> str:
-    """The folder with `initdb` and `postgres`; installs them where they are missing, and skips where there is no apt."""
+    """The folder with `initdb` and `postgres`. They are installed where they are missing; without apt, it skips."""
     found = _programs()
     if found is None and shutil.which("apt-get") is not None:
         subprocess.run(
