@@ -108,7 +108,7 @@ def test_what_workers_have_is_not_done_by_another_process_too(server: Server, fi
     running.kill()
     running.communicate(timeout=LONG)
 
-    assert "resume it with --durable, or stop it" in fails("swarm", "resume", "review")
+    assert "`sessiontree swarm resume review --durable` goes on with it" in fails("swarm", "resume", "review")
     assert server.requests == []
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from typing import Any
 
 import httpx
@@ -167,6 +169,36 @@ async def test_a_budget_changes_only_while_a_swarm_is_paused(house: House, clien
     assert answer.status_code == 409
     assert answer.json()["error"]["message"] == "swarm crew is created: a budget changes while it is paused"
     assert (await client.get(f"/api/swarms/{id}")).json()["status"] == "created"
+
+
+SENT_TO_WORKERS = """
+import asyncio, os, sys
+
+import sessiontree as st
+from sessiontree.swarm.durable.executor import DurableExecutor, is_with_workers
+
+async def main():
+    session = st.open(sys.argv[1])
+    swarm = await st.Swarm.create(session, "crew", "Make it fast", agents=1, executor=DurableExecutor(session))
+    await swarm.start()
+    while not is_with_workers(swarm.id):
+        await asyncio.sleep(0.05)
+    print(swarm.id, flush=True)
+    os._exit(0)
+
+asyncio.run(main())
+"""
+
+
+async def test_what_workers_have_is_not_done_by_the_server_too(house: House, client: httpx.AsyncClient) -> None:
+    command = [sys.executable, "-c", SENT_TO_WORKERS, house.session()]
+    done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+    answer = await client.post(f"/api/swarms/{done.stdout.strip()}/resume", json={})
+
+    assert answer.status_code == 409
+    assert "workers have agents of swarm crew" in answer.json()["error"]["message"]
 
 
 async def test_a_swarm_whose_process_died_is_gone_on_with(house: House, client: httpx.AsyncClient) -> None:

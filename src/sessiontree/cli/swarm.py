@@ -283,21 +283,13 @@ def resume(
         return _Begun(again, told)
 
     if durably is None:
-        _check_no_worker_has(id, name)
+        from sessiontree.swarm.durable import check_no_worker_has
+
+        check_no_worker_has(id, name)
     else:
         durably.check()
     with opened(found) as target:
         return outfit.through(target, begin, as_json=as_json)
-
-
-def _check_no_worker_has(id: str, name: str) -> None:
-    """Raises `InvalidOperation` where agents of a swarm are with workers: two would do the same work."""
-    try:
-        from sessiontree.swarm.durable.executor import is_with_workers
-    except ModuleNotFoundError:
-        return
-    if is_with_workers(id):
-        raise InvalidOperation(f"workers have agents of swarm {name}: resume it with --durable, or stop it")
 
 
 class _Begun(NamedTuple):

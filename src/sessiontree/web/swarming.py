@@ -20,6 +20,7 @@ from sessiontree.errors import InvalidOperation, SessionTreeError
 from sessiontree.hooks.events import Notice
 from sessiontree.swarm.account import Accounts
 from sessiontree.swarm.budget import Budget
+from sessiontree.swarm.durable import check_no_worker_has
 from sessiontree.swarm.hold import is_worked_on
 from sessiontree.swarm.status import AgentSpec, SwarmStatus
 from sessiontree.swarm.swarm import Swarm
@@ -244,6 +245,7 @@ class Swarms:
             elif said.budget is not None or said.agent_budget is not None:
                 raise InvalidOperation(f"swarm {swarm.name} is {status}: a budget changes while it is paused")
             else:
+                await asyncio.to_thread(check_no_worker_has, id, swarm.name)
                 await self._begin(opened, swarm, swarm.start())
 
         await self.do(opened, id, go_on)

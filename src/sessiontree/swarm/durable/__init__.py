@@ -11,3 +11,18 @@ worker     the side of the worker: takes work, and carries it out
 
 What was done is in the session, as ever; what is here only bridges the time until it is written there.
 """
+
+from __future__ import annotations
+
+from sessiontree.errors import InvalidOperation
+
+
+def check_no_worker_has(swarm: str, name: str) -> None:
+    """Raises `InvalidOperation` where agents of a swarm, by its id, are with workers: two would do the same work."""
+    try:
+        from sessiontree.swarm.durable.executor import is_with_workers
+    except ModuleNotFoundError:  # without DBOS there are no workers
+        return
+    if is_with_workers(swarm):
+        command = f"sessiontree swarm resume {name} --durable"
+        raise InvalidOperation(f"workers have agents of swarm {name}: `{command}` goes on with it, or stop it")

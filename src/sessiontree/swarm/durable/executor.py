@@ -225,6 +225,8 @@ def is_with_workers(swarm: str, database: str | None = None) -> bool:
     except ProgrammingError:  # no tables for work, or none that this role may read
         return False
     except SQLAlchemyError as error:
+        if "no such table" in str(error):  # as SQLite says it
+            return False
         raise StoreError(where.shown, said(error)) from error
     finally:
         client.destroy()
