@@ -98,7 +98,7 @@ def test_processes_killed_at_random_lose_nothing_and_disturb_nobody(tmp_path: Pa
     for round in range(times(1, torture=10)):
         file = tmp_path / f"{round}.jsonl"
         st.create(file=file).close()
-        largest = MIB // 16 if plants else MIB
+        largest = MIB // 16 if plants else times(MIB, torture=MIB // 8)  # the test holds all of it several times
 
         with Follower(file) as follower:
             acks = write_and_kill(file, 4, times(40, torture=400), times(8, torture=60), largest=largest, plants=plants)
