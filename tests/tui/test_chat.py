@@ -102,7 +102,7 @@ async def test_a_model_that_fails_is_one_clear_line(running: Running) -> None:
 
 
 async def test_what_is_said_while_the_agent_works_waits_and_is_said_after_the_turn(running: Running) -> None:
-    async with running(["One", Delay(0.5)], "Two") as app:
+    async with running(["One", Delay(3)], "Two") as app:
         await app.say("First")
         await app.shows("One")
         await app.say("Second")

@@ -320,7 +320,7 @@ def test_what_another_process_appends_appears(serve: Serve, visit: Visit) -> Non
 
 def test_a_prompt_streams_its_answer_and_it_is_written(serve: Serve, visit: Visit) -> None:
     session = a_story()
-    model = ScriptedModel([[Thinking("hm"), "The first words, ", Delay(0.7), "and **the** last."]])
+    model = ScriptedModel([[Thinking("hm"), "The first words, ", Delay(3), "and **the** last."]])
     site = serve(model)
     page = opened(visit, site, session.id)
     page.get_by_label("Prompt on dict").fill("Tell me more.")
