@@ -2,7 +2,8 @@
 // the data; text is only ever put in as text. The rules of the drawing are those of core/outline.py, the rules of the
 // model's view those of core/context.py.
 "use strict";
-(() => {
+// What is written in the page is painted first; what follows takes longer, and a tab that is not in sight paints nothing.
+((start) => (document.hidden ? start() : requestAnimationFrame(() => setTimeout(start))))(() => {
   const $ = (id) => document.getElementById(id);
   const data = JSON.parse($("data").textContent);
   const size = data.id.length;
@@ -661,4 +662,4 @@
   reveal();
   if (location.hash.includes("=")) follow();
   root.dataset.ready = "true";
-})();
+});
