@@ -311,6 +311,16 @@ def test_the_tree_can_be_made_wider_and_put_away(visit: Open) -> None:
     assert visited.locator("#sidebar").is_visible()
 
 
+def test_on_a_phone_the_tree_is_not_in_the_way_before_the_script_is_at_work(visit: Open) -> None:
+    visited = visit(html(), **PHONE)
+    visited.get_by_role("button", name="Show the tree").tap()
+    assert visited.locator("#sidebar").is_visible()
+
+    visited.evaluate("() => document.documentElement.removeAttribute('data-ready')")
+
+    assert not visited.locator("#sidebar").is_visible()
+
+
 def test_on_a_phone_the_tree_waits_until_it_is_asked_for(visit: Open) -> None:
     visited = visit(html(), **PHONE)
 
