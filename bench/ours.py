@@ -21,6 +21,7 @@ import msgspec
 import sessiontree as st
 from sessiontree import catalog
 from sessiontree.core.times import iso
+from sessiontree.store.jsonl import JsonlStore
 
 BATCH = 16
 """So many appends are timed at once: few enough that most batches are not interrupted by other programs."""
@@ -57,7 +58,9 @@ def append(file: str, count: int, durability: str, group: int, scratch: str) -> 
         synced = os.open(os.path.join(folder, "synced"), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         safely = SafeFile(os.path.join(folder, "safe"))
         flatly = SafeFile(os.path.join(folder, "flat"))
-        ours, bare, bare_synced, bare_safe, bare_flat = [], [], [], [], []
+        store = JsonlStore(os.path.join(folder, "store"), durability=durability)  # type: ignore[arg-type]
+        end = store.create([b"{}"])
+        ours, bare, bare_synced, bare_safe, bare_flat, bare_store = [], [], [], [], [], []
         run_appends(session, bodies[:group], group)  # the first one opens the file
         for at in range(0, len(bodies), max(BATCH, group)):
             batch = bodies[at : at + max(BATCH, group)]
@@ -78,6 +81,11 @@ def append(file: str, count: int, durability: str, group: int, scratch: str) -> 
             for body in batch:
                 flatly.append(body.message)
             bare_flat.append((perf_counter() - start) / len(batch))
+            whole = [line[:-1] for line in lines]
+            start = perf_counter()
+            for at_line in range(0, len(whole), group):
+                end = store.append(whole[at_line : at_line + group], after=end)
+            bare_store.append((perf_counter() - start) / len(batch))
             if durability == "fsync":
                 start = perf_counter()
                 for at_line in range(0, len(lines), group):
@@ -86,10 +94,11 @@ def append(file: str, count: int, durability: str, group: int, scratch: str) -> 
                     os.fdatasync(synced)
                 bare_synced.append((perf_counter() - start) / len(batch))
         session.close()
+        store.close()
         disk = sum(entry.stat().st_size for entry in os.scandir(folder) if entry.name.startswith("session"))
     payload = sum(map(payload_of, [*bodies, *bodies[:group]]))
-    times = {"ours": ours, "raw": bare, "synced": bare_synced, "safe": bare_safe, "flat": bare_flat}
-    return {**times, "disk": disk / payload}
+    took = {"ours": ours, "raw": bare, "synced": bare_synced, "safe": bare_safe, "flat": bare_flat, "store": bare_store}
+    return {**took, "disk": disk / payload}
 
 
 class SafeFile:

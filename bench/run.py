@@ -131,6 +131,7 @@ BESIDE: tuple[tuple[str, str, dict[str, str]], ...] = (
         {
             "sessiontree": "append",
             "sessiontree by 64": "append grouped",
+            "its store alone": "store write",
             "pi": "pi append",
             "pp-coding-agent": "pp append",
             "the least that makes an entry": "raw entry",
@@ -144,6 +145,7 @@ BESIDE: tuple[tuple[str, str, dict[str, str]], ...] = (
         {
             "sessiontree": "append synced",
             "sessiontree by 64": "append durable",
+            "its store alone, by 64": "store write 64",
             "`os.write`, `fdatasync` by 64": "raw synced 64",
             "openai-agents": "openai append",
             "langgraph (first 200)": "langgraph append",
@@ -274,6 +276,7 @@ class Bench:
             "append": statistics.median(plain["ours"]),
             "append grouped": statistics.median(grouped["ours"]),
             "raw write": statistics.median(plain["raw"]),
+            "store write": statistics.median(plain["store"]),
             "raw safe write": statistics.median(plain["safe"]),
             "raw entry": statistics.median(plain["flat"]),
             "append synced": statistics.median(synced["ours"]),
@@ -284,6 +287,7 @@ class Bench:
         found = self.ours("append", file=source, count=2000, durability="fsync", group=64, scratch=self.scratch)
         return {
             "append durable": statistics.median(found["ours"]),
+            "store write 64": statistics.median(found["store"]),
             "raw write 64": statistics.median(found["raw"]),
             "raw synced 64": statistics.median(found["synced"]),
         }
