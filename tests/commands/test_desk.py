@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
+from pathlib import Path
 
 import pytest
 from opentelemetry import trace as otel
 
 import sessiontree as st
 from sessiontree.agent.tool import tool
+from sessiontree.commands.desk import Desk
 from sessiontree.core.messages import ToolCall
 from sessiontree.core.outline import plain_text
-from sessiontree.errors import InvalidOperation
-from sessiontree.hooks.events import SessionShutdown, SessionStart
+from sessiontree.errors import InvalidOperation, SessionTreeError
+from sessiontree.hooks.events import MessageEnd, SessionShutdown, SessionStart, ToolUpdate
 from sessiontree.model.scripted import Delay
 from sessiontree.session import Branch, Session
 from tests.agent.test_tracing import Tracer
-from tests.commands.conftest import MakeDesk, listened, run, talk
+from tests.commands.conftest import MakeDesk, Scripts, listened, run, scripted, talk
 
 
 def said(branch: Branch) -> list[str]:
@@ -36,6 +39,90 @@ async def test_words_go_to_the_model_and_shell_lines_are_run(desk: MakeDesk, ses
     assert done.outcome.text == "Hello."
     assert "seen" in str(at.model.requests[0].messages)
     assert "secret" not in str(at.model.requests[0].messages)
+
+
+async def test_the_shell_needs_no_model(desk: MakeDesk, session: Session) -> None:
+    at = desk(model=None, models=Scripts(late=scripted("late", "I see.")))
+    events = listened(at)
+
+    assert (await at.submit("!pwd; echo seen")).text == f"{session.cwd}\nseen"
+    assert (await at.submit("!!echo secret")).text == "secret"
+
+    written = [event.entry.body.message for event in events if isinstance(event, MessageEnd)]
+    assert [message["command"] for message in written] == ["pwd; echo seen", "echo secret"]
+    assert any(isinstance(event, ToolUpdate) for event in events)
+    model = await at.set_model("scripted:late")
+    await at.submit("What did I run?")
+    assert "seen" in str(model.requests[0].messages)
+    assert "secret" not in str(model.requests[0].messages)
+
+
+async def test_a_command_of_the_shell_without_a_model_is_given_up(desk: MakeDesk, session: Session) -> None:
+    at = desk(model=None)
+    running = asyncio.create_task(at.submit("!echo begun; sleep 60"))
+    await begun(at)
+
+    at.abort()
+
+    assert (await asyncio.wait_for(running, 10)).text == "begun"
+    assert session.head.path()[-1].body.message["cancelled"] is True
+    assert (await at.submit("!echo again")).text == "again"
+
+
+async def test_a_command_of_the_shell_ends_with_the_session_that_it_was_run_in(desk: MakeDesk) -> None:
+    at = desk(model=None)
+    running = asyncio.create_task(at.submit("!echo begun; sleep 60"))
+    await begun(at)
+
+    await at.close()
+
+    await asyncio.wait([running], timeout=5)
+    assert isinstance(running.done() and running.exception(), SessionTreeError)
+
+
+async def test_what_the_shell_printed_is_written_behind_the_turn_of_a_model_that_was_chosen_meanwhile(
+    desk: MakeDesk, session: Session
+) -> None:
+    gate = asyncio.Event()
+
+    @tool
+    async def wait() -> str:
+        """Wait."""
+        await gate.wait()
+        return "done"
+
+    at = desk(model=None, models=Scripts(late=scripted("late", [ToolCall("a", "wait", {})], "Fine.")), tools=[wait])
+    os.mkfifo("end")
+    shell = asyncio.create_task(at.submit("!echo begun; cat end"))
+    await begun(at)
+    await at.set_model("scripted:late")
+    answer = asyncio.create_task(at.submit("hi"))
+    async with asyncio.timeout(10):
+        while not at.model.requests:
+            await asyncio.sleep(0.01)
+    await asyncio.to_thread(Path("end").write_text, "over")
+    assert (await asyncio.wait_for(shell, 10)).text == "begun\nover"
+    gate.set()
+
+    outcome = (await asyncio.wait_for(answer, 10)).outcome
+
+    assert outcome is not None
+    assert outcome.text == "Fine."
+    assert [entry.body.message["role"] for entry in session.head.path() if entry.type == "message"] == [
+        "user",
+        "assistant",
+        "toolResult",
+        "bashExecution",
+        "assistant",
+    ]
+
+
+async def begun(at: Desk) -> None:
+    """Wait until a command of the shell has said so."""
+    said = asyncio.Event()
+    off = at.hooks.listen(lambda event: said.set() if isinstance(event, ToolUpdate) else None)
+    await asyncio.wait_for(said.wait(), 10)
+    off()
 
 
 async def test_a_summary_is_given_up_and_the_person_stays(desk: MakeDesk, session: Session) -> None:

@@ -12,8 +12,10 @@ import pytest
 from textual.pilot import Pilot
 
 import sessiontree as st
+from sessiontree.commands.models import Models
 from sessiontree.config import Config
 from sessiontree.model.base import Model
+from sessiontree.model.find import NoModel
 from sessiontree.model.scripted import ScriptedModel
 from sessiontree.session import Session
 from sessiontree.tui.app import SessionApp, Start
@@ -34,6 +36,16 @@ class ScriptedModels:
 
     def names(self) -> list[str]:
         return [self.model.info.name, "scripted:other"]
+
+
+class NoModels:
+    """Finds none."""
+
+    def find(self, name: str | None = None) -> Model:
+        raise NoModel(name, "there is no key")
+
+    def names(self) -> list[str]:
+        return []
 
 
 class Driver:
@@ -128,6 +140,7 @@ def running(project: Path) -> Running:
         session: Session | None = None,
         size: tuple[int, int] = (100, 30),
         settings: Config | None = None,
+        models: Models | None = None,
         before: Callable[[SessionApp], Awaitable[None]] | None = None,
         ready: bool = True,
         **start: Any,
@@ -135,7 +148,7 @@ def running(project: Path) -> Running:
         model = ScriptedModel(answers)
         opened = start.pop("opened", None) or session or st.create()
         first = Start(session=opened, cwd=str(project), settings=settings or Config(), **start)
-        app = SessionApp(first, models=ScriptedModels(model))
+        app = SessionApp(first, models=models or ScriptedModels(model))
         async with app.run_test(size=size, notifications=True) as pilot:
             driver = Driver(app, pilot, model)
             if ready:

@@ -14,7 +14,7 @@ from sessiontree.model.base import ModelError
 from sessiontree.model.scripted import Delay, Thinking, Used
 from sessiontree.tui.drafts import Draft, Drafts
 
-from .conftest import Running
+from .conftest import NoModels, Running
 
 
 async def test_what_is_said_and_answered_is_shown_and_kept(running: Running) -> None:
@@ -152,6 +152,23 @@ async def test_a_shell_command_is_run_and_the_model_sees_it_with_one_mark_only(r
         assert "echo seen" in sent
         assert "secret" not in sent
         await app.shows("! echo secret (the model does not see this)")
+
+
+async def test_a_shell_command_is_run_without_a_model_and_can_be_aborted(running: Running) -> None:
+    async with running(models=NoModels()) as app:
+        await app.shows("no model can be used: there is no key")
+        await app.say("!echo seen; sleep 60")
+        await app.shows("! echo seen; sleep 60", "seen", "running")
+        await app.press("escape")
+        await app.idle()
+        await app.say("!echo again")
+        await app.until(lambda: "tool: ! echo again" in app.blocks and not app.chat._doing)
+
+        ran = [entry.body.message for entry in app.app.desk.branch.path()]
+        assert [(one["command"], one["cancelled"]) for one in ran] == [
+            ("echo seen; sleep 60", True),
+            ("echo again", False),
+        ]
 
 
 async def test_an_unknown_command_is_told_and_given_back(running: Running) -> None:

@@ -16,14 +16,18 @@ from msgspec import Struct
 from sessiontree import catalog
 from sessiontree.agent import tracing
 from sessiontree.agent.agent import Agent
-from sessiontree.agent.loop import Outcome
+from sessiontree.agent.loop import Outcome, tell_written
+from sessiontree.agent.record import Record
+from sessiontree.agent.stop import Stop
 from sessiontree.agent.system import SystemPart
 from sessiontree.agent.tool import Tool
+from sessiontree.agent.tools.process import Ran, run_command
 from sessiontree.commands.command import Done, Registry, typed
 from sessiontree.commands.host import Host, PlainHost
 from sessiontree.commands.models import ConfiguredModels, Models
 from sessiontree.config import Config
 from sessiontree.core.entries import JsonObject
+from sessiontree.core.messages import ToolCall, bash_execution
 from sessiontree.core.plan import NavigatePlan, plan_move
 from sessiontree.errors import InvalidOperation, NotFound, StoreError
 from sessiontree.hooks.bus import Hooks
@@ -35,6 +39,7 @@ from sessiontree.hooks.events import (
     SessionStart,
     Signal,
     Switched,
+    ToolUpdate,
     TreePreparation,
 )
 from sessiontree.hooks.ui import NoUi, Ui
@@ -93,6 +98,8 @@ class Desk:
         self._added: dict[str, Tool] = {}
         self._system = system
         self._signal: Signal | None = None
+        self._stop = Stop()
+        """Ends commands that run without an agent."""
         self._edited: str | None = None
         self._branch = session.head if branch is None else branch
         self._agent: Agent | None = None
@@ -152,11 +159,16 @@ class Desk:
             raise InvalidOperation("the agent is running: abort it, or wait until it is done")
 
     def abort(self) -> None:
-        """Give up what is under way: the agent's run, or the summary of a move."""
+        """Give up what is under way: the agent's run, a command of the shell, or the summary of a move."""
         if self._signal is not None:
             self._signal.abort()
         if self._agent is not None:
             self._agent.abort()
+        self._end_commands()
+
+    def _end_commands(self) -> None:
+        self._stop.abort()
+        self._stop.renew()
 
     @contextlib.contextmanager
     def abortable(self) -> Generator[Signal]:
@@ -201,6 +213,7 @@ class Desk:
             context.agent = self._agent
 
     def _stand_up(self) -> None:
+        self._end_commands()
         if self._agent is not None:
             self._agent.close()
             self._agent = None
@@ -240,10 +253,27 @@ class Desk:
             words = self._edited
             return Submitted(text=done.text, editor_text=words, outcome=await self._follow(done))
         if line.startswith("!"):
-            command = line.lstrip("!").strip()
-            ran = await self.agent.bash(command, in_context=not line.startswith("!!"))
+            ran = await self._shell(line.lstrip("!").strip(), in_context=not line.startswith("!!"))
             return Submitted(text="\n".join(filter(None, [ran.output.rstrip("\n"), ran.note])))
         return Submitted(outcome=await self.agent.prompt(line, images))
+
+    async def _shell(self, command: str, *, in_context: bool) -> Ran:
+        """Run a command and write down what it printed. The agent does it where there is one, which need not be."""
+        if self._agent is not None:
+            return await self._agent.bash(command, in_context=in_context)
+        branch, call = self.branch, ToolCall("", "bash", {"command": command})
+        ran = await self._stop.start(
+            run_command(command, cwd=self.cwd, update=lambda text: self.hooks.show(ToolUpdate(call=call, text=text)))
+        )
+        message = bash_execution(
+            command, ran.output, exit_code=ran.exit_code, full_output=ran.full_output, in_context=in_context
+        )
+        if self._agent is not None and self._agent.running:  # a model was chosen meanwhile
+            self._agent.queues.annexes.append(message)
+            return ran
+        (entry,) = await Record(branch).extend([message])
+        await tell_written(self.hooks, entry)
+        return ran
 
     async def _follow(self, done: Done) -> Outcome | None:
         if done.prompt is not None:
