@@ -17,11 +17,14 @@ import psycopg
 import pytest
 
 import sessiontree as st
+from sessiontree.errors import InvalidOperation
 from sessiontree.model.scripted import Delay, ScriptedModel
 from sessiontree.session import Session
 from sessiontree.store.memory import MemoryStore
 from sessiontree.store.postgres import connection
 from sessiontree.store.postgres.address import parse
+from sessiontree.swarm.experiment import Arm, experiment, find
+from sessiontree.swarm.findings import Findings
 from sessiontree.swarm.hold import Hold, hold_of, is_worked_on
 
 
@@ -188,6 +191,27 @@ async def test_a_swarm_that_another_machine_works_on_stops_here(database: str, m
             status = await swarm.wait()
 
     assert (status.status, swarm.running) == ("running", False)
+
+
+async def test_an_experiment_that_another_machine_works_on_stops_here(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sessiontree.store.postgres.hold.LOOK", 0.01)
+    monkeypatch.setattr("sessiontree.swarm.hold.LOOK", 0.01)
+    session = st.create("talk", dir=database)
+    session.append(st.user("Which is better?"))
+    arms = [Arm(name="one"), Arm(name="other")]
+    model = ScriptedModel([[Delay(600), "too late"]] * 2)
+    running = asyncio.create_task(experiment(session, "HEAD", arms, runs=1, model=model, name="e"))
+    while len(model.requests) < 2:
+        await asyncio.sleep(0.005)
+
+    with await asyncio.to_thread(take_away, database):
+        async with asyncio.timeout(60):
+            with pytest.raises(InvalidOperation, match="another process works on experiment e now"):
+                await running
+
+    assert [run.made for run in Findings(session).left(find(session, "e"))] == [None, None]
 
 
 def test_a_machine_that_falls_silent_is_found_out_by_the_server(database: str) -> None:

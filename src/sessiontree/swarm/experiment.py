@@ -225,7 +225,7 @@ class Experiment:
     async def run(self) -> ExperimentResult:
         """Make the runs that are not made yet, score those that are not scored, and return what all of them tell.
 
-        Raises `InvalidOperation` while another process does that.
+        Raises `InvalidOperation` while another process does that, or when one has taken it over.
         """
         hold = hold_of(self.session, self.id)
         if not await asyncio.to_thread(hold.take):
@@ -233,7 +233,8 @@ class Experiment:
         try:
             await asyncio.to_thread(self.session.refresh)
             self._plan = find(self.session, self.id)
-            await self._work()
+            if not await hold.during(self._work()):
+                raise InvalidOperation(f"another process works on experiment {self.name} now")
         finally:
             hold.let_go()
         return self.result()

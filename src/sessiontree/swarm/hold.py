@@ -5,8 +5,11 @@ On one machine the system sees to that, by a lock on a file; for sessions in a d
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import os
+from collections.abc import Coroutine
+from typing import Any
 
 from sessiontree.errors import StoreError
 from sessiontree.session import Session
@@ -14,6 +17,9 @@ from sessiontree.store.files import discard, make_private_directory, reason_of, 
 from sessiontree.store.postgres.address import is_address
 from sessiontree.store.postgres.hold import DatabaseHold
 from sessiontree.swarm.events import SUFFIX, spool_path
+
+LOOK = 1.0
+"""How often it is looked whether a hold is lost, in seconds."""
 
 
 def hold_path(work: str) -> str:
@@ -97,6 +103,20 @@ class Hold:
     def lost(self) -> bool:
         """Whether it was ours, and is a process's on another machine now."""
         return self._far is not None and self._far.lost
+
+    async def during(self, work: Coroutine[Any, Any, None]) -> bool:
+        """Do some work that is given up when the hold is lost. Whether it came to its end."""
+        working = asyncio.create_task(work)
+        try:
+            while not working.done() and not self.lost:
+                await asyncio.wait([working], timeout=LOOK)
+            if working.done():
+                await working
+                return True
+            return False
+        finally:
+            working.cancel()
+            await asyncio.wait([working])
 
     def delete(self) -> None:
         """Take the file away, of what nobody works on any more."""
