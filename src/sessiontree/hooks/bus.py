@@ -16,11 +16,12 @@ import inspect
 import threading
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar, cast
 
 import msgspec
 from msgspec import UNSET
 
+from sessiontree.core.entries import JsonObject
 from sessiontree.core.messages import ToolCall
 from sessiontree.errors import NotFound
 from sessiontree.hooks.events import (
@@ -54,6 +55,9 @@ DEADLINE = 60.0
 
 PLACES = (Navigated, Forked, Switched)
 """Events after which a tool may be at another place than before."""
+
+PLAIN = frozenset({str, int, float, bool, type(None)})
+"""What in JSON cannot be changed in place."""
 
 E = TypeVar("E", bound=Event)
 
@@ -281,9 +285,22 @@ def _said(answer: Answer) -> dict[str, Any]:
 
 def shown(event: E) -> E:
     """The event with copies of what a handler could change in place."""
-    if isinstance(event, BeforeRequest | BeforeMessage | BeforeToolCall | ToolResult):
+    if isinstance(event, BeforeRequest):
+        return msgspec.structs.replace(event, messages=_copied(event.messages))
+    if isinstance(event, BeforeMessage | BeforeToolCall | ToolResult):
         return copy.deepcopy(event)
     return event
+
+
+def _copied(value: Any) -> Any:
+    """A copy of JSON. It is of a whole conversation and for each handler: `deepcopy` takes many times as long."""
+    if isinstance(value, dict):
+        fields = cast("JsonObject", value)
+        return {key: item if type(item) in PLAIN else _copied(item) for key, item in fields.items()}
+    if isinstance(value, list):
+        items = cast("list[Any]", value)
+        return [item if type(item) in PLAIN else _copied(item) for item in items]
+    return value
 
 
 def changed(event: E, answer: Answer) -> E:
