@@ -234,12 +234,20 @@ async def test_blocking_a_call_without_changing_it_leaves_it_as_it_is(hooks: Hoo
 
 
 async def test_what_a_handler_changes_in_place_is_a_copy(hooks: Hooks) -> None:
-    request = BeforeRequest(messages=[{"role": "user", "content": "hi"}], system="")
-    hooks.on(BeforeRequest, lambda event, ctx: event.messages.clear())
+    said = {"role": "user", "content": [{"type": "text", "text": "hi"}, 1, None]}
+    request = BeforeRequest(messages=[{**said, "content": [*said["content"]]}], system="")
+
+    def change(event: BeforeRequest, _: object) -> None:
+        event.messages[0]["content"][0]["text"] = "something else"
+        event.messages[0]["content"].pop()
+        event.messages.append({"role": "user"})
+
+    hooks.on(BeforeRequest, change)
 
     event, _ = await hooks.ask(request)
 
-    assert event.messages == request.messages == [{"role": "user", "content": "hi"}]
+    assert event.messages == request.messages == [said]
+    assert said["content"] == [{"type": "text", "text": "hi"}, 1, None]
 
 
 answers = st.lists(
