@@ -8,7 +8,7 @@ import sessiontree as st
 from sessiontree.config import Config
 from sessiontree.model.scripted import Delay
 from sessiontree.session import Session
-from sessiontree.tui.keys import keymap, listed
+from sessiontree.tui.keys import AREAS, faults, keymap, listed
 
 from .conftest import Running
 
@@ -75,6 +75,58 @@ def test_keys_with_blanks_between_are_keys() -> None:
         "tree": "f7",
         "abort": "none",
     }
+
+
+@pytest.mark.parametrize(
+    ("said", "key"),
+    [
+        ("ctrl+/", "ctrl+slash"),
+        ("ctrl+@", "ctrl+@"),
+        ("shift+ctrl+left", "ctrl+shift+left"),
+        ("[", "left_square_bracket"),
+        ("ctrl+left_square_bracket", "ctrl+left_square_bracket"),
+        ("solidus", "slash"),
+        ("comma", "comma"),
+        ("+", "plus"),
+        ("G", "G"),
+        ("é", "é"),
+        ("super+f30", "super+f30"),
+        ("menu", "menu"),
+        ("space", "space"),
+    ],
+)
+def test_a_key_is_understood_as_people_spell_it(said: str, key: str) -> None:
+    assert keymap({"submit": said}) == {"submit": key}
+    assert faults({"submit": said}) == []
+
+
+@pytest.mark.parametrize("said", ["ctrl+nonsense", "contrl+x", "Ctrl+x", "ctrl+X", "ctrl+", "return", "f77", "\x07"])
+def test_what_is_no_key_is_told_and_the_usual_one_holds(said: str) -> None:
+    assert keymap({"submit": said, "newline": ["f5", said]}) == {"newline": "f5"}
+    assert faults({"submit": said, "newline": ["f5", said]}) == [
+        f"[keys] in the configuration has {said!r} for 'submit', which is no key: it is on enter",
+        f"[keys] in the configuration has {said!r} for 'newline', which is no key: it is on f5",
+    ]
+
+
+def test_every_key_of_the_table_is_one() -> None:
+    table = {key.name: key.keys for keys in AREAS.values() for key in keys}
+
+    assert keymap(table) == table
+    assert faults(table) == []
+
+
+def test_none_is_the_word_for_no_key() -> None:
+    assert keymap({"abort": "none"}) == {"abort": "none"}
+    assert faults({"abort": "none", "submit": []}) == []
+
+
+async def test_a_key_that_does_not_exist_leaves_the_usual_one_at_work(running: Running) -> None:
+    async with running("Yes.", settings=Config(keys={"submit": "ctrl+nonsense"})) as app:
+        assert await app.shows("'ctrl+nonsense'")
+        await app.answered("Is it?")
+        await app.press("f1")
+        assert await app.shows("enter                  submit")
 
 
 async def test_the_tree_names_the_key_that_leaves_it(running: Running, ways: Session) -> None:

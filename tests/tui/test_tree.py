@@ -45,6 +45,13 @@ async def test_what_was_done_is_told_until_one_goes_on():
         assert "enter go" in tree.all_text()
 
 
+async def test_the_tree_by_itself_tells_what_is_no_key_and_has_the_usual_one():
+    async with Opened(session_of_two_ways(), keys={"tree_filter": "ctrl+nonsense"}) as tree:
+        assert "'ctrl+nonsense'" in tree.all_text()
+        await tree.press("ctrl+o")
+        assert "no-tools" in tree.all_text()
+
+
 # Choosing
 
 

@@ -76,7 +76,7 @@ class Opened:
         self.size = size
 
     async def __aenter__(self):
-        self._context = self.app.run_test(size=self.size)
+        self._context = self.app.run_test(size=self.size, notifications=True)
         driver = Driver(self.app, await self._context.__aenter__())
         await driver.settle()
         return driver

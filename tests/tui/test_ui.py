@@ -82,6 +82,33 @@ async def test_statuses_are_in_the_footer_until_they_are_taken_away(running: Run
         assert await app.until(lambda: "building" not in app.screen)
 
 
+async def test_what_is_told_leaves_the_editor_the_footer_and_what_was_said_last_in_sight(running: Running) -> None:
+    async with running(*["It is. " * 40] * 3, size=(80, 24)) as app:
+        for question in ("Is it?", "Really?", "And now?"):
+            await app.answered(question)
+        await app.type("Then I will")
+        before = app.screen.splitlines()
+
+        app.app.ui.notify("something long that one should know of, " * 4, "warning")
+        after = (await app.shows("should know of")).splitlines()
+
+        assert after[8:-1] == before[8:-1]
+        assert after[-1].endswith("scripted")
+
+
+async def test_a_search_goes_on_in_sight_of_what_is_told(running: Running) -> None:
+    async with running(size=(80, 24)) as app:
+        await app.press("ctrl+r")
+        await app.shows("Sessions · 1 of 1", "search names")
+        before = app.screen.splitlines()
+
+        app.app.ui.notify("something long that one should know of, " * 4, "warning")
+        after = (await app.shows("should know of")).splitlines()
+
+        assert after[:2] == before[:2]
+        assert after[-2:] == before[-2:]
+
+
 async def test_a_thread_may_tell_something(running: Running) -> None:
     async with running() as app:
         thread = threading.Thread(target=lambda: app.app.ui.notify("from [afar]", "warning"))

@@ -27,10 +27,10 @@ from sessiontree.core.safe import safe, safe_lines
 from sessiontree.errors import NotFound, SessionTreeError
 from sessiontree.session import Branch, Session
 from sessiontree.tui.chat import ChatScreen
-from sessiontree.tui.keys import Key, keymap, listed, unknown
+from sessiontree.tui.keys import Key, faults, keymap, listed
 from sessiontree.tui.ordered import OrderedApp
 from sessiontree.tui.terminal import TerminalDriver
-from sessiontree.tui.theme import DARK, LIGHT, Look, look_of, theme_for
+from sessiontree.tui.theme import DARK, LIGHT, NOTICES, Look, look_of, theme_for
 
 if TYPE_CHECKING:
     from sessiontree.commands.command import Done
@@ -73,9 +73,7 @@ class Start(Struct, frozen=True, kw_only=True):
 
 
 class SessionApp(OrderedApp[None]):
-    CSS = """
-    Toast { padding: 0 1; margin: 0; width: auto; max-width: 70; background: $panel; }
-    """
+    CSS = NOTICES
     ENABLE_COMMAND_PALETTE = False
     TITLE = "sessiontree"
     BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+q", "leave", show=False, system=True)]
@@ -135,10 +133,8 @@ class SessionApp(OrderedApp[None]):
         from sessiontree.tui.ui import AppUi
 
         self.ui = AppUi(self)
-        for name in unknown(self.start.settings.keys):
-            self.ui.notify(
-                f"[keys] in the configuration has {name!r}, which names no key: /hotkeys lists them", "warning"
-            )
+        for fault in faults(self.start.settings.keys):
+            self.ui.notify(fault, "warning")
         session = self.start.session
         if session is None:
             session = await self._picked()

@@ -6,10 +6,12 @@ by it which keys there are.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import unicodedata
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from textual.binding import Binding
+from textual.keys import KEY_NAME_REPLACEMENTS, Keys, key_to_character
 from textual.screen import Screen
 
 
@@ -107,6 +109,24 @@ NO_KEY = "none"
 SHORT = {"escape": "esc"}
 """Keys that hints call otherwise."""
 
+MODIFIERS = frozenset({"alt", "ctrl", "hyper", "meta", "shift", "super"})
+RARE = """\
+caps_lock scroll_lock num_lock print_screen pause menu kp_begin decimal divide multiply subtract add equal separator
+media_play media_pause media_play_pause media_reverse media_stop media_fast_forward media_rewind media_track_next
+media_track_previous media_record lower_volume raise_volume mute_volume
+"""
+"""Keys that only some terminals tell of, and that are not in Textual's own list."""
+NAMED = frozenset(
+    {
+        *(key.value for key in Keys if key.value.replace("+", "").isalnum() and key is not Keys.Return),
+        Keys.ControlAt.value,
+        *KEY_NAME_REPLACEMENTS.values(),
+        *RARE.split(),
+        *(f"f{number}" for number in range(25, 36)),
+    }
+)
+"""Keys with names of their own; those of other signs are the names that Unicode has for them."""
+
 
 def bind(name: str, action: str, *, priority: bool = False) -> Binding:
     """The binding of a key of the table to an action."""
@@ -127,17 +147,49 @@ def hints(screen: Screen[Any], *said: str | tuple[str, str]) -> str:
 
 
 def keymap(said: Mapping[str, str | list[str]]) -> dict[str, str]:
-    """What the configuration says, as Textual takes it."""
-    return {
-        name: ",".join(filter(None, map(str.strip, keys.split(",") if isinstance(keys, str) else keys))) or NO_KEY
-        for name, keys in said.items()
-    }
+    """What the configuration says, as Textual takes it. What is no key is left out, and where nothing is left of what
+    was said, the keys of the table hold."""
+    bound = {name: [key for key in map(_spelled, _split(keys)) if key is not None] for name, keys in said.items()}
+    return {name: ",".join(keys) or NO_KEY for name, keys in bound.items() if keys or not _split(said[name])}
 
 
-def unknown(said: Iterable[str]) -> list[str]:
-    """Names that no key has."""
-    known = {key.name for keys in AREAS.values() for key in keys}
-    return [name for name in said if name not in known]
+def faults(said: Mapping[str, str | list[str]]) -> list[str]:
+    """What is wrong with what the configuration says, a sentence for each."""
+    usual = {key.name: key.keys for keys in AREAS.values() for key in keys}
+    bound = {**usual, **keymap(said)}
+    told: list[str] = []
+    for name, keys in said.items():
+        if name not in usual:
+            told.append(f"[keys] in the configuration has {name!r}, which names no key: /hotkeys lists them")
+            continue
+        for key in _split(keys):
+            if _spelled(key) is None:
+                on = bound[name].replace(",", ", ")
+                told.append(f"[keys] in the configuration has {key!r} for {name!r}, which is no key: it is on {on}")
+    return told
+
+
+def _split(keys: str | list[str]) -> list[str]:
+    words = keys.split(",") if isinstance(keys, str) else keys
+    return [word for word in map(str.strip, words) if word not in ("", NO_KEY)]
+
+
+def _spelled(key: str) -> str | None:
+    """A key as Textual tells it, `None` where there is none of that name."""
+    if key in NAMED:
+        return key
+    *modifiers, name = key.split("+") if len(key) > 1 else [key]
+    if not MODIFIERS.issuperset(modifiers):
+        return None
+    if len(name) == 1 and not name.isalnum():
+        name = unicodedata.name(name, "").lower().replace("-", "_").replace(" ", "_")
+    name = KEY_NAME_REPLACEMENTS.get(name, name)
+    if len(name) == 1:
+        known = not modifiers or name == name.lower()
+    else:
+        sign = key_to_character(name)
+        known = name in NAMED or (sign is not None and not sign.isalnum())
+    return "+".join([*sorted(set(modifiers)), name]) if known else None
 
 
 def listed(said: Mapping[str, str]) -> list[tuple[str, list[Key]]]:

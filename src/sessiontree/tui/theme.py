@@ -1,4 +1,4 @@
-"""Themes: the colours of the app, light and dark, and which of the two the terminal asks for."""
+"""Themes: the colours of the app, light and dark, which of the two the terminal asks for, and how notices look."""
 
 from __future__ import annotations
 
@@ -15,6 +15,12 @@ from textual.theme import Theme
 
 ANSWER_SECONDS = 0.15
 """How long a terminal has to tell its background."""
+
+NOTICES = """
+ToastRack { dock: top; align: right top; margin: 2 0 0 0; }
+Toast { padding: 0 1; margin: 0; width: auto; max-width: 70; background: $panel; }
+"""
+"""At the top, below what one types there: the foot of a screen says where one is and which keys there are."""
 
 DARK = Theme(
     name="sessiontree-dark",

@@ -29,10 +29,10 @@ from sessiontree.errors import SessionTreeError
 from sessiontree.session import Session
 from sessiontree.tui.beside import Beside, BesideScreen, Sides, of_diff
 from sessiontree.tui.dialogs import Chooser, Write
-from sessiontree.tui.keys import hints, keymap
+from sessiontree.tui.keys import faults, hints, keymap
 from sessiontree.tui.ordered import OrderedApp
 from sessiontree.tui.terminal import TerminalDriver
-from sessiontree.tui.theme import DARK, LIGHT, terminal_is_light, theme_for
+from sessiontree.tui.theme import DARK, LIGHT, NOTICES, terminal_is_light, theme_for
 from sessiontree.tui.tree_detail import described, seen_from, words_of
 from sessiontree.tui.tree_view import MARKS, TreeView
 
@@ -330,6 +330,7 @@ class TreeScreen(ModalScreen[Choice | None]):
 class TreeApp(OrderedApp[Choice | None]):
     """The tree of a session by itself."""
 
+    CSS = NOTICES
     ENABLE_COMMAND_PALETTE = False
 
     def __init__(self, session: Session, settings: Config, *, light: bool = False) -> None:
@@ -347,6 +348,8 @@ class TreeApp(OrderedApp[Choice | None]):
     def on_mount(self) -> None:
         summaries = "unasked" if self._settings.summary.skip_prompt else "ask"
         self.push_screen(TreeScreen(self._session, summaries=summaries, pane=True), self.exit)
+        for fault in faults(self._settings.keys):
+            self.notify(safe(fault), severity="warning", markup=False)
 
 
 def choose(session: Session, settings: Config) -> Choice | None:
