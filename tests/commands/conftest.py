@@ -30,9 +30,11 @@ class Person(NoUi):
         super().__init__()
         self.answers = list(answers)
         self.asked: list[tuple[str, list[str]]] = []
+        self.began_at: list[str | None] = []
 
-    async def select(self, title: str, options: Sequence[str]) -> str | None:
+    async def select(self, title: str, options: Sequence[str], *, at: str | None = None) -> str | None:
         self.asked.append((title, list(options)))
+        self.began_at.append(at)
         wanted = self.answers.pop(0)
         return None if wanted is None else next(option for option in options if wanted in option)
 

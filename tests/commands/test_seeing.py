@@ -128,6 +128,26 @@ async def test_the_thinking_level_is_shown_and_changed(desk: MakeDesk) -> None:
         await run(at, "/thinking hard")
 
 
+async def test_the_question_for_a_level_or_a_model_begins_at_what_holds(desk: MakeDesk) -> None:
+    person = Person("high", "low", "usual")
+    at = desk(ui=person, models=Scripts(usual=scripted("usual"), other=scripted("other")))
+
+    for line in ("/thinking", "/thinking", "/model"):
+        await run(at, line)
+
+    assert person.began_at == ["off", "high", "scripted:usual"]
+    assert at.agent.thinking == "low"
+
+
+async def test_nobody_is_asked_how_much_a_model_is_to_think_that_is_not_there(desk: MakeDesk) -> None:
+    person = Person()
+
+    with pytest.raises(InvalidOperation, match="there is no model"):
+        await run(desk(model=None, ui=person), "/thinking")
+
+    assert person.asked == []
+
+
 async def test_help_lists_all_commands_and_explains_one(desk: MakeDesk) -> None:
     at = desk()
 

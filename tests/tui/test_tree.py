@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import subprocess
@@ -47,7 +48,9 @@ async def test_what_was_done_is_told_until_one_goes_on():
 
 async def test_the_tree_by_itself_tells_what_is_no_key_and_has_the_usual_one():
     async with Opened(session_of_two_ways(), keys={"tree_filter": "ctrl+nonsense"}) as tree:
-        assert "'ctrl+nonsense'" in tree.all_text()
+        async with asyncio.timeout(10):
+            while "'ctrl+nonsense'" not in tree.all_text():
+                await tree.pilot.pause(0.02)
         await tree.press("ctrl+o")
         assert "no-tools" in tree.all_text()
 

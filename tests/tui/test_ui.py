@@ -12,6 +12,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Button, Static
 
 import sessiontree as st
+from sessiontree.config import Config
 from sessiontree.core.entries import CustomMessage
 
 from .conftest import Driver, Running
@@ -31,6 +32,27 @@ async def test_one_of_several_is_chosen_by_searching(running: Running) -> None:
         await app.press("enter")
 
         assert await answer == "apple cake"
+
+
+async def test_a_choice_begins_where_it_is_told_to(running: Running) -> None:
+    async with running() as app:
+        answer = asked(app, app.app.ui.select("Which?", ["a", "b", "c"], at="b"))
+        await app.shows("Which?")
+        await app.press("enter")
+        assert await answer == "b"
+
+        answer = asked(app, app.app.ui.select("And then?", ["a", "b", "c"], at="z"))
+        await app.shows("And then?")
+        await app.press("enter")
+        assert await answer == "a"
+
+
+async def test_another_thinking_level_is_chosen_from_the_one_that_holds(running: Running) -> None:
+    async with running(settings=Config(thinking="medium")) as app:
+        await app.say("/thinking")
+        await app.shows("How much is the model to think?")
+        await app.press("down", "enter")
+        assert await app.shows("from here on: high")
 
 
 @pytest.mark.parametrize("key", ["escape", "ctrl+c"])

@@ -95,7 +95,7 @@ async def _model(desk: Desk, args: Sequence[str]) -> Done:
         names = await asyncio.to_thread(desk.models.names)
         if not names:
             await asyncio.to_thread(desk.models.find)  # says how to get one
-        name = await desk.ui.select("Which model?", names)
+        name = await desk.ui.select("Which model?", names, at=None if desk.model is None else desk.model.info.name)
     if name is not None:
         return Done(text=f"from here on: {(await desk.set_model(name)).info.name}")
     return Done(text="there is no model" if desk.model is None else desk.model.info.name)
@@ -104,7 +104,7 @@ async def _model(desk: Desk, args: Sequence[str]) -> Done:
 async def _thinking(desk: Desk, args: Sequence[str]) -> Done:
     level = args[0] if args else None
     if level is None and desk.ui.has_person:
-        level = await desk.ui.select("How much is the model to think?", LEVELS)
+        level = await desk.ui.select("How much is the model to think?", LEVELS, at=desk.agent.thinking)
     if level is None:
         return Done(text=desk.agent.thinking)
     if level not in LEVELS:

@@ -19,8 +19,8 @@ class Ui(Protocol):
     has_person: bool
     """Whether somebody can answer."""
 
-    async def select(self, title: str, options: Sequence[str]) -> str | None:
-        """One of `options`; `None` when nothing was chosen."""
+    async def select(self, title: str, options: Sequence[str], *, at: str | None = None) -> str | None:
+        """One of `options`; `None` when nothing was chosen. `at` is the one to begin at, such as what holds now."""
         ...
 
     async def confirm(self, title: str, text: str = "", *, default: bool = False) -> bool: ...
@@ -52,7 +52,7 @@ class NoUi:
     def __init__(self) -> None:
         self.told: list[tuple[Level, str]] = []
 
-    async def select(self, title: str, options: Sequence[str]) -> str | None:
+    async def select(self, title: str, options: Sequence[str], *, at: str | None = None) -> str | None:
         return None
 
     async def confirm(self, title: str, text: str = "", *, default: bool = False) -> bool:
@@ -109,8 +109,8 @@ class _Patient:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._ui, name)
 
-    async def select(self, title: str, options: Sequence[str]) -> str | None:
-        return await self._clock.stopped(self._ui.select(title, options))
+    async def select(self, title: str, options: Sequence[str], *, at: str | None = None) -> str | None:
+        return await self._clock.stopped(self._ui.select(title, options, at=at))
 
     async def confirm(self, title: str, text: str = "", *, default: bool = False) -> bool:
         return await self._clock.stopped(self._ui.confirm(title, text, default=default))

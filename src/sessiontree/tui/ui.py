@@ -50,8 +50,8 @@ class AppUi:
             if answered.cancelled() and screen in self._app.screen_stack:
                 screen.dismiss(None)
 
-    async def select(self, title: str, options: Sequence[str]) -> str | None:
-        chosen = await self.ask(Chooser(title, options))
+    async def select(self, title: str, options: Sequence[str], *, at: str | None = None) -> str | None:
+        chosen = await self.ask(Chooser(title, options, at=options.index(at) if at in options else 0))
         return None if chosen is None else options[chosen]
 
     async def confirm(self, title: str, text: str = "", *, default: bool = False) -> bool:
