@@ -3,8 +3,10 @@
 import pytest
 from hypothesis import given
 
-from sessiontree.core.fulltext import fold, full_text, speaker
-from tests.builders import entry, say
+from sessiontree.core.context import build_context
+from sessiontree.core.entries import ContextEdit, CustomMessage
+from sessiontree.core.fulltext import Seen, fold, full_text, speaker
+from tests.builders import entry, grow, say
 from tests.strategies import damaged_entry_lists
 
 
@@ -74,3 +76,26 @@ def test_any_entry_has_a_text(entries) -> None:
     for item in entries:
         assert isinstance(full_text(item), str)
         assert isinstance(speaker(item), str)
+
+
+def test_what_an_edit_replaces_is_not_seen_and_what_it_says_instead_is() -> None:
+    tree = grow(
+        "a>b>c>d>e>f>g>h",
+        b=say("assistant", [{"type": "text", "text": "kept"}, {"type": "toolCall", "id": "x", "name": "read"}]),
+        c=CustomMessage(custom_type="note", content=[{"type": "text", "text": "note"}]),
+        d=ContextEdit(target="a", replacement={"content": "a, better"}),
+        e=ContextEdit(target="b", replacement={"content": "no call"}),
+        f=ContextEdit(target="c", replacement=None),
+        g=ContextEdit(target="gone", replacement={"content": "of nothing"}),
+        h={"type": "branch_summary", "summary": "left"},
+    )
+
+    def seen(leaf: str) -> str:
+        context = Seen(build_context(tree, leaf))
+        return "".join(entry.id for entry in tree if context.has(entry))
+
+    assert seen("c") == "abc"
+    assert seen("d") == "bcd"
+    assert seen("e") == "cde"
+    assert seen("f") == seen("g") == "de"
+    assert seen("h") == "deh"

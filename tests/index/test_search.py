@@ -139,6 +139,29 @@ def test_what_a_compaction_stands_for_is_not_in_context() -> None:
     assert first.id
 
 
+def test_only_what_a_model_is_sent_is_in_context() -> None:
+    session = st.create(cwd="/p")
+    edited, removed = session.extend([st.user("apple before"), st.user("apple removed")])
+    session.append(st.assistant("apple stopped", stop_reason="aborted"))
+    session.append(st.Message({"role": "bashExecution", "command": "apple", "output": "", "excludeFromContext": True}))
+    session.append(st.ContextEdit(target=edited.id, replacement={"content": "apple between"}))
+    session.append(st.ContextEdit(target=edited.id, replacement={"content": "apple after"}))
+    session.append(st.ContextEdit(target=removed.id, replacement=None))
+    session.append(st.CustomMessage(custom_type="note", content="apple note"))
+
+    hits = {hit.snippet: hit.in_context for hit in st.search("apple", all=True)}
+
+    assert hits == {
+        "apple before": False,
+        "apple removed": False,
+        "apple stopped": False,
+        "apple": False,
+        "apple between": False,
+        "apple after": True,
+        "apple note": True,
+    }
+
+
 def test_hits_are_limited_newest_first(shelf: Path, monkeypatch) -> None:
     monkeypatch.setattr(texts, "CHUNK", 20)
     for name, minutes in (("s", (1, 5, 3)), ("t", (4, 2))):
@@ -220,6 +243,30 @@ def test_of_entries_with_one_id_the_last_is_found(shelf: Path) -> None:
     put(shelf, "s", header(), say("a", None, "apple"), say("a", None, "berry"))
 
     assert (found("apple", shelf), found("berry", shelf)) == ([], ["a"])
+
+
+def test_entries_that_a_later_one_stands_for_take_the_place_of_no_hit(shelf: Path) -> None:
+    for name in ("s", "t"):
+        lines = [say(name, None, f"apple {n}", timestamp=f"2026-01-01T00:0{n}:00.000Z") for n in (5, 4, 3)]
+        put(shelf, name, header(id=name), say(f"{name}0", None, "apple"), *lines)
+
+    for _ in range(2):
+        hits = st.search("apple", dir=shelf, limit=4)
+        assert [(hit.entry, hit.snippet) for hit in hits][:2] == [("t", "apple 3"), ("s", "apple 3")]
+        assert {hit.entry for hit in hits[2:]} == {"s0", "t0"}
+
+
+def test_a_session_that_goes_away_meanwhile_takes_the_place_of_no_hit(shelf: Path, monkeypatch) -> None:
+    put(shelf, "stays", header(id="stays"), say("a", None, "apple"))
+    goes = put(shelf, "goes", header(id="goes"), say("b", None, "apple", timestamp="2026-01-02T00:00:00.000Z"))
+
+    def look_up(sight: object, db: object, path: str, entries: object) -> bool:
+        goes.unlink(missing_ok=True)
+        return False
+
+    monkeypatch.setattr(search._Sight, "_look_up", look_up)
+
+    assert [hit.entry for hit in st.search("apple", dir=shelf, limit=1)] == ["a"]
 
 
 def test_a_damaged_session_is_searched_all_the_same(shelf: Path) -> None:

@@ -1,4 +1,4 @@
-"""Full text: everything an entry says, and how it is compared with what somebody looks for.
+"""Full text: everything an entry says, whether a model sees it, and how it is compared with what somebody looks for.
 
 `outline` has the one line that a listing shows of an entry; here is all of it: what was
 said and thought, what tools were called with and what they answered, summaries, names and
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from sessiontree.core.context import Context
 from sessiontree.core.entries import (
     AgentAction,
     Body,
@@ -20,6 +21,7 @@ from sessiontree.core.entries import (
     Custom,
     CustomMessage,
     Entry,
+    EntryId,
     JsonObject,
     Label,
     Message,
@@ -49,6 +51,32 @@ def speaker(entry: Entry) -> str:
         return "custom"
     body = entry.decoded() if entry.type == "message" else None
     return (role(body.message) if isinstance(body, Message) else "") or entry.type
+
+
+class Seen:
+    """Which entries say what a model is sent in a context."""
+
+    def __init__(self, context: Context) -> None:
+        sent = {id for id, _ in context.request()}
+        messages = zip(context.sources, context.messages, strict=True)
+        self._sent: dict[EntryId, JsonObject] = {id: message for id, message in messages if id in sent}
+
+    def has(self, entry: Entry) -> bool:
+        """Whether it is sent as it stands. An edit stands for what it edits, which then does not."""
+        match entry.decoded():
+            case ContextEdit(target=target, replacement=replacement):
+                sent = self._sent.get(target)
+                return None not in (sent, replacement) and _said(sent) == _said(replacement)
+            case Message(message):
+                return entry.id in self._sent and _message(self._sent[entry.id]) == _message(message)
+            case CustomMessage(content=content):
+                return entry.id in self._sent and _said(self._sent[entry.id]) == _content(content)
+            case _:
+                return entry.id in self._sent
+
+
+def _said(message: JsonObject | None) -> list[str]:
+    return _content((message or {}).get("content"))
 
 
 def unify(text: str) -> str:
@@ -82,7 +110,7 @@ def _parts(body: Body) -> Iterator[str]:
         case Custom(custom_type=kind, data=data):
             yield from (kind, *_strings(data))
         case ContextEdit(replacement=replacement):
-            yield from _content((replacement or {}).get("content"))
+            yield from _said(replacement)
         case ModelChange(provider=provider, model=model):
             yield from (provider or "", model or "")
         case ThinkingLevelChange(level):

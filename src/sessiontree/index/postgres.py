@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sessiontree.core.entries import Entry, EntryId
-from sessiontree.core.fulltext import fold, full_text, speaker
+from sessiontree.core.fulltext import Seen, fold, full_text, speaker
 from sessiontree.core.query import Query
 from sessiontree.core.times import iso, milliseconds
 from sessiontree.errors import Ambiguous, FormatError, InvalidOperation, NotFound, SessionTreeError
@@ -196,7 +196,7 @@ class Shelf:
                 role=speaker(match.entry),
                 timestamp=match.entry.timestamp,
                 branch=sights[match.session].branches.get(match.entry.id),
-                in_context=match.entry.id in sights[match.session].context,
+                in_context=sights[match.session].sees(match.entry),
                 snippet=snippet(full_text(match.entry), query.terms),
             )
             for match in found
@@ -343,13 +343,16 @@ class _Sight:
 
     def __init__(self, store: PostgresStore, matches: Iterable[_Match]) -> None:
         self.branches: dict[EntryId, str] = {}
-        self.context: frozenset[EntryId] = frozenset()
+        self._seen: Seen | None = None
         try:
             session = Session(store, read_only="it is only looked at")
-            self.context = frozenset(session.context().sources)
             self._look(session, store, {match.entry.id for match in matches}, min(match.position for match in matches))
+            self._seen = Seen(session.context())
         except SessionTreeError:
             return  # damaged, or taken away meanwhile
+
+    def sees(self, entry: Entry) -> bool:
+        return self._seen is not None and self._seen.has(entry)
 
     def _look(self, session: Session, store: PostgresStore, wanted: set[EntryId], first: int) -> None:
         heads = None if session.needs_migration else tail_heads(store.backward(store.end().cursor))

@@ -12,13 +12,13 @@ import heapq
 import os
 import re
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import NamedTuple
 
 from msgspec import Struct
 
 from sessiontree.core.entries import Entry, EntryId, JsonObject
-from sessiontree.core.fulltext import fold, full_text, speaker
+from sessiontree.core.fulltext import Seen, fold, full_text, speaker
 from sessiontree.core.query import Query, Term
 from sessiontree.core.times import milliseconds
 from sessiontree.core.tree import Tree
@@ -55,7 +55,7 @@ class Hit(Struct, frozen=True, kw_only=True):
     branch: str | None
     """A branch that leads there, the current one if it does; `None` when all have left it."""
     in_context: bool
-    """The model sees it from the current place."""
+    """The model is sent it from the current place; not what an edit has replaced, but the edit."""
     snippet: str
 
 
@@ -83,17 +83,9 @@ def search(
     """The newest entries of these sessions that the query matches, newest first."""
     began = time.monotonic()
     files = files_of(db, [summary.file for summary in listed])
-    matches = _newest(_parts(db, files, query), query, limit, progress)
-    by_file: dict[str, list[Entry]] = {}
-    for match in matches:
-        by_file.setdefault(match.path, []).append(match.entry)
-    sights = {path: _Sight(db, path, entries) for path, entries in by_file.items()}
+    found = _found(db, _parts(db, files, query), query, limit, progress)
     summaries = {summary.file: summary for summary in listed}
-    hits = [
-        _hit(match, summaries[match.path], sights[match.path], query)
-        for match in matches
-        if sights[match.path].shows(match.entry)
-    ]
+    hits = [_hit(match, summaries[match.path], sight, query) for match, sight in found]
     if db.lasting:
         take_texts(db, files, seconds=min(max(LEAST_SECONDS, time.monotonic() - began), MOST_SECONDS))
     return hits
@@ -117,8 +109,32 @@ def _parts(db: Database, files: Sequence[File], query: Query) -> list[_Part]:
     return unknown + sorted(known, key=lambda part: part.newest, reverse=True)
 
 
-def _newest(parts: Sequence[_Part], query: Query, limit: int, progress: Progress | None) -> list[_Match]:
-    """The newest matches in these parts, newest first."""
+def _found(
+    db: Database, parts: Sequence[_Part], query: Query, limit: int, progress: Progress | None
+) -> list[tuple[_Match, _Sight]]:
+    """The newest matches that count, newest first, each with what is said of it.
+
+    That one does not count is known only once its session was looked into. So that such a one takes the place of none
+    that does, there is another look, which passes it over; sound sessions need none.
+    """
+    odd: dict[str, _Sight] = {}
+    while True:
+        matches = _newest(parts, query, limit, odd, progress)
+        by_file: dict[str, list[Entry]] = {}
+        for match in matches:
+            by_file.setdefault(match.path, []).append(match.entry)
+        sights = {path: odd.get(path) or _Sight(db, path, entries) for path, entries in by_file.items()}
+        found = [(match, sights[match.path]) for match in matches]
+        counting = [(match, sight) for match, sight in found if sight.shows(match.entry)]
+        if len(matches) < limit or len(counting) == len(matches):
+            return counting
+        odd |= {match.path: sight for match, sight in found if not sight.shows(match.entry)}
+
+
+def _newest(
+    parts: Sequence[_Part], query: Query, limit: int, odd: Mapping[str, _Sight], progress: Progress | None
+) -> list[_Match]:
+    """The newest matches in these parts, newest first, without those that `odd` sessions do not show."""
     newest: list[_Match] = []
     total, done = sum(part.stop - part.start for part in parts), 0
     sieve = Sieve(query.terms)
@@ -137,6 +153,8 @@ def _newest(parts: Sequence[_Part], query: Query, limit: int, progress: Progress
         if part.newest < least():
             break
         for match in _matches(part, query, sieve, least, passed):
+            if match.path in odd and not odd[match.path].shows(match.entry):
+                continue
             if len(newest) < limit:
                 heapq.heappush(newest, match)
             else:
@@ -213,7 +231,7 @@ class _Sight:
 
     def __init__(self, db: Database, path: str, entries: Sequence[Entry]) -> None:
         self._branches: dict[EntryId, str | None] = {}
-        self._context: frozenset[EntryId] = frozenset()
+        self._seen: Seen | None = None
         self._tree: Tree | None = Tree()
         """`None` where every entry counts."""
         try:
@@ -229,7 +247,7 @@ class _Sight:
         branches = {} if digest is None else digest.branches_of(ids)
         if len(branches) < len(ids):
             return False
-        self._context = frozenset(open_session(path).context().sources)
+        self._seen = Seen(open_session(path).context())
         self._branches, self._tree = branches, None
         return True
 
@@ -238,7 +256,7 @@ class _Sight:
         tree, heads = session.tree, session.heads
         self._tree = tree
         if heads.leaf is None or heads.leaf in tree:
-            self._context = frozenset(session.context().sources)
+            self._seen = Seen(session.context())
         for name in sorted(heads.heads, key=lambda name: (name != heads.current, name in heads.archived)):
             leaf = heads.heads[name]
             for entry in tree.up(leaf if leaf in tree else None):
@@ -252,8 +270,8 @@ class _Sight:
     def branch(self, id: EntryId) -> str | None:
         return self._branches.get(id)
 
-    def in_context(self, id: EntryId) -> bool:
-        return id in self._context
+    def sees(self, entry: Entry) -> bool:
+        return self._seen is not None and self._seen.has(entry)
 
 
 def _hit(match: _Match, summary: SessionSummary, sight: _Sight, query: Query) -> Hit:
@@ -267,7 +285,7 @@ def _hit(match: _Match, summary: SessionSummary, sight: _Sight, query: Query) ->
         role=speaker(entry),
         timestamp=entry.timestamp,
         branch=sight.branch(entry.id),
-        in_context=sight.in_context(entry.id),
+        in_context=sight.sees(entry),
         snippet=snippet(match.text, query.terms),
     )
 
