@@ -78,9 +78,15 @@ async def test_an_experiment_that_nobody_runs_is_told_of(house: House, client: h
     [
         ({"arms": ARMS[:1]}, 422),
         ({"arms": ARMS, "runs": 0}, 422),
-        ({"arms": ARMS, "metric": "beauty"}, 409),
+        ({"arms": ARMS, "metric": "beauty"}, 422),
+        ({"arms": [ARMS[0], ARMS[0]]}, 422),
+        ({"arms": ARMS, "name": "HEAD"}, 422),
+        ({"arms": ARMS, "name": "main"}, 409),
+        ({"arms": [{"name": "a..~b", "prompt": "?"}, ARMS[0]]}, 422),
+        ({"arms": [{"name": "as it is"}, ARMS[0]]}, 409),
         ({"arms": ARMS, "scorers": [{"kind": "exact"}]}, 422),
-        ({"arms": ARMS, "scorers": [{"kind": "matches", "pattern": "("}]}, 409),
+        ({"arms": ARMS, "scorers": [{"kind": "matches", "pattern": "("}]}, 422),
+        ({"arms": ARMS, "scorers": [{"kind": "judge", "name": "cost"}]}, 422),
         ({"arms": ARMS, "at": "nowhere"}, 404),
     ],
 )
@@ -92,4 +98,5 @@ async def test_an_experiment_that_makes_no_sense_writes_nothing(
     answer = await client.post(f"/api/sessions/{session}/experiments", json=said)
 
     assert answer.status_code == status, answer.text
+    assert answer.json()["error"]["code"] == {404: "not_found", 409: "conflict", 422: "invalid"}[status]
     assert (await client.get(f"/api/sessions/{session}/experiments")).json() == {"experiments": []}

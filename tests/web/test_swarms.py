@@ -12,7 +12,7 @@ import pytest
 
 import sessiontree as st
 from sessiontree.errors import StoreError
-from sessiontree.model.base import Model
+from sessiontree.model.base import Model, ModelError
 from sessiontree.model.find import NoModel
 from sessiontree.model.scripted import Delay, ScriptedModel
 from sessiontree.store.jsonl import JsonlStore
@@ -68,6 +68,45 @@ async def test_without_a_session_a_swarm_has_a_new_one(house: House, client: htt
     session = (await client.get(f"/api/sessions/{swarm['sessionId']}")).json()
     assert (session["name"], session["cwd"]) == ("crew", str(house.other))
     assert (await client.get(f"/api/swarms/{swarm['id']}")).json()["status"] == "created"
+
+
+async def test_a_swarm_has_the_parts_of_its_task_and_begins_at_a_place(house: House, client: httpx.AsyncClient) -> None:
+    session, parts = house.session(), ["Look at the tests.", "Look at names.", "Look at errors."]
+
+    swarm = await made(client, session=session, strategy="map-reduce", parts=parts, at="HEAD~1")
+    status = await settled(client, swarm["id"], "completed")
+
+    mappers = [agent for agent in status["agents"] if agent["role"] != "reducer"]
+    assert [part for part, agent in zip(parts, mappers, strict=True) if part in agent["task"]] == parts
+    sent = str(house.models.model.requests[0].messages)
+    assert "How do I make this faster?" in sent
+    assert "**cache**" not in sent
+
+
+@pytest.mark.parametrize("retries", [0, 2])
+async def test_an_agent_tries_again_as_often_as_is_said(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch, retries: int
+) -> None:
+    monkeypatch.setattr("sessiontree.swarm.worker.FIRST_DELAY", 0.001)
+    passing = ModelError("scripted:scripted", "server", "come again")
+    house = House(tmp_path, *[passing] * 20)
+    async with asking(house.app(), house.owner) as client:
+        swarm = await made(client, session=house.session(), agents=1, retries=retries)
+        status = await settled(client, swarm["id"], "failed", "completed")
+
+    assert [(agent["status"], agent["attempts"]) for agent in status["agents"]] == [("failed", retries + 1)]
+
+
+async def test_nothing_is_made_for_a_swarm_whose_place_is_not_there(house: House, client: httpx.AsyncClient) -> None:
+    session = house.session()
+    said = {"name": "crew", "task": "Make it fast", "at": "nowhere"}
+
+    answers = [await client.post("/api/swarms", json={**said, **where}) for where in ({}, {"session": session})]
+
+    assert [(answer.status_code, answer.json()["error"]["code"]) for answer in answers] == [(404, "not_found")] * 2
+    assert [row["id"] for row in (await client.get("/api/sessions")).json()["sessions"]] == [session]
+    branches = (await client.get(f"/api/sessions/{session}/branches")).json()["branches"]
+    assert [branch["name"] for branch in branches] == ["main"]
 
 
 async def test_all_swarms_are_listed_the_newest_first(house: House, client: httpx.AsyncClient) -> None:
@@ -330,6 +369,9 @@ async def test_a_server_without_runs_starts_no_swarm(tmp_path: Any) -> None:
         ({"agents": [{"name": "a"}, {"nmae": "b"}]}, "agents[1].nmae: there is no such field"),
         ({"agents": 100_000}, "agents: expected int <= 1000"),
         ({"task": None}, "task: expected str, got null"),
+        ({"retries": -1}, "retries: expected int >= 0"),
+        ({"parts": ["Look", 1]}, "parts[1]: expected str, got int"),
+        ({"at": ""}, "at: expected str of length >= 1"),
     ],
 )
 async def test_what_is_wrong_in_a_body_is_told_by_its_field(
@@ -380,6 +422,8 @@ async def test_nothing_is_made_for_a_swarm_whose_model_is_not_there(house: House
     [
         {"name": "HEAD"},
         {"task": "  "},
+        {"parts": ["Look at the tests.", " "]},
+        {"retries": -1},
         {"agents": 0},
         {"agents": []},
         {"agents": [{"name": "a"}, {"name": "a"}]},

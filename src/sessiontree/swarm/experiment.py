@@ -170,10 +170,7 @@ class Experiment:
     ) -> Experiment:
         """Plan an experiment, and write that into the session. Raises `InvalidOperation`, with nothing written."""
         ways, at = list(arms), session.place(place)
-        check_names(scorers)
-        _check_options(options)
-        if runs < 1:
-            raise InvalidOperation(f"an experiment takes one run of each arm or more, not {runs}")
+        check(ways, runs=runs, scorers=scorers, metric=metric, name=name, **options)
         models = [_model(way.model, options) for way in ways]
         called = _free_name(session, name)
         plan = Plan(
@@ -187,7 +184,7 @@ class Experiment:
             scorers=[{**scorer.data, "name": scorer.name} for scorer in scorers],
             seed=seed,
         )
-        _check_arms(plan, session.tree)
+        _check_place(plan, session.tree)
         about = f"experiment over {', '.join(arm.name for arm in plan.arms)}"
         session.create_branch(called, at=_at(session, at), description=about, current=False).append(body_of(plan))
         return cls(session, plan, models, scorers, options)
@@ -378,6 +375,34 @@ class Experiment:
             watch(step)
 
 
+def check(
+    arms: Sequence[Arm],
+    *,
+    runs: int,
+    scorers: Sequence[Scorer],
+    metric: str,
+    name: str | None,
+    **options: Unpack[Options],
+) -> None:
+    """Raises `InvalidOperation` for an experiment that makes no sense, in whatever session."""
+    check_names(scorers)
+    _check_options(options)
+    _better(metric, scorers)
+    names = [arm.name for arm in arms]
+    if runs < 1:
+        raise InvalidOperation(f"an experiment takes one run of each arm or more, not {runs}")
+    if len(names) < 2:
+        raise InvalidOperation("an experiment takes two arms or more")
+    if len(set(names)) < len(names):
+        raise InvalidOperation("two arms have the same name")
+    if runs * len(names) > LIMIT:
+        raise InvalidOperation(f"{runs * len(names)} runs are too many: {LIMIT} are the most")
+    if name is not None:
+        check_branch_name(name)
+    for arm in names:
+        check_branch_name(f"{name or 'ab-1'}/{arm}-{runs}")
+
+
 def find(session: Session, name: str) -> Plan:
     """The experiment of that name or id, or whose id begins so. Raises `NotFound` or `Ambiguous`."""
     plans = list(Findings(session).plans.values())
@@ -433,16 +458,7 @@ def _check_options(options: Options) -> None:
         budget.check()
 
 
-def _check_arms(plan: Plan, tree: Tree) -> None:
-    names = [arm.name for arm in plan.arms]
-    if len(names) < 2:
-        raise InvalidOperation("an experiment takes two arms or more")
-    if len(set(names)) < len(names):
-        raise InvalidOperation("two arms have the same name")
-    if plan.total > LIMIT:
-        raise InvalidOperation(f"{plan.total} runs are too many: {LIMIT} are the most")
-    for arm in plan.arms:
-        check_branch_name(f"{plan.name}/{arm.name}-{plan.runs}")
+def _check_place(plan: Plan, tree: Tree) -> None:
     sent = build_context(tree, plan.at).to_llm()
     if any(arm.prompt is None for arm in plan.arms) and (not sent or role(sent[-1]) == "assistant"):
         raise InvalidOperation("there is nothing to answer at this place: give every arm a prompt")
@@ -453,7 +469,6 @@ def _free_name(session: Session, name: str | None) -> str:
     taken, number = session.heads.heads, 1
     while name is None:
         name, number = (f"ab-{number}" if f"ab-{number}" not in taken else None), number + 1
-    check_branch_name(name)
     if name in taken:
         raise InvalidOperation(f"there is a branch {name!r} already")
     return name

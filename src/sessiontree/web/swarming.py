@@ -160,14 +160,17 @@ class Swarms:
     # Working
 
     def check(self, said: wire.NewSwarm) -> None:
-        """Refuse a swarm that makes no sense, or has no model, before anything is made for it.
+        """Refuse a swarm that makes no sense, has no model, or no place to begin, before anything is made for it.
 
         Raises `Refused`, `NoModel` or `NotFound`.
         """
+        empty = catalog.memory()
         try:
-            Swarm(catalog.memory(), said.name, said.task, **_asked(said))
+            Swarm(empty, said.name, said.task, **_asked(said))
         except InvalidOperation as error:
             raise Refused(422, str(error)) from error
+        if said.session is None:
+            empty.place(said.at)
         named = {said.model, *(() if isinstance(said.agents, int) else (agent.model for agent in said.agents))}
         for name in sorted(filter(None, named)):
             self._runs.find(name)
@@ -281,8 +284,11 @@ def _asked(said: wire.NewSwarm) -> dict[str, Any]:
         "agents": said.agents if isinstance(said.agents, int) else [_spec(agent) for agent in said.agents],
         "max_agents": said.max_agents,
         "strategy": said.strategy,
+        "parts": said.parts,
         "budget": budget_of(said.budget),
         "agent_budget": budget_of(said.agent_budget),
+        "at": said.at,
+        "retries": said.retries,
         "enable_branching": said.enable_branching,
         "enable_event_streaming": said.enable_event_streaming,
     }

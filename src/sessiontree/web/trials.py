@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from sessiontree.errors import InvalidOperation, SessionTreeError
 from sessiontree.model.base import Model
-from sessiontree.swarm.experiment import Arm, Experiment, ExperimentResult, experiments_in, result_to_wire
+from sessiontree.swarm.experiment import Arm, Experiment, ExperimentResult, check, experiments_in, result_to_wire
 from sessiontree.swarm.scoring import RUBRIC, Scorer, exact, judged_by, matches
 from sessiontree.web import wire
 from sessiontree.web.mentions import Mentions
@@ -95,7 +95,10 @@ class Trials:
     # Running
 
     async def create(self, opened: Opened, said: wire.NewExperiment) -> wire.MadeExperiment:
-        """Plan an experiment in a session and begin to run it. The session is held as long as it runs."""
+        """Plan an experiment in a session and begin to run it. The session is held as long as it runs.
+
+        Raises `Refused` for one that makes no sense, in whatever session.
+        """
 
         async def make() -> wire.MadeExperiment:
             place = await self._runs.place(opened)
@@ -106,12 +109,17 @@ class Trials:
                 for scorer in said.scorers
                 if scorer.kind == "judge"
             }
-            scorers = [made for scorer in said.scorers if (made := _scorer(scorer, judges.get)) is not None]
+            arms, budget = [_arm(arm) for arm in said.arms], budget_of(said.budget)
+            try:
+                scorers = [made for scorer in said.scorers if (made := _scorer(scorer, judges.get)) is not None]
+                check(arms, runs=said.runs, scorers=scorers, metric=said.metric, name=said.name, budget=budget)
+            except InvalidOperation as error:
+                raise Refused(422, str(error)) from error
             experiment = await asyncio.to_thread(
                 lambda: Experiment.create(
                     opened.session,
                     said.at,
-                    [_arm(arm) for arm in said.arms],
+                    arms,
                     runs=said.runs,
                     scorers=scorers,
                     metric=said.metric,
@@ -121,7 +129,7 @@ class Trials:
                     tools=desk.tools,
                     hooks=desk.hooks,
                     settings=desk.settings,
-                    budget=budget_of(said.budget),
+                    budget=budget,
                     watch=lambda step: opened.feed.wake(),
                 )
             )

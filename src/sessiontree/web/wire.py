@@ -544,9 +544,15 @@ class NewSwarm(Asked, frozen=True, kw_only=True):
     agents: AgentCount | Annotated[list[NewAgent], Meta(min_length=1, max_length=1000)] = 2
     max_agents: AgentCount | None = None
     strategy: Literal["parallel", "map-reduce", "pipeline", "tree"] = "parallel"
+    parts: Annotated[list[Text], Meta(max_length=1000)] | None = None
+    """What the mappers of `map-reduce` get; by default a model plans it."""
     model: ModelName | None = None
     budget: Limits | None = None
     agent_budget: Limits | None = None
+    at: Place = "HEAD"
+    """Where agents begin."""
+    retries: Annotated[int, Meta(examples=[3], ge=0, le=1000)] = 3
+    """How often an agent tries again after a failure that may pass."""
     enable_branching: bool = True
     enable_event_streaming: bool = True
     start: bool = True
