@@ -68,6 +68,19 @@ def test_the_workers_that_are_there_are_listed(cli: Run, roster: Roster) -> None
     assert listed == {"id": "tower-1", "host": "\x1b[2Jtower", "concurrency": 4, "work": ["w1"]}
 
 
+@pytest.mark.parametrize("command", [["worker"], ["worker", "--list"], ["swarm", "run", "review.toml", "--durable"]])
+def test_a_database_of_another_kind_is_one_sentence_and_no_file(
+    fails: Run, file: Path, here: Path, command: list[str]
+) -> None:
+    said = fails(*command, "--database", "mysql://ann:secret@db.example/work")
+
+    assert said == (
+        "sessiontree: work cannot be kept in mysql://…: give postgresql://host/database, or the path of a SQLite file\n"
+    )
+    assert [path.name for path in here.iterdir()] == [file.name]
+    assert st.sessions(all=True) == []
+
+
 def test_a_database_that_is_not_there_is_one_sentence(fails: Run) -> None:
     said = fails("worker", "--database", "postgresql://ann:secret@127.0.0.1:1/work?connect_timeout=1")
     assert "secret" not in said

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import sqlite3
 from collections.abc import Generator
 from contextlib import closing, contextmanager, nullcontext
@@ -16,7 +17,7 @@ import sqlalchemy as sa
 from dbos import DBOS, DBOSClient, DBOSConfig, DBOSPortableJSONSerializer
 from sqlalchemy.exc import SQLAlchemyError
 
-from sessiontree.errors import StoreError
+from sessiontree.errors import InvalidOperation, StoreError
 from sessiontree.home import home
 from sessiontree.store.files import make_private_directory, reason_of
 from sessiontree.store.postgres.address import default, is_address, parse
@@ -35,11 +36,15 @@ class Database:
     """Where the work is."""
 
     def __init__(self, where: str | None = None) -> None:
-        """The address of a PostgreSQL database, or the path of a file; by default what `SESSIONTREE_STORE` names."""
+        """The address of a PostgreSQL database, or the path of a file; by default what `SESSIONTREE_STORE` names.
+
+        Raises `InvalidOperation` for an address of another kind.
+        """
         address = parse(where) if is_address(where) else default() if where is None else None
         if address is not None:
             self.shown, self.url = address.shown, _with_hosts_behind(address.url)
         else:
+            _check_path(where or "")
             self.shown = os.path.abspath(where or os.path.join(home(), FILE))
             self.url = sa.URL.create("sqlite", database=self.shown).render_as_string()
         self.file = self.shown if address is None else None
@@ -91,6 +96,14 @@ class Database:
             "sys_db_pool_size": 8,
             "log_level": "CRITICAL",
         }
+
+
+def _check_path(where: str) -> None:
+    scheme = re.match(r"[a-z][a-z0-9+.-]*://", where, re.IGNORECASE)
+    if scheme is not None:
+        raise InvalidOperation(
+            f"work cannot be kept in {scheme[0]}…: give postgresql://host/database, or the path of a SQLite file"
+        )
 
 
 def _with_hosts_behind(url: str) -> str:
