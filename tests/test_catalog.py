@@ -72,10 +72,40 @@ def test_a_wrong_configuration_is_an_error_where_it_is_needed_and_no_obstacle_el
 
 
 def test_a_folder_name_is_never_too_long_for_the_disk() -> None:
-    names = {catalog.folder_of("/" + "ü" * 150 + end) for end in ("a", "b")}
+    names = {catalog.folder_of("/" + letter * 150 + end) for letter in "ü漢😀" for end in ("a", "b")}
 
-    assert len(names) == 2
+    assert len(names) == 6
     assert all(len(os.fsencode(name)) <= 255 for name in names)
+
+
+def test_a_folder_that_only_a_header_can_name_has_a_place_too(tmp_path: Path) -> None:
+    (tmp_path / "odd.jsonl").write_text('{"type":"session","version":3,"id":"odd","cwd":"/half \\ud83d"}\n')
+
+    forked = st.fork(st.open(tmp_path / "odd.jsonl"))
+
+    assert forked.file is not None
+    assert forked.file.parent.name == "--half ?--"
+
+
+def test_a_relative_home_is_in_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SESSIONTREE_HOME", "talks")
+
+    assert catalog.home() == str(tmp_path / "talks")
+    st.create(file="elsewhere/s.jsonl")
+    assert len(st.sessions(dir="elsewhere")) == 1
+    assert (tmp_path / "talks" / "index.db").exists()
+
+
+def test_a_current_folder_that_is_gone_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+
+    for work in (st.sessions, st.create, st.recent, lambda: st.open("@"), lambda: st.search("x")):
+        with pytest.raises(st.NotFound, match="the current folder was deleted"):
+            work()
+    assert st.sessions(all=True) == st.sessions(dir=tmp_path) == []
 
 
 def test_a_session_is_found_by_path_id_its_beginning_or_end_and_name() -> None:
@@ -84,6 +114,41 @@ def test_a_session_is_found_by_path_id_its_beginning_or_end_and_name() -> None:
     for name in (session.file, str(session.file), session.id, session.id[:20], session.id[-8:], "auth"):
         assert name is not None
         assert st.open(name).id == session.id
+
+
+def test_a_session_is_found_by_the_id_that_listings_tell_whatever_its_file_is_called() -> None:
+    session = st.create(cwd="/p")
+    assert session.file is not None
+    other = session.file.with_name("notes.jsonl")
+    session.file.rename(other)
+
+    (listed,) = st.sessions("/p")
+
+    for name in (listed.id, listed.id[:20], listed.id[-8:]):
+        assert catalog.find(name) == str(other)
+    shelf.delete("notes")
+    assert shelf.restore(session.id) == str(other)
+
+
+def test_a_name_goes_before_the_beginning_of_an_id_in_a_header() -> None:
+    named = st.create(name="auth", cwd="/p")
+    other = st.create(cwd="/p")
+    assert other.file is not None
+    other.file.write_text('{"type":"session","version":3,"id":"auth-of-others","cwd":"/p"}\n')
+
+    assert st.open("auth").id == named.id
+    assert st.open("auth-of").id == "auth-of-others"
+
+
+def test_files_of_one_id_are_told_apart_by_their_paths() -> None:
+    session = st.create(cwd="/p")
+    assert session.file is not None
+    copy = session.file.with_name(f"copy_{session.id}.jsonl")
+    copy.write_bytes(session.file.read_bytes())
+
+    with pytest.raises(st.Ambiguous) as error:
+        st.open(session.id)
+    assert set(error.value.candidates) == {str(session.file), str(copy)}
 
 
 def test_an_ambiguous_name_is_an_error_that_lists_the_candidates() -> None:
@@ -369,3 +434,29 @@ def test_sessions_written_in_the_same_moment_are_told_apart_by_when_they_were_ma
     made = [session.id for session in sorted((older, newer), key=lambda s: s.file.name if s.file else "", reverse=True)]
 
     assert [catalog.id_of(file) for file in catalog.session_files()] == made
+
+
+# Repair
+
+
+@pytest.mark.parametrize("fields", ['"version":9', '"version":3,"redacted":true'])
+def test_no_copy_is_made_that_would_say_less_than_its_header(tmp_path: Path, fields: str) -> None:
+    (tmp_path / "s.jsonl").write_text(f'{{"type":"session",{fields},"id":"s"}}\ngarbage\n')
+
+    with pytest.raises(st.ReadOnly, match="a repaired copy would not"):
+        st.repair(st.open(tmp_path / "s.jsonl"))
+    assert [path.name for path in tmp_path.iterdir()] == ["s.jsonl"]
+
+
+def test_a_repaired_copy_and_its_source_are_both_found_by_their_ids() -> None:
+    damaged = st.create(cwd="/p")
+    assert damaged.file is not None
+    with damaged.file.open("a") as file:
+        file.write("garbage\n")
+
+    report = st.repair(st.open(damaged.id))
+
+    assert report.file is not None
+    sound = st.open(report.file)
+    assert catalog.find(damaged.id[:20]) == str(damaged.file)
+    assert catalog.find(sound.id) == catalog.find(sound.id[-8:]) == report.file

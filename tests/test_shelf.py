@@ -166,6 +166,7 @@ def test_purging_removes_for_good_from_the_trash_or_from_its_place(session: st.S
 
 
 def test_a_session_on_another_disk_is_copied_into_the_trash_and_back(session: st.Session, monkeypatch) -> None:
+    monkeypatch.setattr(shelf, "AT_ONCE", 7)
     file, data = file_of(session), file_of(session).read_bytes()
     modified = file.stat().st_mtime_ns
 
@@ -179,6 +180,25 @@ def test_a_session_on_another_disk_is_copied_into_the_trash_and_back(session: st
     assert stat.S_IMODE(there.stat().st_mode) == 0o600
     shelf.restore("auth")
     assert (file.read_bytes(), file.stat().st_mtime_ns) == (data, modified)
+
+
+@pytest.mark.parametrize("call", ["link", "unlink"])
+def test_a_session_that_cannot_be_moved_stays_where_it_is_and_nothing_is_in_the_trash(
+    session: st.Session, monkeypatch, home: Path, call: str
+) -> None:
+    file, data, real = file_of(session), file_of(session).read_bytes(), getattr(os, call)
+
+    def refused(path: str, *more: object, **options: object) -> None:
+        if path == str(file):
+            raise PermissionError(13, "Permission denied")
+        real(path, *more, **options)
+
+    monkeypatch.setattr(os, call, refused)
+    with pytest.raises(st.StoreError, match="Permission denied"):
+        shelf.delete("auth")
+
+    assert file.read_bytes() == data
+    assert list((home / ".sessiontree" / "trash").iterdir()) == []
 
 
 def test_a_file_anywhere_can_be_deleted_if_it_is_a_session(tmp_path: Path) -> None:

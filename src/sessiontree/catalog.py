@@ -54,13 +54,24 @@ def sessions_dir() -> str:
 
 
 def folder_of(cwd: str) -> str:
-    """The name of the folder for sessions of `cwd`."""
+    """The name of the folder for sessions of `cwd`, which a header may say to be anything."""
+    try:
+        os.fsencode(cwd)
+    except UnicodeEncodeError:
+        cwd = cwd.encode("utf-8", "replace").decode()
     flat = cwd.removeprefix("/").translate(str.maketrans({"/": "-", "\\": "-", ":": "-", "\0": "-"}))
-    if len(flat.encode("utf-8", "surrogateescape")) > 200:
+    if len(os.fsencode(flat)) > 200:
         import hashlib
 
-        flat = f"{flat[:60]}-{hashlib.sha256(os.fsencode(cwd)).hexdigest()[:16]}"
+        flat = f"{flat[:58]}-{hashlib.sha256(os.fsencode(cwd)).hexdigest()[:16]}"  # at most 249 bytes
     return f"--{flat}--"
+
+
+def _absolute_folder(folder: str | os.PathLike[str]) -> str:
+    try:
+        return os.path.abspath(folder)
+    except FileNotFoundError:
+        raise NotFound("folder", os.fspath(folder), "the current folder was deleted") from None
 
 
 def new_session_id() -> str:
@@ -81,7 +92,7 @@ def create(
 
     In the database instead, where `SESSIONTREE_STORE` names one, or `dir` is the address of one.
     """
-    where = os.path.abspath(cwd)
+    where = _absolute_folder(cwd)
     id = new_session_id()
     return Session.create(_new_store(id, where, dir, file, durability), id=id, cwd=where, name=name)
 
@@ -98,7 +109,7 @@ def open(session: str | os.PathLike[str], *, read_only: bool = False, durability
 
 def recent(cwd: str | os.PathLike[str] = ".") -> Session | None:
     """The session of the folder `cwd` that was written to last; `None` when there is none."""
-    where = os.path.abspath(cwd)
+    where = _absolute_folder(cwd)
     database = in_database()
     if database is not None:
         id = database.recent(where)
@@ -117,10 +128,7 @@ def fork(
     file: str | os.PathLike[str] | None = None,
 ) -> Session:
     """A new session with the path to `at`, or with the whole tree. The source is not touched."""
-    if session.header.version > VERSION:
-        raise ReadOnly(session.where, f"it is of version {session.header.version}, and a fork would not be")
-    if session.header.redacted:
-        raise ReadOnly(session.where, "it was redacted when it was exported, and a fork would not say so")
+    _check_copied(session, "a fork")
     from sessiontree.format.fork import lines_of, path_fork_parts
 
     id, stamp = new_session_id(), iso(time.time_ns() // 1_000_000)
@@ -154,6 +162,14 @@ def fork(
     return forked
 
 
+def _check_copied(session: Session, copy: str) -> None:
+    """Refuse to copy entries under a header of ours that would say less of them than the one they have."""
+    if session.header.version > VERSION:
+        raise ReadOnly(session.where, f"it is of version {session.header.version}, and {copy} would not be")
+    if session.header.redacted:
+        raise ReadOnly(session.where, f"it was redacted when it was exported, and {copy} would not say so")
+
+
 def _shares(session: Session, store: Store, header: bytes, parts: Sequence[Entry | bytes] | None) -> bool:
     """Make a fork that has its lines by reference, all of them or these parts; whether that can be."""
     if session.needs_migration or not (is_address(store.where) and is_address(session.where)):
@@ -175,8 +191,10 @@ def repair(session: Session, *, file: str | os.PathLike[str] | None = None) -> R
     """Make a damaged session sound, as a new file or by appending, never in place.
 
     The new file is beside the old one unless `file` is given; lines that are no entries are left out of it. One that is
-    there already and still tells all that the old one does is not made again.
+    there already and still tells all that the old one does is not made again. Raises `ReadOnly` where a copy would be
+    another thing.
     """
+    _check_copied(session, "a repaired copy")
     from sessiontree.format.repair import Repair, found_heads, repaired
 
     heads, done = found_heads(session.tree, session.heads)
@@ -193,7 +211,7 @@ def repair(session: Session, *, file: str | os.PathLike[str] | None = None) -> R
         return RepairReport(repairs=repairs, file=None)
     stem = session.where.removesuffix(SUFFIX)
     if file is None and session.file is not None:
-        file = _repaired_before(session.where, f"{stem}.repaired-")
+        file = _repaired_before(session.where, f"{stem}.repaired_")
         if file is not None:
             return RepairReport(repairs=repairs, file=file)
     id, stamp = new_session_id(), iso(time.time_ns() // 1_000_000)
@@ -203,7 +221,7 @@ def repair(session: Session, *, file: str | os.PathLike[str] | None = None) -> R
     if file is None and is_address(session.where):
         store = _new_store(id, session.cwd, parse(session.where).shown, None)
     else:
-        store = JsonlStore(os.fspath(file) if file is not None else f"{stem}.repaired-{id[-8:]}{SUFFIX}")
+        store = JsonlStore(os.fspath(file) if file is not None else f"{stem}.repaired_{id}{SUFFIX}")
     store.create([header, *lines])
     with Session(store) as sound:
         sound.restore_heads(heads)
@@ -299,7 +317,7 @@ def find(session: str | os.PathLike[str]) -> str:
     if text == RECENT and (database := in_database()) is not None:
         return database.address.of(database.find(text))
     if text == RECENT:
-        file = _recent_file(os.getcwd())
+        file = _recent_file(_absolute_folder("."))
         if file is None:
             raise NotFound("session", RECENT, "no session was started in this folder")
         return file
@@ -324,12 +342,22 @@ def pick(text: str, files: Sequence[Found]) -> str | None:
     if not text:
         raise InvalidOperation("a session needs a path, an id or a name")
     files = list(_newest_first(_regular(files)))
-    by_id = [file.path for file in files if is_part_of(text, id_of(file.path))]
-    matches = [path for path in by_id if id_of(path) == text] or by_id
-    matches = matches or [summary.file for summary in summaries_of(files) if summary.name == text]
+    matches = _called(text, [(id_of(file.path), file.path) for file in files])
+    if not matches:
+        # Names; and a file may be called otherwise than the session in it, whose id listings tell.
+        listed = summaries_of(files)
+        matches = [(summary.id, summary.file) for summary in listed if summary.name == text]
+        matches = matches or _called(text, [(summary.id, summary.file) for summary in listed])
     if len(matches) > 1:
-        raise Ambiguous("session", text, [id_of(path) for path in matches])
-    return matches[0] if matches else None
+        ids = [id for id, _ in matches]
+        raise Ambiguous("session", text, ids if len(set(ids)) > 1 else [path for _, path in matches])
+    return matches[0][1] if matches else None
+
+
+def _called(text: str, files: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Those of some ids with their files that `text` may mean, or the ones that it is."""
+    fitting = [(id, path) for id, path in files if is_part_of(text, id)]
+    return [(id, path) for id, path in fitting if id == text] or fitting
 
 
 def _below(root: str) -> list[Found]:
@@ -393,21 +421,22 @@ class _Shelf(Struct, frozen=True):
 def _shelf(
     cwd: str | os.PathLike[str] | None, all: bool, source: str | None, dir: str | os.PathLike[str] | None
 ) -> _Shelf:
-    where = None if all else os.path.abspath(cwd or ".").encode("utf-8", "replace").decode()
     if dir is not None:
-        root = os.path.abspath(dir)
+        root = _absolute_folder(dir)
         if not os.path.isdir(root):
             raise NotFound("folder", os.fspath(dir))
         return _Shelf([root, *folders_in(root)], root) if all else _Shelf([root])
+    here = None if all else _absolute_folder(cwd or ".")
+    where = None if here is None else here.encode("utf-8", "replace").decode()
     if source is not None:
         if source not in sources():
             raise InvalidOperation(f"no source {source!r}: choose one of {', '.join(sources())}")
         root = os.path.abspath(sources()[source])
         return _Shelf([root, *folders_in(root)], root, where)
     root = sessions_dir()
-    if where is None:
+    if here is None:
         return _Shelf(folders_in(root), root)
-    return _Shelf([os.path.join(root, folder_of(os.path.abspath(cwd or ".")))], None, where, True)
+    return _Shelf([os.path.join(root, folder_of(here))], None, where, True)
 
 
 def _listed_database(source: str | None, dir: str | os.PathLike[str] | None) -> Shelf | None:

@@ -9,5 +9,5 @@ CONFIG = "config.toml"
 
 
 def home() -> str:
-    """Where sessiontree keeps its files."""
-    return os.path.expanduser(os.environ.get("SESSIONTREE_HOME") or "~/.sessiontree")
+    """Where sessiontree keeps its files. A relative `SESSIONTREE_HOME` is taken from the current folder."""
+    return os.path.abspath(os.path.expanduser(os.environ.get("SESSIONTREE_HOME") or "~/.sessiontree"))

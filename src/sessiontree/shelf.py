@@ -17,6 +17,8 @@ import errno
 import os
 import stat
 import time
+from collections.abc import Iterable
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from sessiontree.catalog import find, in_database, pick, sessions_dir, sources, summaries_of
@@ -35,6 +37,8 @@ if TYPE_CHECKING:
 
 ORIGIN = "origin"
 """The file in a folder of the trash that says where the session was."""
+AT_ONCE = 1 << 20
+"""So many bytes of a file are copied at once."""
 
 
 def archive(session: str | os.PathLike[str], *, archived: bool = True) -> str:
@@ -64,7 +68,7 @@ def delete(session: str | os.PathLike[str]) -> str:
     folder = os.path.join(trash(), f"{stamp}-{os.urandom(4).hex()}")
     make_private_directory(folder)
     try:
-        _write(os.path.join(folder, ORIGIN), os.fsencode(os.path.abspath(file)))
+        _write(os.path.join(folder, ORIGIN), [os.fsencode(os.path.abspath(file))])
         sync_directory(folder)
         names = [file, *_beside(file)]
         for path in names:
@@ -72,6 +76,10 @@ def delete(session: str | os.PathLike[str]) -> str:
         sync_directory(folder)
         sync_directory(os.path.dirname(os.path.abspath(file)))
     except OSError as error:
+        with suppress(OSError):
+            if set(os.listdir(folder)) <= {ORIGIN}:  # nothing was moved: nothing stays behind
+                _drop(os.path.join(folder, ORIGIN))
+                os.rmdir(folder)
         raise _failed(file, error) from error
     return os.path.join(folder, os.path.basename(file))
 
@@ -187,25 +195,38 @@ def _beside(file: str) -> list[str]:
 
 
 def _move(source: str, target: str) -> None:
-    """Move a file, never onto another one, also from one disk to another."""
+    """Move a file, never onto another one, also from one disk to another; all of it or nothing."""
     try:
         os.link(source, target, follow_symlinks=False)
     except OSError as error:
         if error.errno not in (errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP):
             raise
-        with open(source, "rb") as file:
-            _write(target, file.read())
-        status = os.stat(source)
-        os.utime(target, ns=(status.st_atime_ns, status.st_mtime_ns))
-    os.unlink(source)
+        _copy(source, target)
+    try:
+        os.unlink(source)
+    except OSError:
+        _drop(target)
+        raise
 
 
-def _write(path: str, data: bytes) -> None:
+def _copy(source: str, target: str) -> None:
+    with open(source, "rb") as file:
+        _write(target, iter(lambda: file.read(AT_ONCE), b""))
+        status = os.fstat(file.fileno())
+    os.utime(target, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+def _write(path: str, parts: Iterable[bytes]) -> None:
+    """A new file, all of it or none."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         os.fchmod(fd, 0o600)
-        write_all(fd, data)
+        for part in parts:
+            write_all(fd, part)
         os.fsync(fd)
+    except OSError:
+        _drop(path)
+        raise
     finally:
         os.close(fd)
 

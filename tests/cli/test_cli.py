@@ -598,21 +598,52 @@ def test_a_folder_is_examined_file_by_file(cli, data, talk, here: Path) -> None:
     (here / "loop.jsonl").symlink_to("loop.jsonl")
     (here / "link.jsonl").symlink_to("good.jsonl")
     os.mkfifo(here / "pipe.jsonl")
+    (here / "folder.jsonl").mkdir()
 
     told = [json.loads(line) for line in cli("doctor", ".", "--json", code=1).splitlines()]
     text = cli("doctor", ".", "--repair", code=1)
 
     assert {item["file"]: [problem["kind"] for problem in item["problems"]] for item in told} == {
         "./good.jsonl": [],
-        **{f"./{name}.jsonl": ["no_session"] for name in ("none", "loop", "link", "pipe")},
+        **{f"./{name}.jsonl": ["no_session"] for name in ("none", "loop", "link", "pipe", "folder")},
         "./sub/bad.jsonl": ["malformed_line"],
     }
-    assert "the sound copy is ./sub/bad.repaired-" in text
-    assert "the sound copy is ./sub/bad.repaired-" in cli("doctor", ".", "--repair", code=1)
-    assert len(list((here / "sub").glob("bad.repaired-*.jsonl"))) == 1
+    assert "the sound copy is ./sub/bad.repaired_" in text
+    assert "the sound copy is ./sub/bad.repaired_" in cli("doctor", ".", "--repair", code=1)
+    assert len(list((here / "sub").glob("bad.repaired_*.jsonl"))) == 1
     assert (here / "none.jsonl").read_text() == "nothing of ours\n"
     (here / "empty").mkdir()
     assert "no sessions there" in cli("doctor", "empty")
+
+
+def test_what_is_no_file_is_a_fault_too(data, here: Path) -> None:
+    os.mkfifo(here / "pipe.jsonl")
+
+    (problem,) = data("doctor", "pipe.jsonl", code=1)["problems"]
+
+    assert (problem["kind"], problem["message"]) == ("no_session", "not a regular file")
+
+
+def test_what_cannot_be_repaired_is_told_and_stops_nothing(cli, here: Path) -> None:
+    head = '{"type":"custom","id":"h","customType":"sessiontree.head","data":{"heads":{"main":"gone"}}}'
+    (here / "a.jsonl").write_text(f'{{"type":"session","version":9,"id":"a"}}\n{head}\n')
+    long = "b" * 230 + ".jsonl"
+    (here / long).write_text('{"type":"session","version":3,"id":"b"}\ngarbage\n')
+
+    newer, lengthy = [json.loads(line) for line in cli("doctor", ".", "--repair", "--json", code=1).splitlines()]
+
+    assert [problem["kind"] for problem in newer["problems"]] == ["newer_version", "missing_head"]
+    assert newer["refused"].endswith("it is of version 9, and a repaired copy would not be")
+    assert [problem["kind"] for problem in lengthy["problems"]] == ["malformed_line"]
+    assert lengthy["refused"].endswith("File name too long")
+    assert "not repaired" in cli("doctor", long, "--repair", code=1)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="the superuser may read everything")
+def test_a_folder_that_may_not_be_read_is_a_fault(cli, here: Path) -> None:
+    (here / "shut").mkdir(mode=0)
+
+    assert "fault no_session  Permission denied" in cli("doctor", ".", code=1)
 
 
 # What was found by trying

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
+from typing import NamedTuple
 
 import click
 
@@ -28,8 +29,9 @@ from sessiontree.core.messages import role, string, text, tool_calls
 from sessiontree.core.outline import FILTERS, Calls, explained_rows, outline, plain_text, role_of, row_text
 from sessiontree.core.problems import problem_to_wire
 from sessiontree.core.tokens import estimate
-from sessiontree.errors import FormatError, NotFound, StoreError
+from sessiontree.errors import FormatError, NotFound, SessionTreeError, StoreError
 from sessiontree.session import Session
+from sessiontree.store.postgres.address import is_address
 
 
 @app.command()
@@ -109,9 +111,8 @@ def _leaf(session: Session) -> str | None:
 
 
 def _draw(session: Session, filter: str) -> None:
-    rows = outline(session.tree, _leaf(session), filter)
+    rows = outline(session.tree, _leaf(session), filter, session.heads)
     calls = Calls(session.tree)
-    names = _branch_names(session)
     echo(strong(safe(session.name or "unnamed")), dim(f"{safe(session.id)}, on branch {safe(session.heads.current)}"))
     for row in rows:
         label = session.tree.label(row.entry.id)
@@ -120,7 +121,7 @@ def _draw(session: Session, filter: str) -> None:
             + (colored("• ", "green") if row.on_path else "")
             + (colored(f"[{safe(label)}] ", "yellow") if label else "")
             + safe(row_text(row.entry, calls)),
-            "".join(colored(f"({safe(name)})", "cyan") for name in names.get(row.entry.id, ())),
+            "".join(colored(f"({safe(name)})", "cyan") for name in row.branches),
             colored("← active", "green") if row.active else "",
         )
     if not rows:
@@ -390,80 +391,116 @@ def diff(session: str, a: str, b: str, as_json: bool) -> None:
 @click.pass_context
 def doctor(ctx: click.Context, session: str, mend: bool, as_json: bool) -> None:
     """List what is wrong with a session, or with all in a folder or database; exit with 1 when there is a fault."""
-    examined = _examine_all(session, mend) if catalog.is_many(session) else [("", *_examine(session, mend))]
     count, faulty = 0, False
-    for name, problems, report in examined:
-        count, faulty = count + 1, faulty or any(map(_is_fault, problems))
+    for examined in _examine_all(session, mend):
+        count, faulty = count + 1, faulty or examined.is_faulty
         if as_json:
-            echo_json(_examined_to_wire(name, problems, report))
+            echo_json(_examined_to_wire(examined))
         else:
-            _tell_examined(name, problems, report)
+            _tell_examined(examined)
     if not count and not as_json:
         echo("no sessions there")
     ctx.exit(1 if faulty else 0)
 
 
-def _examine_all(place: str, mend: bool) -> Iterator[tuple[str, list[Problem], catalog.RepairReport | None]]:
-    """Every session of a database, or in a folder and below it."""
-    if not os.path.isdir(place):
+class _Examined(NamedTuple):
+    """What is wrong with a session, and what was done about it."""
+
+    name: str
+    """Of one among many; the only one needs none."""
+    problems: list[Problem]
+    report: catalog.RepairReport | None = None
+    refused: str | None = None
+    """Why it was not repaired."""
+
+    @property
+    def is_faulty(self) -> bool:
+        return any(problem.severity == "fault" for problem in self.problems)
+
+
+def _examine_all(place: str, mend: bool) -> Iterator[_Examined]:
+    """The one session, or every session of a database, or in a folder and below it."""
+    if not catalog.is_many(place):
+        file = catalog.find(place)
+        yield _examine(file, mend) if is_address(file) else _examine_file(file, mend)
+    elif os.path.isdir(place):
+        yield from _examine_folder(place, mend)
+    else:
         for address in catalog.addresses(place):
             with suppress(NotFound):  # it was taken away meanwhile
-                yield address, *_examine(address, mend)
-        return
-    yield from _examine_folder(place, mend)
+                yield _examine(address, mend)._replace(name=address)
 
 
-def _examine_folder(folder: str, mend: bool) -> Iterator[tuple[str, list[Problem], catalog.RepairReport | None]]:
+def _examine_folder(folder: str, mend: bool) -> Iterator[_Examined]:
     """What cannot be opened is a fault of its own, and stops nothing."""
-    for at, folders, names in os.walk(folder):
+    closed: list[OSError] = []
+    for at, folders, names in os.walk(folder, onerror=closed.append):
         folders.sort()
-        for name in sorted(names):
+        for name in sorted([*names, *folders]):
             file = os.path.join(at, name)
             if not name.endswith(catalog.SUFFIX):
                 continue
-            try:
-                if os.path.islink(file):
-                    raise StoreError(file, "a link, which is not followed")
-                yield file, *_examine(file, mend)
-            except StoreError as error:
-                yield file, [Problem(kind="no_session", severity="fault", message=error.reason)], None
-            except NotFound:
-                continue  # it was taken away meanwhile
+            if os.path.islink(file):
+                yield _Examined(file, [_no_session("a link, which is not followed")])
+            else:
+                with suppress(NotFound):  # it was taken away meanwhile
+                    yield _examine_file(file, mend)._replace(name=file)
+    for error in closed:
+        yield _Examined(str(error.filename), [_no_session(error.strerror or str(error))])
 
 
-def _examine(session: str, mend: bool) -> tuple[list[Problem], catalog.RepairReport | None]:
+def _examine_file(file: str, mend: bool) -> _Examined:
+    try:
+        return _examine(file, mend)
+    except StoreError as error:
+        return _Examined("", [_no_session(error.reason)])
+
+
+def _examine(session: str, mend: bool) -> _Examined:
     try:
         with opened(session, read_only=not mend) as examined:
-            problems = examined.problems
-            return problems, catalog.repair(examined) if mend and any(map(_is_fault, problems)) else None
+            found = _Examined("", examined.problems)
+            return _mended(examined, found) if mend and found.is_faulty else found
     except FormatError as error:
-        return [Problem(kind="no_session", severity="fault", message=error.reason)], None
+        return _Examined("", [_no_session(error.reason)])
 
 
-def _examined_to_wire(name: str, problems: list[Problem], report: catalog.RepairReport | None) -> JsonObject:
-    wire: JsonObject = {"file": name} if name else {}
-    wire["problems"] = [problem_to_wire(problem) for problem in problems]
-    if report is not None:
+def _mended(session: Session, found: _Examined) -> _Examined:
+    try:
+        return found._replace(report=catalog.repair(session))
+    except SessionTreeError as error:
+        return found._replace(refused=str(error))
+
+
+def _no_session(reason: str) -> Problem:
+    return Problem(kind="no_session", severity="fault", message=reason)
+
+
+def _examined_to_wire(examined: _Examined) -> JsonObject:
+    wire: JsonObject = {"file": examined.name} if examined.name else {}
+    wire["problems"] = [problem_to_wire(problem) for problem in examined.problems]
+    if examined.report is not None:
         from sessiontree.format.repair import repair_to_wire
 
-        wire["repairs"] = [repair_to_wire(item) for item in report.repairs]
-        wire["repaired"] = report.file
+        wire["repairs"] = [repair_to_wire(item) for item in examined.report.repairs]
+        wire["repaired"] = examined.report.file
+    if examined.refused is not None:
+        wire["refused"] = examined.refused
     return wire
 
 
-def _is_fault(problem: Problem) -> bool:
-    return problem.severity == "fault"
-
-
-def _tell_examined(name: str, problems: list[Problem], report: catalog.RepairReport | None) -> None:
-    if name:
-        echo(strong(safe(name)))
-    for problem in problems:
-        color = "red" if _is_fault(problem) else "yellow"
+def _tell_examined(examined: _Examined) -> None:
+    if examined.name:
+        echo(strong(safe(examined.name)))
+    for problem in examined.problems:
+        color = "red" if problem.severity == "fault" else "yellow"
         place = f"line {problem.line}" if problem.line else ""
         echo(colored(problem.severity, color), dim(f"{problem.kind} {place}"), safe(problem.message))
-    if not problems:
+    if not examined.problems:
         echo("nothing is wrong")
+    if examined.refused is not None:
+        echo(colored("not repaired", "red"), safe(examined.refused))
+    report = examined.report
     for item in report.repairs if report is not None else ():
         place = f"line {item.line}" if item.line else ""
         echo(colored("repaired", "green"), dim(f"{item.kind} {place}"), safe(item.message))
