@@ -89,6 +89,9 @@ def test_ls_of_this_folder_of_all_of_another_folder_and_of_other_programs(rows, 
     assert ids("--source", "pi") == []
     assert ids("--dir", str(pi.file.parent)) == [pi.id]
     assert "/q" in cli("ls", "--all")
+    for arguments in (("--source", "pi", "--all"), ("--dir", str(pi.file.parent))):
+        assert str(pi.file) in cli("ls", *arguments)
+    assert str(talk.file) not in cli("ls", "--all")
     assert "no sessions" in cli("ls", "--source", "omp", "--all")
 
 
@@ -116,6 +119,18 @@ def test_search_prints_what_other_commands_take(rows, cli, talk: st.Session) -> 
     assert text.splitlines()[0] == f"{talk.id} auth"
     assert f"  {hit['entry'][:8]} " in text
     assert " main in context assistant\n    With a cache, or a dict.\n" in text
+
+
+def test_ids_that_begin_alike_are_told_apart(cli, here: Path) -> None:
+    said = '{{"type":"message","id":"message-0000000{0}","message":{{"role":"user","content":"apple"}}}}'
+    lines = ['{"type":"session","version":3,"id":"s"}', said.format(1), said.format(2)]
+    (here / "s.jsonl").write_text("\n".join(lines) + "\n")
+
+    text = cli("search", "apple", "--dir", ".")
+
+    assert cli("context", "s.jsonl", "--at", "message-00000002")
+    assert "message-00000001" in text
+    assert "message-00000002" in text
 
 
 def test_search_goes_everywhere_when_asked_and_says_when_there_is_nothing(rows, cli, talk, home: Path) -> None:
@@ -208,7 +223,17 @@ def test_text_from_files_cannot_control_the_terminal_here_either(cli, here: Path
 
 
 @pytest.mark.parametrize(
-    "arguments", [("search",), ("search", "x", "--limit", "0"), ("ls", "--source", "emacs"), ("archive",)]
+    "arguments",
+    [
+        ("search",),
+        ("search", "x", "--limit", "0"),
+        ("search", "x", "--source", "pi", "--dir", "."),
+        ("ls", "--source", "emacs"),
+        ("ls", "--source", "pi", "--dir", "."),
+        ("ls", "--trash", "--archived"),
+        ("ls", "--trash", "--dir", "."),
+        ("archive",),
+    ],
 )
 def test_wrong_usage_is_told(fails, arguments) -> None:
     assert f"sessiontree {arguments[0]} --help" in fails(*arguments, code=2)

@@ -2,7 +2,7 @@ import pytest
 
 from sessiontree.core.entries import HEAD_RECORD, Custom, Label, Usage
 from sessiontree.core.heads import Heads
-from sessiontree.core.places import check_branch_name, resolve
+from sessiontree.core.places import check_branch_name, resolve, shortened
 from sessiontree.errors import Ambiguous, InvalidOperation, NotFound
 from tests.builders import entry, grow
 
@@ -26,6 +26,13 @@ def test_head_and_root_are_places():
 def test_an_id_or_its_first_eight_characters_name_an_entry():
     assert at("c", TREE) == "c"
     assert at("bbbbbbbb", TREE) == "bbbbbbbbb"
+
+
+def test_an_id_of_ours_is_shown_by_its_beginning_and_any_other_in_full():
+    assert shortened("0123456789abcdef") == "01234567"
+    assert [shortened(id) for id in ("message-00000001", "0123456789ABCDEF", "short", "")] == [
+        "message-00000001", "0123456789ABCDEF", "short", "",
+    ]  # fmt: skip
 
 
 def test_a_prefix_of_several_ids_is_ambiguous_and_names_them():

@@ -83,6 +83,27 @@ def test_a_summary_has_what_a_listing_shows(shelf: Path) -> None:
     )
 
 
+def test_bytes_that_are_no_text_are_damage_in_a_listing_too(shelf: Path) -> None:
+    for name, end in (("s", b"\n"), ("t", b"")):
+        line = b'{"type":"message","id":"a","parentId":null,"message":{"role":"user","content":"apple \xff"}}'
+        put(shelf, name, header(id=name)).open("ab").write(line + end)
+
+    for _ in range(2):
+        assert [told(summary) for summary in st.sessions(dir=shelf)] == [
+            expected(Path(summary.file)) for summary in st.sessions(dir=shelf)
+        ]
+        assert all("not UTF-8" in (summary.damage or "") for summary in st.sessions(dir=shelf))
+    assert found("apple", shelf) == ["a", "a"]
+
+
+def test_a_listing_says_the_same_when_it_is_read_again(shelf: Path) -> None:
+    put(shelf, "s", header(), say("a", None, "apple"))
+
+    first, again = ([repr(summary) for summary in st.sessions(dir=shelf)] for _ in range(2))
+
+    assert first == again
+
+
 def test_older_dialects_are_listed_and_searched_as_what_they_become(shelf: Path) -> None:
     old = {"type": "message", "timestamp": TIME, "message": {"role": "user", "content": "an old question"}}
     put(shelf, "old", {"type": "session", "id": "old", "cwd": "/p"}, old, old)

@@ -17,7 +17,7 @@ import click
 from sessiontree import catalog
 from sessiontree._version import __version__
 from sessiontree.cli.output import safe
-from sessiontree.core.places import PREFIX
+from sessiontree.core.places import shortened
 from sessiontree.errors import SessionTreeError
 from sessiontree.session import Session
 
@@ -164,7 +164,7 @@ def opened(session: str, *, read_only: bool = False) -> Session:
 
 def short(id: str | None) -> str:
     """An entry id as people are shown it."""
-    return "root" if id is None else safe(id[:PREFIX] if len(id) == 16 else id)
+    return "root" if id is None else safe(shortened(id))
 
 
 def session_argument(function: F) -> F:

@@ -33,6 +33,9 @@ dir_option = click.option(
 @json_option
 def ls(everywhere: bool, archived: bool, trash: bool, source: str | None, folder: str | None, as_json: bool) -> None:
     """List the sessions of this folder, newest first."""
+    _check_where(source, folder)
+    if trash and (archived or source or folder):
+        raise click.UsageError("--trash goes with none of --archived, --source and --dir")
     if trash:
         listed = shelf.thrown_away()
     else:
@@ -43,12 +46,17 @@ def ls(everywhere: bool, archived: bool, trash: bool, source: str | None, folder
         if as_json:
             echo_json(summary_to_wire(summary))
         else:
-            _tell(summary, with_folder=everywhere or trash or folder is not None)
+            _tell(summary, with_folder=everywhere or trash or folder is not None, with_file=bool(source or folder))
     if not listed and not as_json:
         echo(dim("no sessions" if everywhere or trash or folder is not None else "no sessions of this folder"))
 
 
-def _tell(summary: SessionSummary, *, with_folder: bool) -> None:
+def _check_where(source: str | None, folder: str | None) -> None:
+    if source and folder:
+        raise click.UsageError("give --source or --dir")
+
+
+def _tell(summary: SessionSummary, *, with_folder: bool, with_file: bool) -> None:
     echo(strong(safe(summary.id)), safe(summary.name or ""), colored("damaged", "red") if summary.damaged else "")
     counts = [
         _count(summary.message_count, "message", "messages"),
@@ -66,6 +74,8 @@ def _tell(summary: SessionSummary, *, with_folder: bool) -> None:
         echo("  " + safe(summary.first_message[:100]))
     if summary.damage:
         echo("  " + colored(safe(summary.damage), "red"))
+    if with_file:  # outside of the catalog there is no other way to name it
+        echo("  " + dim(safe(summary.file)))
 
 
 def _count(number: int, one: str, many: str) -> str:
@@ -94,6 +104,7 @@ def search(
     All words of QUERY must be in an entry: a word, "a phrase", or begin* for the beginning of a
     word. role:user asks who said it; since:7d (12h, 2w, 2026-01-31) how old it may be.
     """
+    _check_where(source, folder)
     hits = catalog.search(
         " ".join(query), all=everywhere, source=source, dir=folder, limit=limit, progress=progress("taking in words")
     )

@@ -17,9 +17,15 @@ from sessiontree.errors import Ambiguous, InvalidOperation, NotFound
 PREFIX = 8
 """Length of the ids that are shown, and the least that is taken as a prefix."""
 
+_OURS = re.compile(r"[0-9a-f]{16}")
 _UP = re.compile(r"(.+?)((?:~[0-9]{0,9})+)$", re.DOTALL)
 _MOVES_AGO = re.compile(r"HEAD@\{([0-9]{1,9})\}")
 _NAME = re.compile(r"[^~]{1,200}")
+
+
+def shortened(id: EntryId) -> str:
+    """An entry id as people are shown it: the beginning of one of ours, which are random; any other in full."""
+    return id[:PREFIX] if _OURS.fullmatch(id) else id
 
 
 def resolve(place: str, tree: Tree, heads: Heads) -> EntryId | None:

@@ -21,7 +21,7 @@ from sessiontree.store.files import make_private_directory
 from sessiontree.store.lock import Lock, lock_of
 
 FILE = "index.db"
-VERSION = 3
+VERSION = 4
 """Of the tables below. Another one in the file: it is made anew."""
 BUSY_SECONDS = 30.0
 PAGE = 1 << 14

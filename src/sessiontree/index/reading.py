@@ -21,6 +21,7 @@ from sessiontree.comparison import usages
 from sessiontree.core.entries import JsonObject, Message
 from sessiontree.core.messages import role, spent, text
 from sessiontree.core.outline import one_line
+from sessiontree.core.problems import is_utf8
 from sessiontree.core.times import iso
 from sessiontree.errors import FormatError, SessionTreeError
 from sessiontree.format.codec import LINE_LIMIT, VERSION, NotJson, read_object
@@ -212,6 +213,7 @@ def _digested(file: _Open, digest: Digest, *, body: int, start: int) -> Reading:
         left = found.size - stop
         if rest and _is_object(rest):
             # Without a newline, so more of this line may come: what is kept ends before it.
+            _check(rest)
             digest.take(rest)
         elif rest.strip():
             left += len(rest)
@@ -237,6 +239,7 @@ def _take(fd: int, digest: Digest, start: int, stop: int) -> tuple[int, bytes]:
     while end < stop and (block := os.pread(fd, min(size, stop - end), end)):
         cut = block.rfind(b"\n") + 1
         if cut:
+            _check(block[:cut])
             digest.take(memoryview(block)[:cut])
             end, size = end + cut, BLOCK
         elif len(block) < size:
@@ -246,6 +249,12 @@ def _take(fd: int, digest: Digest, start: int, stop: int) -> tuple[int, bytes]:
         else:
             size = min(4 * size, LINE_LIMIT + 1)  # a long line: again, with more of it
     return end, b""
+
+
+def _check(lines: bytes) -> None:
+    """A digest reads what it needs, and would pass over bytes that are no text. Raises `Unsound`."""
+    if not is_utf8(lines):
+        raise Unsound
 
 
 def lines_of(fd: int, start: int, stop: int, block_size: int = BLOCK) -> Generator[tuple[bytes | None, int]]:
@@ -365,7 +374,7 @@ def _summary(found: Found, tally: Tally, damage: str | None) -> SessionSummary:
         entry_count=tally.entries,
         branch_count=tally.branches,
         branch=_clean(tally.current),
-        cost=round(tally.cost, 10),
+        cost=round(float(tally.cost), 10),
         created=_clean(tally.created),
         modified=iso(found.mtime // 1_000_000),
         cwd=_clean(tally.cwd),
