@@ -19,6 +19,7 @@ from sessiontree.core.entries import (
     ThinkingLevelChange,
 )
 from sessiontree.core.fulltext import speaker, unify
+from sessiontree.core.heads import Heads
 from sessiontree.core.messages import ToolCall, assistant, tool_call, tool_result, user
 from sessiontree.core.outline import (
     FILTERS,
@@ -99,6 +100,29 @@ def test_a_hidden_leaf_makes_the_nearest_row_above_it_active():
     [a, b] = outline(grow("a>b>c", c=ModelChange(model="m")), "c")
 
     assert (a.active, b.active) == (False, True)
+
+
+def heads_at(**places: str | None) -> Heads:
+    heads = Heads()
+    heads.heads.update(places)
+    return heads
+
+
+def test_a_branch_is_named_at_its_head_or_at_the_nearest_row_above_a_hidden_one():
+    tree = grow("m>a>b>n a>c", m=ModelChange(model="m"), n=ModelChange(model="m"))
+    heads = heads_at(main="n", other="c", also="c", first="m", empty=None, lost="unknown", old="b")
+    heads.archived.add("old")
+
+    rows = outline(tree, "n", heads=heads)
+
+    assert [(row.entry.id, list(row.branches)) for row in rows] == [
+        ("a", []),
+        ("b", ["main"]),
+        ("c", ["other", "also"]),
+    ]
+    everything = {row.entry.id: list(row.branches) for row in outline(tree, "n", "all", heads)}
+    assert everything == {"m": ["first"], "a": [], "b": [], "n": ["main"], "c": ["other", "also"]}
+    assert not any(row.branches for row in outline(tree, "n"))
 
 
 def test_children_of_a_hidden_entry_hang_from_the_nearest_row_above():

@@ -8,7 +8,7 @@ import pytest
 
 import sessiontree as st
 from sessiontree.config import Config
-from sessiontree.core.entries import Compaction
+from sessiontree.core.entries import Compaction, ThinkingLevelChange
 from sessiontree.core.messages import assistant, tool_call, tool_result, user
 from sessiontree.tui.keys import TREE
 from sessiontree.tui.tree import TreeApp
@@ -283,10 +283,20 @@ async def test_what_a_filter_hides_is_bridged():
     async with Opened(session_of_two_ways()) as tree:
         await tree.press("ctrl+u")
         assert tree.rows() == [
-            "  • user: How do I make this faster?",
-            "› ├─ • user: With a cache. ← active",
-            "  └─ user: With a dict.",
+            "  • user: How do I make this faster? (main)",
+            "› ├─ • user: With a cache. (cache) ← active",
+            "  └─ user: With a dict. (dict)",
         ]
+
+
+async def test_a_branch_that_ends_in_something_hidden_is_named_at_the_nearest_row_above():
+    session = session_of_two_ways()
+    session.append(ThinkingLevelChange("high"), branch="dict")
+    async with Opened(session) as tree:
+        assert tree.rows()[-1] == "        assistant: The dict is done. (dict)"
+        await tree.press("ctrl+a")
+        assert "        [thinking: high] (dict)" in tree.rows()
+        assert "        assistant: The dict is done." in tree.rows()
 
 
 # Searching
@@ -295,7 +305,7 @@ async def test_what_a_filter_hides_is_bridged():
 async def test_typing_searches_for_all_words_in_any_order():
     async with Opened(session_of_two_ways()) as tree:
         await tree.press(*"dict", "space", *"user")
-        assert tree.rows() == ["› user: With a dict."]
+        assert tree.rows() == ["› user: With a dict. (dict)"]
         assert "search: dict user" in tree.all_text()
         await tree.press(*["backspace"] * 4)
         assert len(tree.rows()) == 4

@@ -33,17 +33,13 @@ def excerpt(words: str, width: int = WIDTH) -> str:
 def drawn(session: Session, leaf: EntryId | None) -> str:
     """The tree of a session, with the way to `leaf`."""
     tree, calls = session.tree, Calls(session.tree)
-    heads: dict[EntryId | None, list[str]] = {}
-    for name, head in session.heads.heads.items():
-        if name not in session.heads.archived:
-            heads.setdefault(head, []).append(f"({name})")
     lines: list[str] = []
-    for row in outline(tree, leaf):
+    for row in outline(tree, leaf, heads=session.heads):
         label = tree.label(row.entry.id)
         parts = [
             f"[{label}]" if label else "",
             excerpt(row_text(row.entry, calls)),
-            *heads.get(row.entry.id, ()),
+            *(f"({name})" for name in row.branches),
             "← active" if row.active else "",
         ]
         lines.append(f"{short(row.entry.id)}  {row.prefix}{' '.join(part for part in parts if part)}")

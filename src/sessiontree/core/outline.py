@@ -10,7 +10,7 @@ be paused, and what a row looks like is found when somebody looks at that row.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from itertools import chain, groupby, islice, repeat
 from typing import Any, Protocol, TypeAlias, TypeVar
 
@@ -38,6 +38,7 @@ from sessiontree.core.entries import (
 )
 from sessiontree.core.figures import short_count
 from sessiontree.core.fulltext import fold, speaker, unify
+from sessiontree.core.heads import Heads
 from sessiontree.core.messages import (
     Glance,
     ToolCall,
@@ -113,13 +114,25 @@ class Row(Struct, frozen=True, kw_only=True):
     """On the way from the root to the active leaf."""
     active: bool
     """The active leaf itself, or the nearest row above it that the filter shows."""
+    branches: Sequence[str]
+    """Those whose heads are here, or at what is hidden from here on."""
 
 
-def outline(tree: Tree, leaf: EntryId | None, filter: str = "default") -> list[Row]:
-    """The rows that `filter` shows, depth first, the active branch first, indented only where branches part."""
+def outline(tree: Tree, leaf: EntryId | None, filter: str = "default", heads: Heads | None = None) -> list[Row]:
+    """The rows that `filter` shows, depth first, the active branch first, indented only where branches part.
+
+    Branches are named at their rows where `heads` are given.
+    """
     rows = finish(lay_out(finish(survey(tree, leaf)), filter))
+    named = {} if heads is None else rows.branches(heads)
     return [
-        Row(entry=tree[rows.id(row)], prefix=prefix, on_path=rows.on_path(row), active=row == rows.active)
+        Row(
+            entry=tree[rows.id(row)],
+            prefix=prefix,
+            on_path=rows.on_path(row),
+            active=row == rows.active,
+            branches=named.get(row, ()),
+        )
         for row, prefix in enumerate(rows.prefixes())
     ]
 
@@ -343,6 +356,16 @@ class Outline(Struct, frozen=True, kw_only=True, eq=False):
     def active(self) -> int | None:
         """The row of the active leaf, or the nearest one above it."""
         return self.nearest(self.shape.leaf)
+
+    def branches(self, heads: Heads) -> dict[int, list[str]]:
+        """The branches at each row: those whose heads are there, or below it at something that is hidden. Archived ones
+        are left out."""
+        named: dict[int, list[str]] = {}
+        for name, head in heads.heads.items():
+            row = None if name in heads.archived else self.nearest(head)
+            if row is not None:
+                named.setdefault(row, []).append(name)
+        return named
 
     def on_path(self, row: int) -> bool:
         return self.id(row) in self.shape.path

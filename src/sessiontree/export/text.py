@@ -77,16 +77,15 @@ def _facts(whole: Snapshot) -> list[str]:
 
 def _drawing(whole: Snapshot) -> list[str]:
     """The tree as the terminal draws it."""
-    names = whole.branch_names()
     drawn: list[str] = []
-    for row in outline(whole.tree, whole.leaf):
+    for row in outline(whole.tree, whole.leaf, heads=whole.heads):
         label = whole.tree.label(row.entry.id)
         parts = [
             row.prefix,
             "• " if row.on_path else "",
             f"[{visible(label)}] " if label else "",
             visible(row_text(row.entry, whole.calls)),
-            *(f" ({visible(name)})" for name in names.get(row.entry.id, ())),
+            *(f" ({visible(name)})" for name in row.branches),
             " ← active" if row.active else "",
         ]
         drawn.append("".join(parts))

@@ -128,8 +128,8 @@ class TreeView(ScrollView, can_focus=True):
         self._seen = (0, self._leaf)
         self._calls = Calls(session.tree)
         self._texts: dict[EntryId, str] = {}
-        self._names: dict[EntryId | None, list[str]] = {}
-        """The branches whose heads are at each entry."""
+        self._names: dict[int, list[str]] = {}
+        """The branches at each row."""
 
     @property
     def _leaf(self) -> EntryId | None:
@@ -425,7 +425,7 @@ class TreeView(ScrollView, can_focus=True):
             ("• " if outline.on_path(row) else "", look("path")),
             (f"[{_brief(label)}] " if label else "", look("label")),
         ]
-        names = self._names.get(id, [])
+        names = self._names.get(row, [])
         tail = [(f" ({_brief(name)})", look("branch")) for name in names[:MOST_NAMES]]
         if len(names) > MOST_NAMES:
             tail.append((f" (and {len(names) - MOST_NAMES} more)", look("branch")))
@@ -456,10 +456,7 @@ class TreeView(ScrollView, can_focus=True):
         return self.get_component_rich_style(f"tree--{part}", partial=True)
 
     def _name_branches(self) -> None:
-        self._names = {}
-        for name, head in self._session.heads.heads.items():
-            if name not in self._session.heads.archived:
-                self._names.setdefault(head, []).append(name)
+        self._names = {} if self.outline is None else self.outline.branches(self._session.heads)
 
 
 def _brief(name: str) -> str:
