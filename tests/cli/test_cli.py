@@ -13,6 +13,7 @@ import pytest
 import sessiontree as st
 from sessiontree.cli.app import MODULES, run
 from sessiontree.cli.output import safe, safe_lines
+from sessiontree.core.entries import ThinkingLevelChange
 from tests.cli.conftest import HOSTILE, Run, process
 
 
@@ -224,6 +225,14 @@ def test_tree_is_drawn_flat_and_indented_only_where_branches_part(cli, data, tal
         "└─ user: three",
         "      assistant: four",
     ]
+
+
+def test_tree_names_a_branch_that_ends_in_something_hidden_at_the_nearest_entry_above(cli, data, talk) -> None:
+    with st.open("@") as session:
+        session.append(ThinkingLevelChange("high"))
+
+    assert cli("tree", "@").splitlines()[-1] == "• assistant: four (main) ← active"
+    assert cli("tree", "@", "--filter", "all").splitlines()[-1] == "• [thinking: high] (main) ← active"
 
 
 def test_tree_of_nothing_says_so(cli, data) -> None:

@@ -74,16 +74,22 @@ def test_the_tree_is_drawn_as_in_the_terminal(visit: Open, filter: str) -> None:
 
     visited.select_option("#filter", label=filter)
 
-    assert prefixes(visited) == [
-        (row.prefix, visible(row_text(row.entry, read_snapshot(session.lines()).calls)))
-        for row in outline(session.tree, session.heads.leaf, filter)
+    assert drawn_by(visited) == drawing(read_snapshot(session.lines()), filter)
+
+
+def drawn_by(visited: Any) -> list[tuple[str, str, list[str]]]:
+    """The rows of the page: connectors, words, and the names of branches, in any order."""
+    script = """[...document.querySelectorAll('.row')].map((row) => [row.querySelector('.rail').textContent,
+      row.querySelector('.words').textContent, [...row.querySelectorAll('.branch')].map((name) => name.textContent)])"""
+    return [(prefix, words, sorted(branches)) for prefix, words, branches in visited.evaluate(script)]
+
+
+def drawing(whole: Snapshot, filter: str) -> list[tuple[str, str, list[str]]]:
+    """The same rows as the terminal has them."""
+    return [
+        (row.prefix, visible(row_text(row.entry, whole.calls)), sorted(map(visible, row.branches)))
+        for row in outline(whole.tree, whole.leaf, filter, whole.heads)
     ]
-
-
-def prefixes(visited: Any) -> list[tuple[str, str]]:
-    script = """[...document.querySelectorAll('.row')].map(
-      (row) => [row.querySelector('.rail').textContent, row.querySelector('.words').textContent])"""
-    return [(prefix, words) for prefix, words in visited.evaluate(script)]
 
 
 def test_any_session_is_drawn_and_sent_by_the_page_as_by_the_library(visit: Open) -> None:
@@ -101,8 +107,7 @@ def test_any_session_is_drawn_and_sent_by_the_page_as_by_the_library(visit: Open
         for number, filter in enumerate(FILTERS):
             visited.evaluate(f"document.getElementById('filter').value = '{number}'")
             visited.dispatch_event("#filter", "change")
-            drawn = outline(whole.tree, whole.leaf, filter)
-            assert prefixes(visited) == [(row.prefix, visible(row_text(row.entry, whole.calls))) for row in drawn]
+            assert drawn_by(visited) == drawing(whole, filter)
         visited.keyboard.press("m")
         assert visited.evaluate("[...document.querySelectorAll('#path article')].map(a => a.id)") == sent(whole)
         visited.keyboard.press("Escape")

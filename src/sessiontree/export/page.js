@@ -53,7 +53,9 @@
         });
       }
     }
-    return { rows: drawn, active: data.leaf < 0 ? -1 : nearest[data.leaf] };
+    const heads = {};
+    for (const [number, names] of Object.entries(data.heads)) (heads[nearest[number]] ||= []).push(...names);
+    return { rows: drawn, heads, active: data.leaf < 0 ? -1 : nearest[data.leaf] };
   };
 
   // Searching: words and "phrases" that must all be there, word* at the beginning of one, role:user
@@ -92,7 +94,7 @@
   // The tree: only the rows in sight are in the document
 
   const ROW = 26;
-  let drawn = { rows: [], active: -1 };
+  let drawn = { rows: [], heads: {}, active: -1 };
   let onPath = new Set();
   let cursor = 0;
 
@@ -140,7 +142,7 @@
     if (onPath.has(number)) row.append(span("dot", "• "));
     if (data.label[number]) row.append(span("label", data.label[number]));
     row.append(span("words", data.row[number]));
-    for (const name of data.heads[number] || []) row.append(span("branch", name));
+    for (const name of drawn.heads[number] || []) row.append(span("branch", name));
     if (number === drawn.active) row.append(span("here", "← active"));
     return row;
   };
