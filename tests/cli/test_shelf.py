@@ -222,6 +222,20 @@ def test_text_from_files_cannot_control_the_terminal_here_either(cli, here: Path
             assert not set(out) & {"\x1b", "\x07", "\x9b", "\u202e", "\u2028", "\x7f", "\r", "\ud800"}
 
 
+def test_one_file_with_endless_names_does_not_fill_the_terminal(cli, here: Path) -> None:
+    said = {"type": "message", "id": "i" * 9999, "parentId": "p" * 9999, "timestamp": "t" * 9999}
+    lines = [
+        {"type": "session", "version": 3, "id": "s" * 9999, "cwd": "/" * 9999, "parentSession": "p" * 9999},
+        {**said, "message": {"role": "r" * 9999, "content": "apple " * 999}},
+        {"type": "session_info", "id": "n", "parentId": "i" * 9999, "name": "n" * 9999},
+    ]
+    (here / "long.jsonl").write_text("\n".join(map(json.dumps, lines)) + "\n")
+
+    for command in (["ls", "--dir", "."], ["search", "apple", "--dir", "."]):
+        assert 200 < len(cli(*command)) < 2000
+    assert len(cli("doctor", "long.jsonl", code=1)) < 2000
+
+
 @pytest.mark.parametrize(
     "arguments",
     [

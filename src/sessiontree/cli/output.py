@@ -15,6 +15,8 @@ from sessiontree.core.safe import safe_lines as safe_lines
 
 SLOW_SECONDS = 0.5
 """Progress is shown of what takes longer."""
+LONGEST = 240
+"""Characters of a name or a sentence that a list shows."""
 
 
 def echo_json(value: Any) -> None:
@@ -31,6 +33,11 @@ def echo_raw(raw: bytes) -> None:
     """A line of a session as it is, but for characters that a terminal would obey."""
     text = raw.decode("utf-8", "replace").strip().replace("\r", " ")
     click.echo(safe_raw(text))
+
+
+def brief(text: str) -> str:
+    """`text`, safe and short enough for a list: names and ids in files may be of any length."""
+    return safe(text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…")
 
 
 def echo(*parts: str) -> None:

@@ -21,7 +21,7 @@ from sessiontree.cli.app import (
     session_argument,
     short,
 )
-from sessiontree.cli.output import colored, dim, echo, echo_json, echo_raw, safe, safe_lines, strong, table
+from sessiontree.cli.output import brief, colored, dim, echo, echo_json, echo_raw, safe, safe_lines, strong, table
 from sessiontree.core.context import Explanation, explain
 from sessiontree.core.entries import Entry, JsonObject, Problem
 from sessiontree.core.figures import dollars, short_count
@@ -143,8 +143,8 @@ def _tell_problems(problems: list[Problem]) -> None:
     faults = [problem for problem in problems if problem.severity == "fault"]
     if faults:
         more = f", and {len(faults) - 1} more" if len(faults) > 1 else ""
-        place = f"line {faults[0].line}: " if faults[0].line else ""
-        click.echo(f"sessiontree: damaged: {place}{safe(faults[0].message)}{more} (see `sessiontree doctor`)", err=True)
+        first = f"line {faults[0].line}: {faults[0].message}" if faults[0].line else faults[0].message
+        click.echo(f"sessiontree: damaged: {brief(first)}{more} (see `sessiontree doctor`)", err=True)
 
 
 @app.command()
@@ -495,7 +495,7 @@ def _tell_examined(examined: _Examined) -> None:
     for problem in examined.problems:
         color = "red" if problem.severity == "fault" else "yellow"
         place = f"line {problem.line}" if problem.line else ""
-        echo(colored(problem.severity, color), dim(f"{problem.kind} {place}"), safe(problem.message))
+        echo(colored(problem.severity, color), dim(f"{problem.kind} {place}"), brief(problem.message))
     if not examined.problems:
         echo("nothing is wrong")
     if examined.refused is not None:

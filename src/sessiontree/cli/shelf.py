@@ -8,7 +8,7 @@ import click
 
 from sessiontree import catalog, shelf
 from sessiontree.cli.app import app, json_option, session_argument, short
-from sessiontree.cli.output import colored, dim, echo, echo_json, progress, safe, strong
+from sessiontree.cli.output import brief, colored, dim, echo, echo_json, progress, safe, strong
 from sessiontree.core.figures import dollars
 from sessiontree.index.reading import SessionSummary, summary_to_wire
 from sessiontree.index.search import Hit, hit_to_wire
@@ -57,7 +57,7 @@ def _check_where(source: str | None, folder: str | None) -> None:
 
 
 def _tell(summary: SessionSummary, *, with_folder: bool, with_file: bool) -> None:
-    echo(strong(safe(summary.id)), safe(summary.name or ""), colored("damaged", "red") if summary.damaged else "")
+    echo(strong(brief(summary.id)), brief(summary.name or ""), colored("damaged", "red") if summary.damaged else "")
     counts = [
         _count(summary.message_count, "message", "messages"),
         _count(summary.entry_count, "entry", "entries"),
@@ -65,15 +65,15 @@ def _tell(summary: SessionSummary, *, with_folder: bool, with_file: bool) -> Non
         dollars(summary.cost),
     ]
     times = [f"modified {_time(summary.modified)}", f"made {_time(summary.created)}" if summary.created else ""]
-    fork = f"fork of {safe(catalog.id_of(summary.parent_session))}" if summary.parent_session else ""
-    where = safe(summary.cwd) if with_folder else ""
+    fork = f"fork of {brief(catalog.id_of(summary.parent_session))}" if summary.parent_session else ""
+    where = brief(summary.cwd) if with_folder else ""
     echo(
         "  " + dim(", ".join(part for part in (*times, *(counts if summary.entry_count else []), fork, where) if part))
     )
     if summary.first_message:
         echo("  " + safe(summary.first_message[:100]))
     if summary.damage:
-        echo("  " + colored(safe(summary.damage), "red"))
+        echo("  " + colored(brief(summary.damage), "red"))
     if with_file:  # outside of the catalog there is no other way to name it
         echo("  " + dim(safe(summary.file)))
 
@@ -115,7 +115,7 @@ def search(
     before = None
     for hit in hits:
         if hit.file != before:
-            echo(strong(safe(hit.file if source or folder else hit.session)), safe(hit.name or ""))
+            echo(strong(safe(hit.file) if source or folder else brief(hit.session)), brief(hit.name or ""))
             before = hit.file
         _tell_hit(hit)
     if not hits:
@@ -124,8 +124,8 @@ def search(
 
 def _tell_hit(hit: Hit) -> None:
     seen = colored("in context", "green") if hit.in_context else dim("not in context")
-    branch = safe(hit.branch) if hit.branch is not None else "on no branch"
-    echo(f"  {short(hit.entry)}", dim(_time(hit.timestamp)), colored(branch, "cyan"), seen, dim(safe(hit.role)))
+    branch = brief(hit.branch) if hit.branch is not None else "on no branch"
+    echo(f"  {brief(short(hit.entry))}", dim(_time(hit.timestamp)), colored(branch, "cyan"), seen, dim(brief(hit.role)))
     echo("    " + safe(hit.snippet))
 
 

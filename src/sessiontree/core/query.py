@@ -1,7 +1,7 @@
 """Query: what somebody types into a search, taken apart.
 
     cache "two ways"     both must be in an entry: a word anywhere, a phrase as it stands
-    cach*                a word that begins so
+    cach*                a word that begins so; where words are not set apart, as in Chinese, anywhere
     role:user            who said it, or the type of the entry; several with commas
     since:7d             not older than 7 days; also 12h, 2w, or a date, 2026-01-31
 
@@ -21,6 +21,10 @@ from sessiontree.errors import InvalidOperation
 _TOKEN = re.compile(r'"([^"]*)(?:"|$)|(\S+)')
 _AGO = re.compile(r"([0-9]{1,6})([hdw])")
 _HOURS = {"h": 1, "d": 24, "w": 7 * 24}
+_SET_TOGETHER = re.compile(
+    "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"
+)
+"""Letters of scripts without blanks between words: Thai, Lao, Burmese, Khmer, kana, Chinese characters."""
 _ROLES = {"tool": "toolresult"}
 
 
@@ -66,8 +70,8 @@ def parse_query(text: str, *, now: int) -> Query:
             roles.update(_ROLES.get(role, role) for role in value.lower().split(","))
         elif colon and value and key.lower() == "since":
             since = _since(value, now)
-        elif word.endswith("*") and fold(word[:-1]):
-            terms.append(Term(text=fold(word[:-1]), begins=True))
+        elif word.endswith("*") and (start := fold(word[:-1])):
+            terms.append(Term(text=start, begins=not _SET_TOGETHER.match(start)))
         elif folded := fold(phrase or word):
             terms.append(Term(text=folded))
     if not (terms or roles or since is not None):
