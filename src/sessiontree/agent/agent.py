@@ -76,6 +76,8 @@ class Agent:
         self._task: asyncio.Task[Any] | None = None
         self._record: Record | None = None
         """Where the run that goes on writes."""
+        self._gave_way = False
+        """Whether another process works on the branch."""
         self._noting = asyncio.Lock()
         """Held while something is written without a run, so that none starts from before it."""
         context = self.hooks.context
@@ -122,6 +124,19 @@ class Agent:
         if not self.running:
             self.stop.renew()
 
+    def give_way(self) -> None:
+        """Give up what runs since another process works on the branch: what had arrived is a late result there.
+
+        From then on the agent writes nothing on the branch.
+        """
+        self._gave_way = True
+        if self._record is not None:
+            self._record.give_way(self._elsewhere())
+        self.abort()
+
+    def _elsewhere(self) -> InvalidOperation:
+        return InvalidOperation(f"another process works on branch {self.branch.name!r}")
+
     async def idle(self) -> None:
         """Wait until nothing runs."""
         while self._task is not None:
@@ -158,6 +173,8 @@ class Agent:
         parts = await asyncio.to_thread(self.system_parts) if self.system is None else self.system_parts()
         async with self._noting:
             record = self._record = Record(self.branch)
+        if self._gave_way:
+            record.give_way(self._elsewhere())
         run = Run(self, record, joined(parts))
         outcome = await run.through(opening)
         await run.write_annexes()

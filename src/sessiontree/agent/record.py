@@ -55,9 +55,15 @@ class Record:
         self.follow()
         return self.moved is not None
 
+    def give_way(self, reason: SessionTreeError) -> None:
+        """From now on everything is late, wherever the branch is."""
+        self.moved = self.moved or reason
+
     async def extend(self, bodies: Sequence[Body]) -> list[Entry]:
         """Write entries where the run stands. Raises `BranchMoved`, with nothing written."""
         async with self._writing:
+            if self.moved is not None:
+                raise self.moved
             return self._took(await _in_thread(self._extend, bodies))
 
     async def extend_or_late(self, bodies: Sequence[Body]) -> list[Entry]:
