@@ -434,29 +434,3 @@ def test_sessions_written_in_the_same_moment_are_told_apart_by_when_they_were_ma
     made = [session.id for session in sorted((older, newer), key=lambda s: s.file.name if s.file else "", reverse=True)]
 
     assert [catalog.id_of(file) for file in catalog.session_files()] == made
-
-
-# Repair
-
-
-@pytest.mark.parametrize("fields", ['"version":9', '"version":3,"redacted":true'])
-def test_no_copy_is_made_that_would_say_less_than_its_header(tmp_path: Path, fields: str) -> None:
-    (tmp_path / "s.jsonl").write_text(f'{{"type":"session",{fields},"id":"s"}}\ngarbage\n')
-
-    with pytest.raises(st.ReadOnly, match="a repaired copy would not"):
-        st.repair(st.open(tmp_path / "s.jsonl"))
-    assert [path.name for path in tmp_path.iterdir()] == ["s.jsonl"]
-
-
-def test_a_repaired_copy_and_its_source_are_both_found_by_their_ids() -> None:
-    damaged = st.create(cwd="/p")
-    assert damaged.file is not None
-    with damaged.file.open("a") as file:
-        file.write("garbage\n")
-
-    report = st.repair(st.open(damaged.id))
-
-    assert report.file is not None
-    sound = st.open(report.file)
-    assert catalog.find(damaged.id[:20]) == str(damaged.file)
-    assert catalog.find(sound.id) == catalog.find(sound.id[-8:]) == report.file

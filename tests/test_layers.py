@@ -10,7 +10,7 @@ import sessiontree
 
 LAYERS = [  # bottom first
     "_version", "errors", "home", "core", "format", "comparison", "export", "config", "store", "loaded", "draft",
-    "session", "index", "catalog", "shelf", "copying", "hooks", "model", "ops", "agent", "commands", "extensions",
+    "session", "index", "catalog", "shelf", "repairing", "copying", "hooks", "model", "ops", "agent", "commands", "extensions",
     "swarm", "web", "tui", "cli", "__main__",
 ]  # fmt: skip
 PURE = {"core", "format", "comparison", "export"}

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from sessiontree.agent.loop import Outcome
     from sessiontree.agent.tool import Tool, ToolContext, ToolError, ToolOutput, tool
     from sessiontree.agent.tools import builtin_tools
-    from sessiontree.catalog import RepairReport, create, fork, memory, open, recent, repair, search, sessions
+    from sessiontree.catalog import create, fork, memory, open, recent, search, sessions
     from sessiontree.comparison import METRICS, BranchStats, Comparison, Diff, Difference
     from sessiontree.core.context import Context, Explained, Explanation, State, build_context, explain
     from sessiontree.core.entries import (
@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from sessiontree.format.repair import Repair
     from sessiontree.index.reading import SessionSummary
     from sessiontree.index.search import Hit
+    from sessiontree.repairing import RepairReport, repair
     from sessiontree.session import Branch, BranchInfo, Place, Session, compare, diff
     from sessiontree.swarm.budget import Budget
     from sessiontree.swarm.swarm import Swarm
@@ -155,13 +156,11 @@ _MODULES = {
     "sessiontree.agent.tool": ("Tool", "ToolContext", "ToolError", "ToolOutput", "tool"),
     "sessiontree.agent.tools": ("builtin_tools",),
     "sessiontree.catalog": (
-        "RepairReport",
         "create",
         "fork",
         "memory",
         "open",
         "recent",
-        "repair",
         "search",
         "sessions",
     ),
@@ -227,6 +226,7 @@ _MODULES = {
     "sessiontree.format.repair": ("Repair",),
     "sessiontree.index.reading": ("SessionSummary",),
     "sessiontree.index.search": ("Hit",),
+    "sessiontree.repairing": ("RepairReport", "repair"),
     "sessiontree.session": (
         "Branch",
         "BranchInfo",

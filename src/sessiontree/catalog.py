@@ -4,7 +4,7 @@ Sessions live in `$SESSIONTREE_HOME/sessions/<encoded cwd>/`, by default under `
 the configuration says; or in the database that `SESSIONTREE_STORE` names. They are found by path, by id or the
 beginning of one, by name, or as the most recent one here.
 The folders of pi and oh-my-pi are listed and searched when asked, and never written to. What makes
-listing and searching fast is in `index`; archiving and deleting are in `shelf`.
+listing and searching fast is in `index`; archiving and deleting are in `shelf`, repairs in `repairing`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ from sessiontree.store.postgres.address import default, is_address, parse
 
 if TYPE_CHECKING:
     from sessiontree.core.entries import Entry
-    from sessiontree.format.repair import Repair
     from sessiontree.index.listing import Progress
     from sessiontree.index.postgres import Shelf
     from sessiontree.index.reading import SessionSummary
@@ -67,7 +66,8 @@ def folder_of(cwd: str) -> str:
     return f"--{flat}--"
 
 
-def _absolute_folder(folder: str | os.PathLike[str]) -> str:
+def absolute_folder(folder: str | os.PathLike[str]) -> str:
+    """Raises `NotFound` where there is no current folder any more."""
     try:
         return os.path.abspath(folder)
     except FileNotFoundError:
@@ -92,9 +92,9 @@ def create(
 
     In the database instead, where `SESSIONTREE_STORE` names one, or `dir` is the address of one.
     """
-    where = _absolute_folder(cwd)
+    where = absolute_folder(cwd)
     id = new_session_id()
-    return Session.create(_new_store(id, where, dir, file, durability), id=id, cwd=where, name=name)
+    return Session.create(new_store(id, where, dir, file, durability), id=id, cwd=where, name=name)
 
 
 def memory(name: str | None = None, *, cwd: str = "") -> Session:
@@ -109,7 +109,7 @@ def open(session: str | os.PathLike[str], *, read_only: bool = False, durability
 
 def recent(cwd: str | os.PathLike[str] = ".") -> Session | None:
     """The session of the folder `cwd` that was written to last; `None` when there is none."""
-    where = _absolute_folder(cwd)
+    where = absolute_folder(cwd)
     database = in_database()
     if database is not None:
         id = database.recent(where)
@@ -128,7 +128,7 @@ def fork(
     file: str | os.PathLike[str] | None = None,
 ) -> Session:
     """A new session with the path to `at`, or with the whole tree. The source is not touched."""
-    _check_copied(session, "a fork")
+    check_copied(session, "a fork")
     from sessiontree.format.fork import lines_of, path_fork_parts
 
     id, stamp = new_session_id(), iso(time.time_ns() // 1_000_000)
@@ -138,7 +138,7 @@ def fork(
         id=id,
         timestamp=stamp,
         cwd=session.cwd,
-        parent_session=_absolute(session),
+        parent_session=path_of(session),
         forked_from=leaf,
         title=session.name if whole and not session.tree.named else None,
     )
@@ -147,7 +147,7 @@ def fork(
     if session.file is None and dir is None and file is None:
         store = MemoryStore()
     else:
-        store = _new_store(id, session.cwd, dir, file)
+        store = new_store(id, session.cwd, dir, file)
     parts = None
     if not whole:
         plan = plan_fork(session.tree, leaf)
@@ -162,7 +162,7 @@ def fork(
     return forked
 
 
-def _check_copied(session: Session, copy: str) -> None:
+def check_copied(session: Session, copy: str) -> None:
     """Refuse to copy entries under a header of ours that would say less of them than the one they have."""
     if session.header.version > VERSION:
         raise ReadOnly(session.where, f"it is of version {session.header.version}, and {copy} would not be")
@@ -179,70 +179,14 @@ def _shares(session: Session, store: Store, header: bytes, parts: Sequence[Entry
     return share(session.store, store, header, parts)
 
 
-class RepairReport(Struct, frozen=True, kw_only=True):
-    """What `repair` did."""
-
-    repairs: tuple[Repair, ...]
-    file: str | None
-    """The new file; `None` when nothing had to be done, or a line appended to the session was enough."""
-
-
-def repair(session: Session, *, file: str | os.PathLike[str] | None = None) -> RepairReport:
-    """Make a damaged session sound, as a new file or by appending, never in place.
-
-    The new file is beside the old one unless `file` is given; lines that are no entries are left out of it. One that is
-    there already and still tells all that the old one does is not made again. Raises `ReadOnly` where a copy would be
-    another thing.
-    """
-    _check_copied(session, "a repaired copy")
-    from sessiontree.format.repair import Repair, found_heads, repaired
-
-    heads, done = found_heads(session.tree, session.heads)
-    lines, changed = repaired(session.tree, random_id)
-    left_out = [
-        Repair(kind=problem.kind, message="it is left out, and stays in the damaged file", line=problem.line)
-        for problem in session.problems
-        if problem.severity == "fault" and problem.entry is None
-    ]
-    repairs = (*left_out, *changed, *done)
-    if not changed and not left_out:
-        if done:
-            session.restore_heads(heads)
-        return RepairReport(repairs=repairs, file=None)
-    stem = session.where.removesuffix(SUFFIX)
-    if file is None and session.file is not None:
-        file = _repaired_before(session.where, f"{stem}.repaired_")
-        if file is not None:
-            return RepairReport(repairs=repairs, file=file)
-    id, stamp = new_session_id(), iso(time.time_ns() // 1_000_000)
-    header = write_header(
-        id=id, timestamp=stamp, cwd=session.cwd, parent_session=_absolute(session), title=session.name
-    )
-    if file is None and is_address(session.where):
-        store = _new_store(id, session.cwd, parse(session.where).shown, None)
-    else:
-        store = JsonlStore(os.fspath(file) if file is not None else f"{stem}.repaired_{id}{SUFFIX}")
-    store.create([header, *lines])
-    with Session(store) as sound:
-        sound.restore_heads(heads)
-    return RepairReport(repairs=repairs, file=store.where)
-
-
-def _repaired_before(damaged: str, beginning: str) -> str | None:
-    """The file, named with this beginning, that a damaged one was repaired to since it was last written to."""
-    folder, name = os.path.split(beginning)
-    written = os.stat(damaged).st_mtime_ns
-    copies = [file for file in files_in(folder or ".") if file.name.startswith(name) and file.mtime > written]
-    return os.path.join(folder, _newest_first(copies)[0].name) if copies else None
-
-
-def _absolute(session: Session) -> str | None:
+def path_of(session: Session) -> str | None:
+    """Where it is, from anywhere; `None` when it is in memory."""
     if is_address(session.where):
         return session.where
     return None if session.file is None else str(session.file.absolute())
 
 
-def _new_store(
+def new_store(
     id: str,
     cwd: str,
     dir: str | os.PathLike[str] | None,
@@ -317,7 +261,7 @@ def find(session: str | os.PathLike[str]) -> str:
     if text == RECENT and (database := in_database()) is not None:
         return database.address.of(database.find(text))
     if text == RECENT:
-        file = _recent_file(_absolute_folder("."))
+        file = _recent_file(absolute_folder("."))
         if file is None:
             raise NotFound("session", RECENT, "no session was started in this folder")
         return file
@@ -375,10 +319,10 @@ def _newest_first(files: Iterable[Found]) -> list[Found]:
 
 def _recent_file(cwd: str) -> str | None:
     files = _newest_first(_regular(files_in(os.path.join(sessions_dir(), folder_of(cwd)))))
-    return next((file.path for file in files if not file.archived and _cwd_of(file.path) == cwd), None)
+    return next((file.path for file in files if not file.archived and cwd_of(file.path) == cwd), None)
 
 
-def _cwd_of(path: str) -> str | None:
+def cwd_of(path: str) -> str | None:
     """The folder in a file's header: two folders may share one name in the catalog."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -422,11 +366,11 @@ def _shelf(
     cwd: str | os.PathLike[str] | None, all: bool, source: str | None, dir: str | os.PathLike[str] | None
 ) -> _Shelf:
     if dir is not None:
-        root = _absolute_folder(dir)
+        root = absolute_folder(dir)
         if not os.path.isdir(root):
             raise NotFound("folder", os.fspath(dir))
         return _Shelf([root, *folders_in(root)], root) if all else _Shelf([root])
-    here = None if all else _absolute_folder(cwd or ".")
+    here = None if all else absolute_folder(cwd or ".")
     where = None if here is None else here.encode("utf-8", "replace").decode()
     if source is not None:
         if source not in sources():

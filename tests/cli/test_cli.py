@@ -625,6 +625,17 @@ def test_a_folder_is_examined_file_by_file(cli, data, talk, here: Path) -> None:
     assert "no sessions there" in cli("doctor", "empty")
 
 
+def test_a_session_whose_header_is_lost_is_repaired(data, here: Path) -> None:
+    said = '{"type":"message","id":"a","parentId":null,"message":{"role":"user","content":"Hello"}}'
+    (here / "lost.jsonl").write_text(f"garb\x00age\n{said}\n")
+
+    report = data("doctor", "lost.jsonl", "--repair", code=1)
+
+    assert [problem["kind"] for problem in report["problems"]] == ["no_session"]
+    assert [repair["kind"] for repair in report["repairs"]] == ["no_session"]
+    assert data("doctor", report["repaired"]) == {"problems": []}
+
+
 def test_what_is_no_file_is_a_fault_too(data, here: Path) -> None:
     os.mkfifo(here / "pipe.jsonl")
 

@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
@@ -32,6 +32,9 @@ from sessiontree.core.tokens import estimate
 from sessiontree.errors import FormatError, NotFound, SessionTreeError, StoreError
 from sessiontree.session import Session
 from sessiontree.store.postgres.address import is_address
+
+if TYPE_CHECKING:
+    from sessiontree.repairing import RepairReport
 
 
 @app.command()
@@ -409,7 +412,7 @@ class _Examined(NamedTuple):
     name: str
     """Of one among many; the only one needs none."""
     problems: list[Problem]
-    report: catalog.RepairReport | None = None
+    report: RepairReport | None = None
     refused: str | None = None
     """Why it was not repaired."""
 
@@ -460,14 +463,18 @@ def _examine(session: str, mend: bool) -> _Examined:
     try:
         with opened(session, read_only=not mend) as examined:
             found = _Examined("", examined.problems)
-            return _mended(examined, found) if mend and found.is_faulty else found
+            return _mended(found, examined) if mend and found.is_faulty else found
     except FormatError as error:
-        return _Examined("", [_no_session(error.reason)])
+        found = _Examined("", [_no_session(error.reason)])
+        return _mended(found, session) if mend and not is_address(session) else found
 
 
-def _mended(session: Session, found: _Examined) -> _Examined:
+def _mended(found: _Examined, damaged: Session | str) -> _Examined:
+    """What is left of a session, or of a file whose header is gone, repaired."""
+    from sessiontree.repairing import repair, rescue
+
     try:
-        return found._replace(report=catalog.repair(session))
+        return found._replace(report=rescue(damaged) if isinstance(damaged, str) else repair(damaged))
     except SessionTreeError as error:
         return found._replace(refused=str(error))
 

@@ -1,0 +1,154 @@
+"""Repairing: a damaged session made sound, beside it or by a line behind it, never in place.
+
+What a sound session is made of is told by `format.repair`; here it is found and written. The damaged file stays.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from operator import attrgetter
+from typing import NamedTuple
+
+from msgspec import Struct
+
+from sessiontree.catalog import absolute_folder, check_copied, cwd_of, folder_of, new_session_id, new_store, path_of
+from sessiontree.core.entries import Entry, EntryId
+from sessiontree.core.times import iso
+from sessiontree.draft import random_id
+from sessiontree.errors import FormatError, StoreError
+from sessiontree.format.codec import NotJson, read_entry, write_header
+from sessiontree.format.repair import Repair, found_heads, repaired
+from sessiontree.index.folder import SUFFIX, files_in
+from sessiontree.index.reading import lines_of, open_regular
+from sessiontree.session import Session
+from sessiontree.store.base import Store
+from sessiontree.store.jsonl import JsonlStore
+from sessiontree.store.memory import MemoryStore
+from sessiontree.store.postgres.address import is_address, parse
+
+
+class RepairReport(Struct, frozen=True, kw_only=True):
+    """What `repair` did."""
+
+    repairs: tuple[Repair, ...]
+    file: str | None
+    """The new file; `None` when nothing had to be done, or a line appended to the session was enough."""
+
+
+def repair(session: Session, *, file: str | os.PathLike[str] | None = None) -> RepairReport:
+    """Make a damaged session sound, as a new file or by appending, never in place.
+
+    The new file is beside the old one unless `file` is given; lines that are no entries are left out of it. One that is
+    there already and still tells all that the old one does is not made again. Raises `ReadOnly` where a copy would be
+    another thing.
+    """
+    check_copied(session, "a repaired copy")
+    sound = _made_sound(session)
+    if not sound.differs:
+        if sound.repairs:
+            session.restore_heads(sound.heads)
+        return RepairReport(repairs=sound.repairs, file=None)
+    if file is None and session.file is not None:
+        file = _repaired_before(session.where)
+        if file is not None:
+            return RepairReport(repairs=sound.repairs, file=file)
+    id, stamp = new_session_id(), iso(time.time_ns() // 1_000_000)
+    header = write_header(id=id, timestamp=stamp, cwd=session.cwd, parent_session=path_of(session), title=session.name)
+    if file is None and is_address(session.where):
+        store = new_store(id, session.cwd, parse(session.where).shown, None)
+    else:
+        store = JsonlStore(_repaired(session.where) + f"{id}{SUFFIX}" if file is None else os.fspath(file))
+    return _written(store, header, sound)
+
+
+def rescue(file: str) -> RepairReport:
+    """Make a sound session, beside it, of a file whose header cannot be read. What that said is lost.
+
+    Raises `FormatError` when nothing in it is a message, and `StoreError`.
+    """
+    lines = _headless(file)
+    messages = [entry for raw in lines if (entry := _entry(raw)) is not None and entry.type == "message"]
+    if not messages:
+        raise FormatError(file, "nothing in it is a message of a session")
+    id, path = new_session_id(), os.path.abspath(file)
+    stamp = messages[0].timestamp or iso(time.time_ns() // 1_000_000)
+    header = write_header(id=id, timestamp=stamp, cwd=_cwd_for(path), parent_session=path)
+    held = MemoryStore(file)
+    held.create([header, *lines])
+    sound = _made_sound(Session(held))
+    made_up = Repair(kind="no_session", message="it has a new header: what the old one said is lost", line=1)
+    sound = sound._replace(repairs=(made_up, *sound.repairs))
+    before = _repaired_before(file)
+    if before is not None:
+        return RepairReport(repairs=sound.repairs, file=before)
+    return _written(JsonlStore(f"{_repaired(file)}{id}{SUFFIX}"), header, sound)
+
+
+class _Sound(NamedTuple):
+    """A session without its faults."""
+
+    lines: list[bytes]
+    heads: dict[str, EntryId | None]
+    repairs: tuple[Repair, ...]
+    differs: bool
+    """Its lines are not those of the damaged session, so that there must be a copy."""
+
+
+def _made_sound(session: Session) -> _Sound:
+    heads, done = found_heads(session.tree, session.heads)
+    lines, changed = repaired(session.tree, random_id)
+    left_out = [
+        Repair(kind=problem.kind, message="it is left out, and stays in the damaged file", line=problem.line)
+        for problem in session.problems
+        if problem.severity == "fault" and problem.entry is None
+    ]
+    return _Sound(lines, heads, (*left_out, *changed, *done), bool(changed or left_out))
+
+
+def _written(store: Store, header: bytes, sound: _Sound) -> RepairReport:
+    store.create([header, *sound.lines])
+    with Session(store) as session:
+        session.restore_heads(sound.heads)
+    return RepairReport(repairs=sound.repairs, file=store.where)
+
+
+def _headless(file: str) -> list[bytes]:
+    """The lines of a file behind its first one, or with it if that is an entry; what is too long is named."""
+    try:
+        fd = open_regular(file)
+        try:
+            read = [raw for raw, _ in lines_of(fd, 0, os.fstat(fd).st_size)]
+        finally:
+            os.close(fd)
+    except OSError as error:
+        raise StoreError(file, error.strerror or str(error)) from error
+    lines = [b"a line that is too long" if raw is None else raw for raw in read]
+    return lines if lines and _entry(lines[0]) is not None else lines[1:]
+
+
+def _entry(raw: bytes) -> Entry | None:
+    try:
+        return read_entry(raw, 0)
+    except NotJson:
+        return None
+
+
+def _cwd_for(path: str) -> str:
+    """The folder that sessions beside a file are about, as far as one can tell."""
+    folder, here = os.path.dirname(path), absolute_folder(".")
+    others = [cwd_of(file.path) for file in files_in(folder) if file.fault is None]
+    return next((cwd for cwd in (here, *others) if cwd and folder_of(cwd) == os.path.basename(folder)), "")
+
+
+def _repaired(damaged: str) -> str:
+    """How the names of repaired copies of a file begin; an id follows."""
+    return f"{damaged.removesuffix(SUFFIX)}.repaired_"
+
+
+def _repaired_before(damaged: str) -> str | None:
+    """The file that a damaged one was repaired to since it was last written to."""
+    folder, name = os.path.split(_repaired(damaged))
+    written = os.stat(damaged).st_mtime_ns
+    copies = [file for file in files_in(folder or ".") if file.name.startswith(name) and file.mtime > written]
+    return os.path.join(folder, max(copies, key=attrgetter("mtime", "name")).name) if copies else None
