@@ -157,6 +157,19 @@ class Server:
         return self.url(name, user=owner)
 
 
+def lose_a_line(session: str) -> None:
+    """Take the last line of a session away behind its back: it cannot be read any more."""
+    import psycopg
+
+    url, _, id = session.partition("#")
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(
+            "DELETE FROM sessiontree.entry AS e USING sessiontree.session AS s WHERE s.id = %s AND e.session = s.key"
+            " AND e.position = (SELECT max(position) FROM sessiontree.entry WHERE session = s.key)",
+            (id,),
+        )
+
+
 class Proxy:
     """Passes bytes between clients and a server on loopback, until it is told to cut.
 

@@ -14,7 +14,7 @@ from sessiontree.catalog import in_database, sessions_dir
 from sessiontree.copying import Copied, copy, verify
 from sessiontree.store.postgres import connection
 from sessiontree.store.postgres.address import parse
-from tests.postgres import Proxy, Server
+from tests.postgres import Proxy, Server, lose_a_line
 
 RECORDED = Path(__file__).parent / "conformance" / "data"
 HEADER = b'{"type":"session","version":3,"id":"%s","timestamp":"2026-01-02T09:30:00.000Z","cwd":"/p"}\n'
@@ -169,6 +169,32 @@ def test_a_session_that_is_in_the_trash_is_told_so(database: str, tmp_path: Path
     (again,) = copy(str(tmp_path / "s.jsonl"), database)
 
     assert (again.state, again.reason) == ("failed", "the session exists already, in the trash")
+
+
+@pytest.mark.parametrize("compare_or_copy", [copy, verify])
+def test_a_session_that_cannot_be_read_is_told_and_stops_no_other(
+    database: str, tmp_path: Path, compare_or_copy: Callable[[str, str], Iterator[Copied]]
+) -> None:
+    made = [st.create(name, dir=database).id for name in ("one", "two", "three")]
+    list(copy(f"{database}#{made[0]}", str(tmp_path)))
+    lose_a_line(f"{database}#{made[1]}")
+
+    several = {copied.session: copied for copied in compare_or_copy(database, str(tmp_path))}
+
+    assert [several[id].state for id in made] == ["same", "failed", "copied" if compare_or_copy is copy else "missing"]
+    lost = several[made[1]]
+    assert (lost.source, lost.target, lost.reason) == (f"{database}#{made[1]}", None, "lines are missing")
+
+
+def test_what_is_no_file_fails_in_the_same_way_when_progress_is_told(database: str, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.jsonl")
+
+    (copied,) = copy(str(tmp_path / "pipe.jsonl"), database)
+    (told,) = copy(str(tmp_path / "pipe.jsonl"), database, progress=lambda done, total: None)
+
+    assert (copied.state, copied.target) == ("failed", f"{database}#pipe")
+    assert "not a regular file" in (copied.reason or "")
+    assert told == copied
 
 
 @pytest.mark.parametrize("compare_or_copy", [copy, verify])

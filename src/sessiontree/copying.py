@@ -68,34 +68,39 @@ def copy(source: str, target: str, *, progress: Progress | None = None) -> Itera
     `StoreError` when a database cannot be reached, at the start or any more.
     """
     _reach(source, target)
-    places = _places(source)
-    sides = _targets(places, source, target)
-    tell = _told(places, progress)
-    for place, side in zip(places, sides, strict=True):
-        try:
-            yield _copied(place, side, tell)
-        except SessionTreeError as error:
-            yield _failed(place, side, error)
-            _reach(source, target)  # the others would fail in the same way, each after a long wait
+    yield from _each(_places(source), source, target, progress, _copied)
 
 
 def verify(source: str, target: str, *, progress: Progress | None = None) -> Iterator[Copied]:
     """Compare every session of one side with that of the other, byte for byte. Raises as `copy` does."""
     _reach(source, target)
     places = _places(source)
-    sides = _targets(places, source, target)
-    tell = _told(places, progress)
-    for place, side in zip(places, sides, strict=True):
-        try:
-            yield _verified(place, side, tell)
-        except SessionTreeError as error:
-            yield _failed(place, side, error)
-            _reach(source, target)
+    yield from _each(places, source, target, progress, _verified)
     if catalog.is_many(source) and catalog.is_many(target):
         known = {place.id for place in places}
         for place in _places(target):
             if place.id not in known:
                 yield Copied(session=place.id, source=None, target=place.where, state="extra")
+
+
+def _each(
+    places: list[_Place],
+    source: str,
+    target: str,
+    progress: Progress | None,
+    work: Callable[[_Place, str, Progress], Copied],
+) -> Iterator[Copied]:
+    """What becomes of each session. One that cannot be read is told, and the others go on."""
+    target_of = _targets(source, target)
+    tell = _told(places, progress)
+    for place in places:
+        side = None
+        try:
+            side = target_of(place)
+            yield work(place, side, tell)
+        except SessionTreeError as error:
+            yield _failed(place, side, error)
+            _reach(source, target)  # the others would fail in the same way, each after a long wait
 
 
 def _reach(*sides: str) -> None:
@@ -107,8 +112,9 @@ def _reach(*sides: str) -> None:
             database(parse(side)).run(lambda connection: None)
 
 
-def _failed(place: _Place, target: str, error: SessionTreeError) -> Copied:
-    reason = error.reason if isinstance(error, StoreError) and error.where == target else str(error)
+def _failed(place: _Place, target: str | None, error: SessionTreeError) -> Copied:
+    shown = target or place.where
+    reason = error.reason if isinstance(error, StoreError) and error.where == shown else str(error)
     return Copied(session=place.id, source=place.where, target=target, state="failed", reason=reason)
 
 
@@ -149,19 +155,19 @@ def _id_at(where: str) -> str:
     return header.id if header is not None and storable(header.id) else id_of(where)
 
 
-def _targets(places: list[_Place], source: str, target: str) -> list[str]:
-    """Where each of these sessions goes, or is."""
+def _targets(source: str, target: str) -> Callable[[_Place], str]:
+    """Tells where a session goes, or is; that may need its header. Raises `InvalidOperation`."""
     if is_address(target):
         address = parse(target)
         if address.session is not None and catalog.is_many(source):
             raise InvalidOperation("several sessions cannot become one: name a database or a folder")
-        return [address.of(address.session or place.id) for place in places]
+        return lambda place: address.of(address.session or place.id)
     if target.endswith(SUFFIX) and not os.path.isdir(target):
         if catalog.is_many(source):
             raise InvalidOperation("several sessions cannot become one: name a database or a folder")
-        return [target]
+        return lambda place: target
     known = {place.id: place.where for place in _places(target)} if os.path.isdir(target) else {}
-    return [known.get(place.id) or _new_file(place, target) for place in places]
+    return lambda place: known.get(place.id) or _new_file(place, target)
 
 
 def _new_file(place: _Place, folder: str) -> str:
@@ -270,8 +276,13 @@ def _end(store: Store) -> Chunk | None:
         return None
 
 
-def _size(store: Store) -> int:
-    end = _end(store)
+def _size(where: str) -> int:
+    """How many bytes a session has; none where it cannot be read, which is told when it is copied."""
+    try:
+        end = _end(catalog.store_at(where))
+    except StoreError:
+        _reach(where)
+        return 0
     return 0 if end is None else end.cursor.value[1] + len(end.unfinished)
 
 
@@ -301,7 +312,7 @@ def _told(places: list[_Place], progress: Progress | None) -> Progress:
     """Adds up what is told of single sessions."""
     if progress is None:
         return lambda done, total: None
-    total = sum(_size(catalog.store_at(place.where)) for place in places)
+    total = sum(_size(place.where) for place in places)
     so_far = 0
 
     def tell(done: int, _: int) -> None:
