@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from sessiontree.core.entries import EntryId
 from sessiontree.core.outline import Calls, outline, row_text
-from sessiontree.core.places import PREFIX
+from sessiontree.core.places import shortened
 from sessiontree.session import Session
 
 WIDTH = 72
@@ -15,7 +15,7 @@ WIDTH = 72
 
 def short(id: EntryId | None) -> str:
     """An entry id as people are shown it."""
-    return "root" if id is None else id[:PREFIX] if len(id) == 16 else id
+    return "root" if id is None else shortened(id)
 
 
 def table(rows: Sequence[Sequence[str]]) -> str:

@@ -15,7 +15,7 @@ from sessiontree.comparison import stats_of
 from sessiontree.core.entries import Entry, EntryId
 from sessiontree.core.figures import short_count
 from sessiontree.core.outline import outline, row_text
-from sessiontree.core.places import PREFIX
+from sessiontree.core.places import shortened
 from sessiontree.export.snapshot import Snapshot
 from sessiontree.export.view import Part, View, money, view_of, visible
 
@@ -55,7 +55,7 @@ def _side(whole: Snapshot, chain: list[Entry], names: dict[EntryId, list[str]]) 
 
 def short(id: EntryId) -> str:
     """An entry id as people are shown it."""
-    return visible(id[:PREFIX] if len(id) == 16 else id)
+    return visible(shortened(id))
 
 
 def _told(entry: Entry) -> bool:
