@@ -147,7 +147,15 @@ def test_search_goes_everywhere_when_asked_and_says_when_there_is_nothing(rows, 
     text = cli("search", "cache", "--source", "pi", "--all")
     assert text.startswith(str(pi.file))
     assert "on no branch not in context" in text
-    assert cli("search", "nowhere").strip() == "nothing found"
+    assert cli("search", "nowhere").strip() == "nothing found in sessions of this folder"
+    assert cli("search", "nowhere", "--all").strip() == "nothing found"
+
+
+def test_search_says_when_there_may_be_more(cli, talk: st.Session) -> None:
+    talk.append(st.user("another cache"))
+
+    assert "these are the newest 1; --limit shows more" in cli("search", "cache", "--limit", "1")
+    assert "newest" not in cli("search", "cache", "--limit", "3")
 
 
 def test_delete_asks_for_yes_where_nobody_can_be_asked(cli, rows, fails, talk: st.Session) -> None:

@@ -119,7 +119,9 @@ def search(
             before = hit.file
         _tell_hit(hit)
     if not hits:
-        echo(dim("nothing found"))
+        echo(dim("nothing found" if everywhere or folder is not None else "nothing found in sessions of this folder"))
+    elif len(hits) == limit:
+        echo(dim(f"these are the newest {limit}; --limit shows more"))
 
 
 def _tell_hit(hit: Hit) -> None:
