@@ -29,7 +29,7 @@ from sessiontree.core.messages import role, text
 from sessiontree.errors import InvalidOperation
 from sessiontree.session import Session
 from sessiontree.swarm.durable.database import Database
-from sessiontree.swarm.durable.executor import DurableExecutor
+from sessiontree.swarm.durable.executor import DurableExecutor, is_with_workers
 from sessiontree.swarm.durable.order import Order, Report, beginning, encoded, order_of, report_of
 from sessiontree.swarm.durable.roster import Roster
 from sessiontree.swarm.events import EventLog, spool_path
@@ -550,6 +550,27 @@ async def test_a_cancelled_swarm_stops_its_agents_wherever_they_are(place: Place
     assert [worker.work for worker in await executor.workers()] == [()]
     await executor.close()
     check_sound(session)
+
+
+async def test_one_that_another_process_works_on_by_now_leaves_it_what_was_sent(place: Place, session: Session) -> None:
+    first = place.answer
+    place.answer = lambda body: slow()
+    executor = DurableExecutor(session)
+    swarm = await Swarm.create(session, "crowd", "Do it", agents=1, model="test:scripted", executor=executor)
+    await swarm.start()
+    await until(lambda: place.server.requests)
+
+    executor.give_way(swarm.id)
+    await swarm.leave()
+
+    assert await asyncio.to_thread(is_with_workers, swarm.id)
+    gone = place.server.disconnects
+    place.answer = first
+    await swarm.start()  # as the other process does: it finds what was sent
+    await swarm.cancel()
+    assert place.server.wait_for(lambda server: server.disconnects == gone + 1)
+    assert not await asyncio.to_thread(is_with_workers, swarm.id)
+    await executor.close()
 
 
 async def test_a_swarm_cancelled_by_another_process_stops_too(place: Place, session: Session) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 import subprocess
 import sys
@@ -17,6 +18,7 @@ import psycopg
 import pytest
 
 import sessiontree as st
+from sessiontree.core.messages import text
 from sessiontree.errors import InvalidOperation
 from sessiontree.model.scripted import Delay, ScriptedModel
 from sessiontree.session import Session
@@ -53,6 +55,36 @@ def test_one_at_a_time_has_it(tmp_path: Path) -> None:
     first.let_go()
     assert not second.taken
     assert second.take()
+
+
+def test_one_who_only_looks_is_in_nobodys_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "w.lock"
+    with path.open("w") as looked_at:
+        fcntl.flock(looked_at, fcntl.LOCK_EX)
+        monkeypatch.setattr("time.sleep", lambda _: fcntl.flock(looked_at, fcntl.LOCK_UN))
+
+        assert Hold(str(path)).take()
+
+
+async def test_one_that_is_cancelled_while_it_takes_it_lets_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hold, begun, go_on = Hold(str(tmp_path / "w.lock")), threading.Event(), threading.Event()
+
+    def slowly() -> bool:
+        begun.set()
+        assert go_on.wait(60)
+        return Hold.take(hold)
+
+    monkeypatch.setattr(hold, "take", slowly)
+    taking = asyncio.create_task(hold.taken_over())
+    await asyncio.to_thread(begun.wait, 60)
+    taking.cancel()
+    await asyncio.wait([taking])
+    go_on.set()
+
+    async with asyncio.timeout(60):
+        while hold.taken or not (tmp_path / "w.lock").exists():
+            await asyncio.sleep(0.005)
+    assert taking.cancelled()
 
 
 def test_looking_makes_nothing(tmp_path: Path) -> None:
@@ -182,15 +214,21 @@ async def test_a_swarm_that_another_machine_works_on_stops_here(database: str, m
     monkeypatch.setattr("sessiontree.store.postgres.hold.LOOK", 0.01)
     monkeypatch.setattr("sessiontree.swarm.swarm.LOOK", 0.01)
     session = st.create("talk", dir=database)
-    model = ScriptedModel([[Delay(600), "too late"]])
+    model = ScriptedModel([["half of ", Delay(600), "too late"]])
     swarm = await st.Swarm.create(session, "w", "Try it", agents=1, model=model)
     await swarm.start()
+    while not model.requests:
+        await asyncio.sleep(0.005)
+    at = session.branch("w/worker-1").leaf
 
     with await asyncio.to_thread(take_away, database):
         async with asyncio.timeout(60):
             status = await swarm.wait()
 
     assert (status.status, swarm.running) == ("running", False)
+    last = session.tree.entries[-1]
+    assert (session.branch("w/worker-1").leaf, last.branch, last.parent) == (at, None, at), "it moves nobody there"
+    assert text(last.body.message["content"]) == "half of "
 
 
 async def test_an_experiment_that_another_machine_works_on_stops_here(

@@ -104,6 +104,12 @@ def test_hosts_without_a_port_have_the_usual_one() -> None:
     assert database.url == "postgresql://ann:p%40ss@/work?host=::1,db.example&port=5432,6000&sslmode=require"
 
 
+def test_what_stands_behind_hosts_without_a_path_is_kept() -> None:
+    database = Database("postgresql://one,two?sslmode=verify-full&user=ann")
+
+    assert database.url == "postgresql:///?host=one,two&port=5432,5432&sslmode=verify-full&user=ann"
+
+
 def test_a_database_that_cannot_be_reached_is_an_error_without_its_password() -> None:
     database = Database("postgresql://ann:secret@127.0.0.1:1/work?connect_timeout=1")
     with pytest.raises(StoreError) as raised:

@@ -8,7 +8,9 @@ from typing import Any
 import httpx
 import pytest
 
+import sessiontree as st
 from sessiontree.model.scripted import Delay
+from sessiontree.swarm.hold import hold_of
 from tests.web.conftest import House, asking
 
 ARMS = [{"name": "short", "prompt": "In one word?"}, {"name": "long", "prompt": "In detail?"}]
@@ -71,6 +73,20 @@ async def test_an_experiment_that_nobody_runs_is_told_of(house: House, client: h
 
     assert (state["status"], state["done"], state["total"]) == ("failed", 0, 2)
     assert (await client.get("/api/experiments/nothing")).status_code == 404
+
+
+async def test_an_experiment_that_another_process_runs_has_not_failed(house: House, client: httpx.AsyncClient) -> None:
+    session = house.session()
+    id = house.experiment(session)
+    with st.open(session) as opened:
+        hold = hold_of(opened, id)
+        assert hold.take()
+
+        state = (await client.get(f"/api/experiments/{id}")).json()
+
+        hold.let_go()
+    assert (state["status"], state["done"]) == ("running", 0)
+    assert (await client.get(f"/api/experiments/{id}")).json()["status"] == "failed"
 
 
 @pytest.mark.parametrize(

@@ -222,6 +222,8 @@ async def main():
     await swarm.start()
     while not is_with_workers(swarm.id):
         await asyncio.sleep(0.05)
+    if sys.argv[2:] == ["paused"]:
+        await swarm.pause()
     print(swarm.id, flush=True)
     os._exit(0)
 
@@ -229,8 +231,11 @@ asyncio.run(main())
 """
 
 
-async def test_what_workers_have_is_not_done_by_the_server_too(house: House, client: httpx.AsyncClient) -> None:
-    command = [sys.executable, "-c", SENT_TO_WORKERS, house.session()]
+@pytest.mark.parametrize("state", ["running", "paused"])
+async def test_what_workers_have_is_not_done_by_the_server_too(
+    house: House, client: httpx.AsyncClient, state: str
+) -> None:
+    command = [sys.executable, "-c", SENT_TO_WORKERS, house.session(), state]
     done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
 

@@ -261,6 +261,7 @@ def resume(
     A paused one that another process holds goes on there. Larger budgets take the place of those it had.
     """
     from sessiontree.cli.swarm_file import load
+    from sessiontree.swarm.durable import check_no_worker_has
     from sessiontree.swarm.swarm import Swarm
 
     found, id = _located(name, session)
@@ -272,6 +273,8 @@ def resume(
     async def begin(desk: Desk) -> _Begun:
         again = Swarm.open(desk.session, id, **outfit.given(desk))
         told = again.events.last if again.streams else 0
+        if durably is None and not again.held:
+            check_no_worker_has(id, name)
         if again.status().status == "paused":
             await again.resume(budget=budget, agent_budget=agent_budget)
         elif budget is not None or agent_budget is not None:
@@ -282,11 +285,7 @@ def resume(
             await again.start()
         return _Begun(again, told)
 
-    if durably is None:
-        from sessiontree.swarm.durable import check_no_worker_has
-
-        check_no_worker_has(id, name)
-    else:
+    if durably is not None:
         durably.check()
     with opened(found) as target:
         return outfit.through(target, begin, as_json=as_json)

@@ -38,9 +38,16 @@ class Executor(Protocol):
         """
         ...
 
+    def give_way(self, swarm: str) -> None:
+        """Another process works on this swarm now: when its work is cancelled here, it is not given up."""
+        ...
+
 
 class LocalExecutor:
     """Carries out work in this process, beside all else in its event loop."""
 
     async def run(self, work: Work, carry_out: CarryOut) -> None:
         await carry_out(work)
+
+    def give_way(self, swarm: str) -> None:
+        pass  # agents of this process see to it themselves

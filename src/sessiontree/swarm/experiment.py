@@ -225,7 +225,7 @@ class Experiment:
         Raises `InvalidOperation` while another process does that, or when one has taken it over.
         """
         hold = hold_of(self.session, self.id)
-        if not await asyncio.to_thread(hold.take):
+        if not await hold.taken_over():
             raise InvalidOperation(f"another process works on experiment {self.name}")
         try:
             await asyncio.to_thread(self.session.refresh)

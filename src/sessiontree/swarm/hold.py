@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
+import time
 from collections.abc import Coroutine
 from typing import Any
 
@@ -20,6 +21,8 @@ from sessiontree.swarm.events import SUFFIX, spool_path
 
 LOOK = 1.0
 """How often it is looked whether a hold is lost, in seconds."""
+GLANCES, GLANCE = 5, 0.02
+"""How often, and after how many seconds, a file is tried again: whoever only looks has it for a moment too."""
 
 
 def hold_path(work: str) -> str:
@@ -52,6 +55,11 @@ class Hold:
         if self._path is None or self._fd is not None:
             return True
         fd = self._locked(self._path)
+        for _ in range(GLANCES):
+            if fd is not None:
+                break
+            time.sleep(GLANCE)
+            fd = self._locked(self._path)
         if fd is None:
             return False
         try:
@@ -64,6 +72,19 @@ class Hold:
         else:
             os.close(fd)
         return ours
+
+    async def taken_over(self) -> bool:
+        """`take` in a thread. One that is cancelled meanwhile lets go of what it gets."""
+        taking = asyncio.create_task(asyncio.to_thread(self.take))
+        try:
+            return await asyncio.shield(taking)
+        except asyncio.CancelledError:
+            taking.add_done_callback(self._not_wanted)
+            raise
+
+    def _not_wanted(self, taking: asyncio.Task[bool]) -> None:
+        if not taking.cancelled() and taking.exception() is None and taking.result():
+            self.let_go()
 
     def _locked(self, path: str) -> int | None:
         """The lock file, if nobody on this machine has it."""

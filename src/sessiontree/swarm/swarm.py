@@ -280,7 +280,7 @@ class Swarm:
             raise InvalidOperation(f"swarm {self.name} is {account.status}: make a new one to try again")
         if self._strategy is None:
             raise InvalidOperation(f"the strategy {account.created.strategy!r} of swarm {self.name} has to be given")
-        if not await in_thread(self._hold.take):
+        if not await self._hold.taken_over():
             raise InvalidOperation(f"another process works on swarm {self.name}")
         try:
             await self._say(Started(swarm=self.id), SwarmEvent(status="running"))
@@ -348,6 +348,9 @@ class Swarm:
                 working.result()
             else:
                 watching.result()  # it ends when another process has ended the swarm, or works on it now
+                if self._hold.lost:
+                    self._worker.give_way()
+                    self._executor.give_way(self.id)
         finally:
             for task in (watching, working):
                 task.cancel()

@@ -134,6 +134,11 @@ class Worker:
         body = Usage(kind="compaction", provider=info.provider, model=info.model, usage=usage)
         await self._record.annotate(agent, body)
 
+    def give_way(self) -> None:
+        """Have agents write nothing on their branches any more: another process has them work there."""
+        for agent in self._at_work.values():
+            agent.give_way()
+
     async def steer(self, agent: str, words: str) -> None:
         """Say something to an agent, now or as soon as it is at work here again."""
         at_work = self._at_work.get(agent)

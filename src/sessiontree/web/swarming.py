@@ -238,8 +238,10 @@ class Swarms:
         """Have a swarm go on: one that is paused, was not started, or whose process died."""
 
         async def go_on(swarm: Swarm) -> None:
-            status = swarm.status().status
-            if status == "paused" or swarm.held:
+            status, held = swarm.status().status, swarm.held
+            if not held:
+                await asyncio.to_thread(check_no_worker_has, id, swarm.name)
+            if status == "paused" or held:
                 await self._begin(
                     opened,
                     swarm,
@@ -248,7 +250,6 @@ class Swarms:
             elif said.budget is not None or said.agent_budget is not None:
                 raise InvalidOperation(f"swarm {swarm.name} is {status}: a budget changes while it is paused")
             else:
-                await asyncio.to_thread(check_no_worker_has, id, swarm.name)
                 await self._begin(opened, swarm, swarm.start())
 
         await self.do(opened, id, go_on)

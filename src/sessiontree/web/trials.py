@@ -14,6 +14,7 @@ from msgspec import Struct
 from sessiontree.errors import InvalidOperation, SessionTreeError
 from sessiontree.model.base import Model
 from sessiontree.swarm.experiment import Arm, Experiment, ExperimentResult, check, experiments_in, result_to_wire
+from sessiontree.swarm.hold import is_worked_on
 from sessiontree.swarm.scoring import RUBRIC, Scorer, exact, judged_by, matches
 from sessiontree.web import wire
 from sessiontree.web.mentions import Mentions
@@ -59,9 +60,11 @@ class Trials:
         opened, result = self.hold(id, token)
         try:
             trial = self._trials.get(id)
-            running = trial is not None and trial.task is not None
             done = len(result.runs)
             whole = done >= result.planned
+            running = (trial is not None and trial.task is not None) or (
+                not whole and is_worked_on(opened.session, id)  # by another process
+            )
             return wire.ExperimentState(
                 id=id,
                 session_id=opened.session.id,

@@ -109,14 +109,14 @@ def _check_path(where: str) -> None:
 def _with_hosts_behind(url: str) -> str:
     """The same address, with several hosts as parameters: libpq takes them in front too, SQLAlchemy does not."""
     scheme, _, rest = url.partition("://")
-    authority, slash, behind = rest.partition("/")
+    rest, _, query = rest.partition("?")
+    authority, slash, path = rest.partition("/")
     login, at, listed = authority.rpartition("@")
     if "," not in listed:
         return url
     hosts = [sa.make_url(f"postgresql://{one}") for one in listed.split(",")]
     names = ",".join(host.host or "" for host in hosts)
     ports = ",".join(str(host.port or PORT) for host in hosts)
-    path, _, query = behind.partition("?")
     return f"{scheme}://{login}{at}{slash or '/'}{path}?host={names}&port={ports}{f'&{query}' if query else ''}"
 
 

@@ -73,8 +73,11 @@ class DurableExecutor:
         """Those of workers."""
         self._relayed = 0.0
         self._polling: asyncio.Task[None] | None = None
+        self._elsewhere: set[str] = set()
+        """Swarms that another process works on now."""
 
     async def run(self, work: Work, carry_out: CarryOut) -> None:
+        self._elsewhere.discard(work.swarm)
         async with self._slots:
             client, roster = await self._opened()
             id = await self._under_way(client, work) or await self._sent(client, roster, work)
@@ -83,7 +86,8 @@ class DurableExecutor:
                     self._relays[id] = await asyncio.to_thread(Relay, self._session, work)
                 status = await self._over(client, roster, id)
             except asyncio.CancelledError:
-                await self._give_up(client, roster, id)
+                if work.swarm not in self._elsewhere:
+                    await self._give_up(client, roster, id)
                 raise
             finally:
                 relay = self._relays.pop(id, None)
@@ -96,6 +100,9 @@ class DurableExecutor:
                 raise StoreError(self._where, f"a worker could not work on agent {work.agent}: {report.error}")
         elif status.status != WorkflowStatusString.CANCELLED.value:
             raise StoreError(self._where, f"the work of agent {work.agent} was given up, since workers died of it")
+
+    def give_way(self, swarm: str) -> None:
+        self._elsewhere.add(swarm)
 
     async def workers(self) -> list[WorkerInfo]:
         """The workers that are there. Raises `StoreError`."""
