@@ -216,6 +216,15 @@ def addresses(database: str) -> list[str]:
     return [] if shelf is None else [shelf.address.of(id) for id in shelf.ids()]
 
 
+def reach(*places: str) -> None:
+    """See that the databases among these places can be reached. Raises `StoreError`."""
+    for place in places:
+        if is_address(place):
+            from sessiontree.store.postgres.connection import database
+
+            database(parse(place)).run(lambda connection: None)
+
+
 def store_at(place: str, durability: Durability = "fsync") -> Store:
     """The store of the session at a path or an address, as `find` gives it."""
     if not is_address(place):

@@ -67,13 +67,13 @@ def copy(source: str, target: str, *, progress: Progress | None = None) -> Itera
     Gives what became of each, as it is done. Raises `NotFound` and `InvalidOperation` before anything is done, and
     `StoreError` when a database cannot be reached, at the start or any more.
     """
-    _reach(source, target)
+    catalog.reach(source, target)
     yield from _each(_places(source), source, target, progress, _copied)
 
 
 def verify(source: str, target: str, *, progress: Progress | None = None) -> Iterator[Copied]:
     """Compare every session of one side with that of the other, byte for byte. Raises as `copy` does."""
-    _reach(source, target)
+    catalog.reach(source, target)
     places = _places(source)
     yield from _each(places, source, target, progress, _verified)
     if catalog.is_many(source) and catalog.is_many(target):
@@ -100,16 +100,7 @@ def _each(
             yield work(place, side, tell)
         except SessionTreeError as error:
             yield _failed(place, side, error)
-            _reach(source, target)  # the others would fail in the same way, each after a long wait
-
-
-def _reach(*sides: str) -> None:
-    """See that the databases among these can be reached. Raises `StoreError`."""
-    from sessiontree.store.postgres.connection import database
-
-    for side in sides:
-        if is_address(side):
-            database(parse(side)).run(lambda connection: None)
+            catalog.reach(source, target)  # the others would fail in the same way, each after a long wait
 
 
 def _failed(place: _Place, target: str | None, error: SessionTreeError) -> Copied:
@@ -281,7 +272,7 @@ def _size(where: str) -> int:
     try:
         end = _end(catalog.store_at(where))
     except StoreError:
-        _reach(where)
+        catalog.reach(where)
         return 0
     return 0 if end is None else end.cursor.value[1] + len(end.unfinished)
 

@@ -7,7 +7,12 @@ from pathlib import Path
 
 import pytest
 
+import sessiontree as st
+from sessiontree.cli import read
+from sessiontree.store.postgres import connection
+from sessiontree.store.postgres.address import parse
 from tests.cli.conftest import Run
+from tests.postgres import Proxy, Server, lose_a_line
 
 
 def test_every_kind_of_command_works_in_a_database(cli: Run, database: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,6 +64,33 @@ def test_doctor_looks_at_every_session_of_a_database(cli: Run, database: str, he
 
     assert [[problem["kind"] for problem in one["problems"]] for one in told] == [[], ["malformed_line"]]
     assert told[1]["file"] == f"{database}#bad"
+
+
+def test_doctor_goes_on_past_a_session_that_cannot_be_read(cli: Run, database: str) -> None:
+    made = [st.create(name, dir=database).id for name in ("one", "two", "three")]
+    lose_a_line(f"{database}#{made[1]}")
+
+    told = [json.loads(line) for line in cli("doctor", database, "--json", code=1).splitlines()]
+
+    found = {one["file"]: [(problem["kind"], problem["message"]) for problem in one["problems"]] for one in told}
+    assert [found[f"{database}#{id}"] for id in made] == [[], [("no_session", "lines are missing")], []]
+    assert "fault no_session  lines are missing" in cli("doctor", f"{database}#two", "--repair", code=1)
+
+
+def test_doctor_ends_when_the_database_is_lost(server: Server, database: str) -> None:
+    for name in ("one", "two"):
+        st.create(name, dir=database)
+    proxy = Proxy(server.port)
+    far = f"postgresql://postgres@127.0.0.1:{proxy.port}/{database.rpartition('/')[2]}"
+    several = read._examine_all(far, mend=False)  # pyright: ignore[reportPrivateUsage]
+    assert next(several).problems == []
+    proxy.is_down = True
+    proxy.cut_all()
+    connection.database(parse(far)).patience = 0.1
+
+    with pytest.raises(st.StoreError, match="cannot be reached"):
+        next(several)
+    proxy.close()
 
 
 def test_nothing_to_copy_is_said(cli: Run, database: str, here: Path) -> None:

@@ -424,8 +424,7 @@ class _Examined(NamedTuple):
 def _examine_all(place: str, mend: bool) -> Iterator[_Examined]:
     """The one session, or every session of a database, or in a folder and below it."""
     if not catalog.is_many(place):
-        file = catalog.find(place)
-        yield _examine(file, mend) if is_address(file) else _examine_file(file, mend)
+        yield _examine(catalog.find(place), mend)
     elif os.path.isdir(place):
         yield from _examine_folder(place, mend)
     else:
@@ -447,19 +446,13 @@ def _examine_folder(folder: str, mend: bool) -> Iterator[_Examined]:
                 yield _Examined(file, [_no_session("a link, which is not followed")])
             else:
                 with suppress(NotFound):  # it was taken away meanwhile
-                    yield _examine_file(file, mend)._replace(name=file)
+                    yield _examine(file, mend)._replace(name=file)
     for error in closed:
         yield _Examined(str(error.filename), [_no_session(error.strerror or str(error))])
 
 
-def _examine_file(file: str, mend: bool) -> _Examined:
-    try:
-        return _examine(file, mend)
-    except StoreError as error:
-        return _Examined("", [_no_session(error.reason)])
-
-
 def _examine(session: str, mend: bool) -> _Examined:
+    """Raises `NotFound`, and `StoreError` when a database cannot be reached any more: then no other can be read."""
     try:
         with opened(session, read_only=not mend) as examined:
             found = _Examined("", examined.problems)
@@ -467,6 +460,9 @@ def _examine(session: str, mend: bool) -> _Examined:
     except FormatError as error:
         found = _Examined("", [_no_session(error.reason)])
         return _mended(found, session) if mend and not is_address(session) else found
+    except StoreError as error:
+        catalog.reach(session)
+        return _Examined("", [_no_session(error.reason)])
 
 
 def _mended(found: _Examined, damaged: Session | str) -> _Examined:
