@@ -21,9 +21,9 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     starts: list[int] = []
     real = reading._take
 
-    def take(fd: int, digest: Any, start: int, stop: int) -> Any:
+    def take(fd: int, digest: Any, start: int, stop: int, passed: Any) -> Any:
         starts.append(start)
-        return real(fd, digest, start, stop)
+        return real(fd, digest, start, stop, passed)
 
     monkeypatch.setattr(reading, "_take", take)
     return starts
@@ -109,6 +109,19 @@ def test_a_line_over_the_limit_is_damage_and_is_not_held_in_memory(shelf: Path, 
     assert "over the limit" in (first.damage or "")
     assert found("after", shelf) == ["b"]
     assert found("zzz", shelf) == ["c"]
+
+
+def test_how_far_it_is_can_be_followed_within_a_file(shelf: Path, monkeypatch) -> None:
+    monkeypatch.setattr(reading, "BLOCK", 1 << 10)
+    for name in ("s", "t"):
+        put(shelf, name, header(id=name), *(say(f"e{n}", None, "apple pie") for n in range(60)))
+    steps: list[tuple[int, int]] = []
+
+    st.sessions(dir=shelf, progress=lambda done, total: steps.append((done, total)))
+
+    assert len(steps) > 10
+    assert steps == sorted(steps)
+    assert steps[-1][0] == steps[-1][1] == sum(path.stat().st_size for path in shelf.glob("*.jsonl"))
 
 
 def change_in_place(path: Path, data: bytes) -> None:

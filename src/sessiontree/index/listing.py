@@ -16,7 +16,7 @@ from sessiontree.format.digest import Digest, Kept, Tally
 from sessiontree.index.database import Database, Misfit
 from sessiontree.index.folder import Found, is_utf8
 from sessiontree.index.helpers import helpers_for
-from sessiontree.index.reading import NOT_KEPT, Past, Reading, SessionSummary, broken, read_anew, read_on
+from sessiontree.index.reading import NOT_KEPT, Passed, Past, Reading, SessionSummary, broken, read_anew, read_on
 
 BATCH = 64
 """So many files are written at once."""
@@ -87,18 +87,24 @@ def _forget(db: Database, paths: list[bytes]) -> None:
 
 def _read_all(db: Database, stale: list[tuple[Found, bool]], progress: Progress | None) -> Generator[Reading]:
     """Read files, each with whether it is known already, and keep what they say, a few at a time."""
-    total, done = sum(file.size for file, _ in stale), 0
+    total, done, within = sum(file.size for file, _ in stale), 0, 0
     batch: list[Reading] = []
 
+    def passed(size: int) -> None:
+        """So many bytes of a file were read, which is not done yet."""
+        nonlocal within
+        within += size
+        if progress is not None:
+            progress(min(done + within, total), total)
+
     def took(reading: Reading) -> Reading:
-        nonlocal done
+        nonlocal done, within
         batch.append(reading)
         if len(batch) >= BATCH:
             _keep(db, batch)
             batch.clear()
-        done += reading.found.size
-        if progress is not None:
-            progress(min(done, total), total)
+        done, within = done + reading.found.size, 0
+        passed(0)
         return reading
 
     helpers = helpers_for([file for file, is_known in stale if not is_known])
@@ -106,7 +112,7 @@ def _read_all(db: Database, stale: list[tuple[Found, bool]], progress: Progress 
         elsewhere = {file.path for helper in helpers for file in helper.share}
         for file, is_known in stale:
             if file.path not in elsewhere:
-                yield took(_read(db, file) if is_known else read_anew(file))
+                yield took(_read(db, file, passed) if is_known else read_anew(file, passed))
         for helper in helpers:
             yield from map(took, helper.readings())
     finally:
@@ -126,9 +132,9 @@ def _past(db: Database, path: str) -> Past | None:
     return None if row is None else Past(*row)
 
 
-def _read(db: Database, file: Found) -> Reading:
+def _read(db: Database, file: Found, passed: Passed) -> Reading:
     past = _past(db, file.path)
-    return read_anew(file) if past is None else read_on(file, past, lambda: _digest(db, past))
+    return read_anew(file, passed) if past is None else read_on(file, past, lambda: _digest(db, past), passed)
 
 
 def _digest(db: Database, past: Past) -> Digest:

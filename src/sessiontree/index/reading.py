@@ -12,7 +12,7 @@ import os
 import stat
 import zlib
 from collections.abc import Callable, Generator
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -39,6 +39,7 @@ EDGE = 4096
 NOT_KEPT = -1
 """In place of where a file was read to: it could not be read, and may be another time."""
 
+Passed: TypeAlias = Callable[[int], None]
 Text = TypeVar("Text", str, str | None)
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -130,9 +131,13 @@ def open_session(path: str) -> Session:
     return Session(JsonlStore(path), read_only="it is only looked at")
 
 
-def read_anew(found: Found) -> Reading:
+def read_anew(found: Found, passed: Passed | None = None) -> Reading:
     """What a file says, of which nothing is known."""
-    return read_on(found, None, lambda: None)
+    return read_on(found, None, lambda: None, passed)
+
+
+def _to_nobody(size: int) -> None:
+    """Nobody follows how far it is."""
 
 
 class _Open(NamedTuple):
@@ -143,10 +148,16 @@ class _Open(NamedTuple):
     past: Past | None
     stop: int
     """Where what counts ends: a batch that is not all there does not."""
+    passed: Passed
 
 
-def read_on(found: Found, past: Past | None, digest: Callable[[], Digest | None]) -> Reading:
-    """What a file says; if it only grew, from where it was left, with the `digest` of what stands before."""
+def read_on(
+    found: Found, past: Past | None, digest: Callable[[], Digest | None], passed: Passed | None = None
+) -> Reading:
+    """What a file says; if it only grew, from where it was left, with the `digest` of what stands before.
+
+    `passed` is told how many bytes were read, now and then.
+    """
     try:
         fd = open_regular(found.path)
     except OSError as error:
@@ -155,7 +166,7 @@ def read_on(found: Found, past: Past | None, digest: Callable[[], Digest | None]
         status = os.fstat(fd)
         size, cut = end_of(fd, lock_of(found.path))
         found = found._replace(size=size, mtime=status.st_mtime_ns, inode=status.st_ino)
-        file = _Open(fd, found, past, size if cut is None else cut)
+        file = _Open(fd, found, past, size if cut is None else cut, passed or _to_nobody)
         if past is not None and past.tally is not None and _goes_on(fd, found, past):
             before = digest()
             if before is not None:
@@ -183,7 +194,7 @@ def _mark(fd: int, end: int) -> int:
 
 
 def _read_from_the_beginning(file: _Open) -> Reading:
-    fd, found, past, stop = file
+    fd, found, past, stop, _ = file
     reader = Reader(found.path)
     body = 0
     try:
@@ -204,10 +215,10 @@ def _read_from_the_beginning(file: _Open) -> Reading:
 
 def _digested(file: _Open, digest: Digest, *, body: int, start: int) -> Reading:
     """The rest of a file, from `start` on."""
-    fd, found, past, stop = file
+    fd, found, past, stop, passed = file
     fresh, first = start == body, digest.tally.entries
     try:
-        end, rest = _take(fd, digest, start, stop)
+        end, rest = _take(fd, digest, start, stop, passed)
         tally = _encode(digest.tally)
         entries = _encode(digest.since(first)) if digest.tally.entries > first else b""
         left = found.size - stop
@@ -233,7 +244,7 @@ class _TooLong(Exception):
     """A line is too long to look into."""
 
 
-def _take(fd: int, digest: Digest, start: int, stop: int) -> tuple[int, bytes]:
+def _take(fd: int, digest: Digest, start: int, stop: int, passed: Passed) -> tuple[int, bytes]:
     """Feed all whole lines between two places; where they end, and what follows. Raises `Unsound`."""
     end, size = start, BLOCK
     while end < stop and (block := os.pread(fd, min(size, stop - end), end)):
@@ -241,6 +252,7 @@ def _take(fd: int, digest: Digest, start: int, stop: int) -> tuple[int, bytes]:
         if cut:
             _check(block[:cut])
             digest.take(memoryview(block)[:cut])
+            passed(cut)
             end, size = end + cut, BLOCK
         elif len(block) < size:
             return end, block
@@ -311,7 +323,7 @@ def _is_object(raw: bytes) -> bool:
 
 def _opened(file: _Open, body: int, dialect: bool) -> Reading:
     """What opening the session tells, where a digest does not do."""
-    fd, found, past, stop = file
+    fd, found, past, stop, _ = file
     kind = Kind.SESSION if dialect else Kind.LINES
     end = found.size if dialect else _last_newline(fd, stop)
     try:
