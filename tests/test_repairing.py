@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 import sessiontree as st
-from sessiontree import catalog
+from sessiontree import catalog, shelf
+from sessiontree.copying import copy
 from sessiontree.repairing import rescue
 
 
@@ -32,6 +33,49 @@ def test_a_repaired_copy_and_its_source_are_both_found_by_their_ids() -> None:
     sound = st.open(report.file)
     assert catalog.find(damaged.id[:20]) == str(damaged.file)
     assert catalog.find(sound.id) == catalog.find(sound.id[-8:]) == report.file
+
+
+def test_in_a_database_too_a_session_is_repaired_once_until_it_is_written_to(database: str, tmp_path: Path) -> None:
+    line = '{"type":"message","id":"a","parentId":null,"timestamp":"","message":{"role":"user","content":"%s"}}\n'
+    (tmp_path / "s.jsonl").write_text(
+        '{"type":"session","version":3,"id":"s","timestamp":"","cwd":"/p"}\ngarbage\n' + line % "one" + line % "two"
+    )
+    assert all(copied.good for copied in copy(str(tmp_path / "s.jsonl"), database))
+    damaged = st.open(f"{database}#s")
+    forks = [st.fork(damaged), st.fork(damaged, whole=True)]
+
+    report = st.repair(damaged)
+
+    assert report.file is not None
+    assert report.file not in [fork.where for fork in forks]
+    assert st.repair(st.open(f"{database}#s")) == report
+    with st.open(report.file) as sound:
+        sound.append(st.user("three"))
+    assert st.repair(st.open(f"{database}#s")) == report
+    with damaged:
+        damaged.append(st.user("four"))
+    again = st.repair(st.open(f"{database}#s"))
+    assert again.file not in (None, report.file)
+    assert st.repair(st.open(f"{database}#s")) == again
+    assert again.file is not None
+    shelf.delete(again.file)
+    assert st.repair(st.open(f"{database}#s")).file not in (None, report.file, again.file)
+
+
+def test_ids_that_a_repair_gives_are_those_of_no_other_entry(tmp_path: Path) -> None:
+    damaged = tmp_path / "s.jsonl"
+    line = '{"type":"custom","id":"%s","parentId":null,"customType":"x"}\n'
+    damaged.write_text('{"type":"session","version":3,"id":"s"}\n' + line % "a" * 2)
+    first = st.repair(st.open(damaged), file=tmp_path / "first.jsonl")
+    given = next(iter(st.open(tmp_path / "first.jsonl").tree)).id
+    assert (first.repairs[0].entry, given != "a") == ("a", True)
+
+    damaged.write_text(damaged.read_text() + line % given)
+    st.repair(st.open(damaged), file=tmp_path / "second.jsonl")
+
+    sound = st.open(tmp_path / "second.jsonl")
+    assert sound.problems == []
+    assert len(sound.tree) > len(st.open(damaged).tree)
 
 
 # Files without a header

@@ -7,16 +7,28 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterator
+from contextlib import suppress
+from hashlib import sha256
+from itertools import count
 from operator import attrgetter
 from typing import NamedTuple
 
 from msgspec import Struct
 
-from sessiontree.catalog import absolute_folder, check_copied, cwd_of, folder_of, new_session_id, new_store, path_of
+from sessiontree.catalog import (
+    absolute_folder,
+    check_copied,
+    cwd_of,
+    folder_of,
+    in_database,
+    new_session_id,
+    new_store,
+    path_of,
+)
 from sessiontree.core.entries import Entry, EntryId
 from sessiontree.core.times import iso
-from sessiontree.draft import random_id
-from sessiontree.errors import FormatError, StoreError
+from sessiontree.errors import FormatError, NotFound, StoreError
 from sessiontree.format.codec import NotJson, read_entry, write_header
 from sessiontree.format.repair import Repair, found_heads, repaired
 from sessiontree.index.folder import SUFFIX, files_in
@@ -49,10 +61,9 @@ def repair(session: Session, *, file: str | os.PathLike[str] | None = None) -> R
         if sound.repairs:
             session.restore_heads(sound.heads)
         return RepairReport(repairs=sound.repairs, file=None)
-    if file is None and session.file is not None:
-        file = _repaired_before(session.where)
-        if file is not None:
-            return RepairReport(repairs=sound.repairs, file=file)
+    before = _copy_of(session, sound) if file is None else None
+    if before is not None:
+        return RepairReport(repairs=sound.repairs, file=before)
     id, stamp = new_session_id(), iso(time.time_ns() // 1_000_000)
     header = write_header(id=id, timestamp=stamp, cwd=session.cwd, parent_session=path_of(session), title=session.name)
     if file is None and is_address(session.where):
@@ -97,13 +108,19 @@ class _Sound(NamedTuple):
 
 def _made_sound(session: Session) -> _Sound:
     heads, done = found_heads(session.tree, session.heads)
-    lines, changed = repaired(session.tree, random_id)
+    lines, changed = repaired(session.tree, _ids_for(session).__next__)
     left_out = [
         Repair(kind=problem.kind, message="it is left out, and stays in the damaged file", line=problem.line)
         for problem in session.problems
         if problem.severity == "fault" and problem.entry is None
     ]
     return _Sound(lines, heads, (*left_out, *changed, *done), bool(changed or left_out))
+
+
+def _ids_for(session: Session) -> Iterator[EntryId]:
+    """Ids that follow from that of the session: repaired again, it has the same lines."""
+    made = (sha256(f"{session.id}:repaired:{number}".encode("utf-8", "replace")).hexdigest()[:16] for number in count())
+    return (id for id in made if id not in session.tree)
 
 
 def _written(store: Store, header: bytes, sound: _Sound) -> RepairReport:
@@ -139,6 +156,26 @@ def _cwd_for(path: str) -> str:
     folder, here = os.path.dirname(path), absolute_folder(".")
     others = [cwd_of(file.path) for file in files_in(folder) if file.fault is None]
     return next((cwd for cwd in (here, *others) if cwd and folder_of(cwd) == os.path.basename(folder)), "")
+
+
+def _copy_of(session: Session, sound: _Sound) -> str | None:
+    """Where a session was repaired to before, if that is there and tells all of it."""
+    if is_address(session.where):
+        return _in_database(session.where, sound)
+    return None if session.file is None else _repaired_before(session.where)
+
+
+def _in_database(damaged: str, sound: _Sound) -> str | None:
+    """The session of the same database that begins with these lines, whatever was said in it since."""
+    shelf = in_database(damaged)
+    assert shelf is not None
+    wanted = b"\n".join([*sound.lines, b""])
+    for id in shelf.made_from(parse(damaged).named):
+        store = shelf.store(id)
+        with suppress(NotFound, StoreError):  # it was taken away meanwhile, or is damaged itself
+            if store.read().data.partition(b"\n")[2].startswith(wanted):
+                return store.where
+    return None
 
 
 def _repaired(damaged: str) -> str:

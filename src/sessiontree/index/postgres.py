@@ -117,6 +117,16 @@ class Shelf:
             (),
         )
 
+    def made_from(self, id: str) -> list[str]:
+        """The ids of the sessions whose parent has this id, newest first, by whatever name its database was reached."""
+        parent = self.address.of(id).removeprefix(self.address.shown)
+        rows = self._ask(
+            "SELECT id FROM sessiontree.session WHERE current AND deleted IS NULL"
+            " AND right(parent_session, length(%s)) = %s ORDER BY modified DESC, key DESC",
+            (parent, parent),
+        )
+        return [id for (id,) in rows]
+
     def _summary(self, listed: _Listed) -> SessionSummary:
         if not listed.told and not listed.deleted:
             listed = self._looked_into(listed)
