@@ -15,9 +15,9 @@ from sessiontree.agent.tool import tool
 from sessiontree.commands.desk import Desk
 from sessiontree.core.messages import ToolCall
 from sessiontree.core.outline import plain_text
-from sessiontree.errors import InvalidOperation, SessionTreeError
+from sessiontree.errors import InvalidOperation
 from sessiontree.hooks.events import MessageEnd, SessionShutdown, SessionStart, ToolUpdate
-from sessiontree.model.scripted import Delay
+from sessiontree.model.scripted import Delay, ScriptedModel
 from sessiontree.session import Branch, Session
 from tests.agent.test_tracing import Tracer
 from tests.commands.conftest import MakeDesk, Scripts, listened, run, scripted, talk
@@ -69,15 +69,54 @@ async def test_a_command_of_the_shell_without_a_model_is_given_up(desk: MakeDesk
     assert (await at.submit("!echo again")).text == "again"
 
 
-async def test_a_command_of_the_shell_ends_with_the_session_that_it_was_run_in(desk: MakeDesk) -> None:
-    at = desk(model=None)
+@pytest.mark.parametrize("model", [None, scripted("usual")], ids=["no model", "a model"])
+@pytest.mark.parametrize("leave", ["close", "new", "fork"])
+async def test_a_command_of_the_shell_ends_with_the_session_that_it_was_run_in_and_what_it_printed_is_kept(
+    desk: MakeDesk, session: Session, leave: str, model: ScriptedModel | None
+) -> None:
+    talk(session, "one", "1")
+    at = desk(model=model)
     running = asyncio.create_task(at.submit("!echo begun; sleep 60"))
     await begun(at)
 
-    await at.close()
+    await getattr(at, leave)()
 
-    await asyncio.wait([running], timeout=5)
-    assert isinstance(running.done() and running.exception(), SessionTreeError)
+    assert running.done()
+    assert running.result().text == "begun"
+    with st.open(session.file) as again:
+        message = again.head.path()[-1].body.message
+        assert (message["output"], message["cancelled"]) == ("begun", True)
+
+
+@pytest.mark.parametrize("model", [None, scripted("usual")], ids=["no model", "a model"])
+async def test_what_the_shell_printed_is_where_it_was_begun_wherever_one_has_gone(
+    desk: MakeDesk, session: Session, model: ScriptedModel | None
+) -> None:
+    _, answer, last = talk(session, "one", "1", "two")
+    at = desk(model=model)
+    os.mkfifo("other"), os.mkfifo("above")
+
+    async def over(end: str) -> None:
+        await asyncio.to_thread(Path(end).write_text, "over")
+
+    beside = asyncio.create_task(at.submit("!echo begun; cat other"))
+    await begun(at)
+    await at.branch_here("elsewhere")
+    await over("other")
+    await asyncio.wait_for(beside, 10)
+    on_main = session.branch("main").path()[-1]
+    assert (on_main.parent, on_main.body.message["output"]) == (last, "begun\nover")
+    assert session.heads.current == "elsewhere"
+
+    moved = asyncio.create_task(at.submit("!echo begun; cat above"))
+    await begun(at)
+    left = at.branch.leaf
+    await at.go(session.tree[answer])
+    await over("above")
+    await asyncio.wait_for(moved, 10)
+    late = session.tree.entries[-1]
+    assert (late.parent, late.branch, late.body.message["output"]) == (left, None, "begun\nover")
+    assert at.branch.leaf == answer
 
 
 async def test_what_the_shell_printed_is_written_behind_the_turn_of_a_model_that_was_chosen_meanwhile(

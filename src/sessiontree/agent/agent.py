@@ -9,19 +9,21 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncGenerator, Coroutine, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from sessiontree.agent.loop import Outcome, Run, tell_written
 from sessiontree.agent.queues import Queued, QueueName, Queues, Said
-from sessiontree.agent.record import Record
+from sessiontree.agent.record import Beside, Record
 from sessiontree.agent.room import compact
+from sessiontree.agent.shell import Shell
 from sessiontree.agent.stop import Stop
 from sessiontree.agent.system import SystemPart, default_parts, joined
 from sessiontree.agent.tool import SessionChange, Tool
-from sessiontree.agent.tools.process import Ran, run_command
+from sessiontree.agent.tools.process import Ran
 from sessiontree.config import Config
 from sessiontree.core.entries import Body, CustomMessage, JsonObject, Message, ModelChange, ThinkingLevelChange
-from sessiontree.core.messages import ToolCall, bash_execution, role, user
+from sessiontree.core.messages import role, user
 from sessiontree.errors import BranchMoved, InvalidOperation
 from sessiontree.hooks.bus import Hooks
 from sessiontree.hooks.events import (
@@ -34,7 +36,6 @@ from sessiontree.hooks.events import (
     RunEnd,
     Switched,
     ThinkingChanged,
-    ToolUpdate,
 )
 from sessiontree.model.base import Model
 from sessiontree.session import Branch
@@ -73,9 +74,10 @@ class Agent:
         self.cwd = cwd or (branch.session.cwd if os.path.isdir(branch.session.cwd) else os.getcwd())
         self.queues = Queues()
         self.stop = Stop()
+        self._shell = Shell(self.hooks, self.write_beside)
         self._task: asyncio.Task[Any] | None = None
         self._record: Record | None = None
-        """Where the run that goes on writes."""
+        """Where the run or the compaction that goes on writes."""
         self._gave_way = False
         """Whether another process works on the branch."""
         self._noting = asyncio.Lock()
@@ -116,11 +118,12 @@ class Agent:
         """Compact the branch now, after giving up what runs."""
         self.abort()
         await self.idle()
-        return await self._wait(self._start(compact(self, Record(self.branch), "manual", instructions)))
+        return await self._wait(self._start(self._compacted(instructions)))
 
     def abort(self) -> None:
         """Give up what runs: the model, tools, commands, a compaction. What had arrived is written down."""
         self.stop.abort()
+        self._shell.abort()
         if not self.running:
             self.stop.renew()
 
@@ -138,9 +141,15 @@ class Agent:
         return InvalidOperation(f"another process works on branch {self.branch.name!r}")
 
     async def idle(self) -> None:
-        """Wait until nothing runs."""
+        """Wait until nothing runs, commands of the user aside."""
         while self._task is not None:
             await asyncio.wait([self._task])
+
+    async def end(self) -> None:
+        """Give up what runs, and wait until what has come of it is written."""
+        self.abort()
+        await self.idle()
+        await self._shell.end()
 
     def events(self) -> AsyncGenerator[Event]:
         """Every event from now on, until a run has ended."""
@@ -171,14 +180,26 @@ class Agent:
     async def _run(self, opening: Sequence[Said]) -> Outcome:
         # Files are read elsewhere, since they may be slow; a text that was given is there.
         parts = await asyncio.to_thread(self.system_parts) if self.system is None else self.system_parts()
+        async with self._beginning(joined(parts)) as run:
+            return await run.through(opening)
+
+    async def _compacted(self, instructions: str | None) -> CompactOutcome:
+        async with self._beginning() as run:
+            return await compact(self, run.record, "manual", instructions)
+
+    @asynccontextmanager
+    async def _beginning(self, system: str = "") -> AsyncGenerator[Run]:
+        """A run from where the branch is now. However it ends, what has come beside it is written then."""
         async with self._noting:
             record = self._record = Record(self.branch)
         if self._gave_way:
             record.give_way(self._elsewhere())
-        run = Run(self, record, joined(parts))
-        outcome = await run.through(opening)
-        await run.write_annexes()
-        return outcome
+        run = Run(self, record, system)
+        try:
+            yield run
+        finally:
+            await run.write_annexes()
+            self._record = None
 
     def _start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         if self._task is not None:
@@ -239,7 +260,7 @@ class Agent:
         if trigger_turn and not self.running:
             self._start(self._run([message])).add_done_callback(self._report)
         else:
-            await self._annex(message)
+            await self.write_beside(Beside(self.branch), message)
 
     def _report(self, task: asyncio.Task[Outcome]) -> None:
         """Tell of the failure of a run that nobody waits for."""
@@ -249,26 +270,21 @@ class Agent:
     async def bash(self, command: str, *, in_context: bool = True, timeout: float | None = None) -> Ran:
         """Run a command for the user and write down what it printed, for the model to see or not.
 
-        While the agent runs, it is written down when the turn ends.
+        While the agent runs, it is written down when the turn ends; where somebody has gone elsewhere meanwhile, at the
+        place where it was begun.
         """
-        call = ToolCall("", "bash", {"command": command})
+        return await self._shell.run(command, self.branch, cwd=self.cwd, in_context=in_context, timeout=timeout)
 
-        def update(text: str) -> None:
-            self.hooks.show(ToolUpdate(call=call, text=text))
-
-        ran = await self.stop.start(run_command(command, cwd=self.cwd, timeout=timeout, update=update))
-        message = bash_execution(
-            command, ran.output, exit_code=ran.exit_code, full_output=ran.full_output, in_context=in_context
-        )
-        await self._annex(message)
-        return ran
-
-    async def _annex(self, body: Body) -> None:
-        """Write something that nobody answers, when the turn ends if one goes on."""
-        if self.running:
-            self.queues.annexes.append(body)
-        else:
-            await self._note(body)
+    async def write_beside(self, record: Beside, body: Body) -> None:
+        """Write something that nobody answers; when the turn ends, if one goes on there."""
+        async with self._noting:
+            if self._record is not None and record.branch == self._record.branch and not record.left():
+                self.queues.annexes.append(body)
+                return
+            if self._gave_way:
+                record.give_way(self._elsewhere())
+            (entry,) = await record.extend_or_late([body])
+        await tell_written(self.hooks, entry)
 
     async def _note(self, body: Body) -> None:
         """Write something where the agent stands, while it runs too."""

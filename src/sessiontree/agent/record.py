@@ -97,13 +97,31 @@ class Record:
 
     def _head(self) -> EntryId | None:
         """The branch's head. Raises `BranchMoved` if it is not where the run left it."""
-        head, tree = self.branch.leaf, self.branch.session.tree
+        head, tree, moved_by = self.branch.leaf, self.branch.session.tree, self._moved_by()
         for entry in tree.up(head):
             if entry.id == self.at:
                 return head
-            if entry.type in SPEAKING:
+            if moved_by(entry):
                 break
         else:
             if self.at is None:
                 return head
         raise BranchMoved(self.branch.name, self.at, head)
+
+    def _moved_by(self) -> Callable[[Entry], bool]:
+        """Whether the branch is elsewhere, since an entry stands between its head and where the run left it."""
+        return lambda entry: entry.type in SPEAKING
+
+
+class Beside(Record):
+    """Where something writes that goes on beside the conversation, like a command of a person: behind all that has been
+    said there since it began."""
+
+    def __init__(self, branch: Branch) -> None:
+        super().__init__(branch)
+        self._before = branch.session.tree.count
+        """How many entries there were."""
+
+    def _moved_by(self) -> Callable[[Entry], bool]:
+        since = {entry.id for entry in self.branch.session.tree.entries_from(self._before)}
+        return lambda entry: not entry.is_annotation and entry.id not in since

@@ -17,17 +17,16 @@ from sessiontree import catalog
 from sessiontree.agent import tracing
 from sessiontree.agent.agent import Agent
 from sessiontree.agent.loop import Outcome, tell_written
-from sessiontree.agent.record import Record
-from sessiontree.agent.stop import Stop
+from sessiontree.agent.record import Beside
+from sessiontree.agent.shell import Shell
 from sessiontree.agent.system import SystemPart
 from sessiontree.agent.tool import Tool
-from sessiontree.agent.tools.process import Ran, run_command
+from sessiontree.agent.tools.process import Ran
 from sessiontree.commands.command import Done, Registry, typed
 from sessiontree.commands.host import Host, PlainHost
 from sessiontree.commands.models import ConfiguredModels, Models
 from sessiontree.config import Config
-from sessiontree.core.entries import JsonObject
-from sessiontree.core.messages import ToolCall, bash_execution
+from sessiontree.core.entries import JsonObject, Message
 from sessiontree.core.plan import NavigatePlan, plan_move
 from sessiontree.errors import InvalidOperation, NotFound, StoreError
 from sessiontree.hooks.bus import Hooks
@@ -39,7 +38,6 @@ from sessiontree.hooks.events import (
     SessionStart,
     Signal,
     Switched,
-    ToolUpdate,
     TreePreparation,
 )
 from sessiontree.hooks.ui import NoUi, Ui
@@ -98,8 +96,8 @@ class Desk:
         self._added: dict[str, Tool] = {}
         self._system = system
         self._signal: Signal | None = None
-        self._stop = Stop()
-        """Ends commands that run without an agent."""
+        self._shell = Shell(self.hooks, self._write_beside)
+        """Runs commands while there is no agent."""
         self._edited: str | None = None
         self._branch = session.head if branch is None else branch
         self._agent: Agent | None = None
@@ -164,11 +162,7 @@ class Desk:
             self._signal.abort()
         if self._agent is not None:
             self._agent.abort()
-        self._end_commands()
-
-    def _end_commands(self) -> None:
-        self._stop.abort()
-        self._stop.renew()
+        self._shell.abort()
 
     @contextlib.contextmanager
     def abortable(self) -> Generator[Signal]:
@@ -189,12 +183,10 @@ class Desk:
 
     async def close(self) -> None:
         """Give up what runs, tell the handlers, and let go of the session."""
-        if self._agent is not None:
-            self._agent.abort()
-            await self._agent.idle()
+        await self._end()
         await self.hooks.tell(SessionShutdown(reason="quit"))
         self._untrace()
-        self._stand_up()
+        await self._stand_up()
 
     def _sit_down(self, model: Model | None, thinking: str | None = None) -> None:
         """Have an agent for the session that is here now."""
@@ -212,8 +204,14 @@ class Desk:
             )
             context.agent = self._agent
 
-    def _stand_up(self) -> None:
-        self._end_commands()
+    async def _end(self) -> None:
+        """Give up what is under way, and wait until what has come of it is written."""
+        if self._agent is not None:
+            await self._agent.end()
+        await self._shell.end()
+
+    async def _stand_up(self) -> None:
+        await self._end()  # of what came while handlers were told
         if self._agent is not None:
             self._agent.close()
             self._agent = None
@@ -253,27 +251,22 @@ class Desk:
             words = self._edited
             return Submitted(text=done.text, editor_text=words, outcome=await self._follow(done))
         if line.startswith("!"):
-            ran = await self._shell(line.lstrip("!").strip(), in_context=not line.startswith("!!"))
+            ran = await self._bash(line.lstrip("!").strip(), in_context=not line.startswith("!!"))
             return Submitted(text="\n".join(filter(None, [ran.output.rstrip("\n"), ran.note])))
         return Submitted(outcome=await self.agent.prompt(line, images))
 
-    async def _shell(self, command: str, *, in_context: bool) -> Ran:
+    async def _bash(self, command: str, *, in_context: bool) -> Ran:
         """Run a command and write down what it printed. The agent does it where there is one, which need not be."""
         if self._agent is not None:
             return await self._agent.bash(command, in_context=in_context)
-        branch, call = self.branch, ToolCall("", "bash", {"command": command})
-        ran = await self._stop.start(
-            run_command(command, cwd=self.cwd, update=lambda text: self.hooks.show(ToolUpdate(call=call, text=text)))
-        )
-        message = bash_execution(
-            command, ran.output, exit_code=ran.exit_code, full_output=ran.full_output, in_context=in_context
-        )
-        if self._agent is not None and self._agent.running:  # a model was chosen meanwhile
-            self._agent.queues.annexes.append(message)
-            return ran
-        (entry,) = await Record(branch).extend([message])
+        return await self._shell.run(command, self.branch, cwd=self.cwd, in_context=in_context)
+
+    async def _write_beside(self, record: Beside, message: Message) -> None:
+        if self._agent is not None:  # a model was chosen meanwhile
+            await self._agent.write_beside(record, message)
+            return
+        (entry,) = await record.extend_or_late([message])
         await tell_written(self.hooks, entry)
-        return ran
 
     async def _follow(self, done: Done) -> Outcome | None:
         if done.prompt is not None:
@@ -433,9 +426,10 @@ class Desk:
         previous, branch = _file(self.session), await self.host.arrive(session)
         model = self._model_of(session) if reason == "resume" else self.model
         thinking = None if reason == "resume" or self._agent is None else self._agent.thinking
+        await self._end()
         await self.hooks.tell(SessionShutdown(reason=reason, target_session_file=_file(session)))
         try:
-            self._stand_up()
+            await self._stand_up()
         except StoreError as error:  # it is left all the same, and may be left because of that
             self.hooks.show(Notice(level="warning", text=str(error)))
         self.session, self._branch = branch.session, branch

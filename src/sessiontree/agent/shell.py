@@ -1,0 +1,84 @@
+"""The shell: commands that a person runs in a session, beside its agent or where there is none.
+
+What a command printed is written where it was begun, behind what has been said there meanwhile; if the branch has been
+moved elsewhere, as a late result. A `Shell` knows what is under way, so that no session is closed before that is
+written. How a process is run is in `tools.process`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeAlias
+
+from sessiontree.agent.record import Beside
+from sessiontree.agent.tools.process import CommandError, Ran, run_command
+from sessiontree.core.entries import Message
+from sessiontree.core.messages import ToolCall, bash_execution
+from sessiontree.hooks.bus import Hooks
+from sessiontree.hooks.events import ToolUpdate
+from sessiontree.session import Branch
+
+Write: TypeAlias = Callable[[Beside, Message], Awaitable[None]]
+"""Writes a message on a record, at a time that suits a run that goes on there."""
+
+
+class Shell:
+    def __init__(self, hooks: Hooks, write: Write) -> None:
+        self._hooks = hooks
+        self._write = write
+        self._running: set[asyncio.Task[Ran]] = set()
+        """Commands that nobody has given up. Each is given up once: it needs some time to end what it has started."""
+        self._unwritten: set[asyncio.Task[Ran]] = set()
+
+    async def run(
+        self, command: str, branch: Branch, *, cwd: str, in_context: bool = True, timeout: float | None = None
+    ) -> Ran:
+        """Run a command, and write down what it printed, for the model to see or not.
+
+        Cancelling it gives the command up, and waits until that is written down.
+        """
+        call = ToolCall("", "bash", {"command": command})
+
+        def update(text: str) -> None:
+            self._hooks.show(ToolUpdate(call=call, text=text))
+
+        record = Beside(branch)
+        running = asyncio.create_task(run_command(command, cwd=cwd, timeout=timeout, update=update))
+        self._running.add(running)
+        running.add_done_callback(self._running.discard)
+        writing = asyncio.create_task(self._written(running, record, command, in_context))
+        self._unwritten.add(writing)
+        writing.add_done_callback(self._unwritten.discard)
+        try:
+            return await asyncio.shield(writing)
+        except asyncio.CancelledError:
+            if writing.cancelled():  # and not this
+                raise CommandError(command, "it was given up first") from None
+            self._give_up(running)
+            await asyncio.wait([writing])
+            raise
+
+    async def _written(self, running: asyncio.Task[Ran], record: Beside, command: str, in_context: bool) -> Ran:
+        ran = await running
+        message = bash_execution(
+            command, ran.output, exit_code=ran.exit_code, full_output=ran.full_output, in_context=in_context
+        )
+        await self._write(record, message)
+        return ran
+
+    def abort(self) -> None:
+        """Give up all commands."""
+        for running in tuple(self._running):
+            self._give_up(running)
+
+    def _give_up(self, running: asyncio.Task[Ran]) -> None:
+        if running in self._running:
+            self._running.remove(running)
+            running.cancel()
+
+    async def end(self) -> None:
+        """Give up all commands, and wait until what they printed is written."""
+        while self._unwritten:
+            self.abort()
+            await asyncio.wait(self._unwritten)
