@@ -21,6 +21,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+FEW = 10
+"""So many candidates are named in a sentence."""
+
 
 class SessionTreeError(Exception):
     """Base class; catch this to catch everything sessiontree raises on purpose."""
@@ -36,10 +39,11 @@ class NotFound(SessionTreeError):
 
 
 class Ambiguous(NotFound):
-    """A name or prefix names several things; `candidates` lists them."""
+    """A name or prefix names several things; `candidates` lists them, the sentence the first few."""
 
     def __init__(self, kind: str, name: str, candidates: Sequence[str]) -> None:
-        SessionTreeError.__init__(self, f"{kind} {name!r} is ambiguous: {', '.join(candidates)}")
+        more = f" and {len(candidates) - FEW} more" if len(candidates) > FEW else ""
+        SessionTreeError.__init__(self, f"{kind} {name!r} is ambiguous: {', '.join(candidates[:FEW])}{more}")
         self.kind = kind
         self.name = name
         self.candidates = tuple(candidates)

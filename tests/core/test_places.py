@@ -40,6 +40,14 @@ def test_a_prefix_of_several_ids_is_ambiguous_and_names_them():
         at("aaaaaaaa", TREE)
 
 
+def test_of_very_many_candidates_the_sentence_names_the_first():
+    with pytest.raises(Ambiguous) as error:
+        at("aaaaaaaa", grow(">".join(f"aaaaaaaa{number:04}" for number in range(1000))))
+
+    assert str(error.value).endswith("aaaaaaaa0009 and 990 more")
+    assert len(error.value.candidates) == 1000
+
+
 @pytest.mark.parametrize("place", ["bbbbbbb", "zzzzzzzzz", "", "~", "HEAD@{x}", "nobody~1"])
 def test_what_names_nothing_is_an_error(place):
     with pytest.raises(NotFound, match="no place"):
