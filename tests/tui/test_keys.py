@@ -93,6 +93,9 @@ def test_keys_with_blanks_between_are_keys() -> None:
         ("super+f30", "super+f30"),
         ("menu", "menu"),
         ("space", "space"),
+        ("esc", "escape"),
+        ("ctrl+esc", "ctrl+escape"),
+        ("»", "right_pointing_double_angle_quotation_mark"),
     ],
 )
 def test_a_key_is_understood_as_people_spell_it(said: str, key: str) -> None:
@@ -100,7 +103,13 @@ def test_a_key_is_understood_as_people_spell_it(said: str, key: str) -> None:
     assert faults({"submit": said}) == []
 
 
-@pytest.mark.parametrize("said", ["ctrl+nonsense", "contrl+x", "Ctrl+x", "ctrl+X", "ctrl+", "return", "f77", "\x07"])
+@pytest.mark.parametrize(
+    "said",
+    [
+        *("ctrl+nonsense", "contrl+x", "Ctrl+x", "ctrl+X", "ctrl+", "return", "f77", "\x07"),
+        *("del", "ins", "cr", "lf", "bs", "nul", "bel", "ht", "nbsp", "ESC", "Full_Stop", "ctrl+del"),
+    ],
+)
 def test_what_is_no_key_is_told_and_the_usual_one_holds(said: str) -> None:
     assert keymap({"submit": said, "newline": ["f5", said]}) == {"newline": "f5"}
     assert faults({"submit": said, "newline": ["f5", said]}) == [
@@ -127,6 +136,14 @@ async def test_a_key_that_does_not_exist_leaves_the_usual_one_at_work(running: R
         await app.answered("Is it?")
         await app.press("f1")
         assert await app.shows("enter                  submit")
+
+
+async def test_the_key_that_hints_call_esc_is_bound_by_that_name(running: Running) -> None:
+    async with running(["One", Delay(30)], settings=Config(keys={"abort": "esc"})) as app:
+        await app.say("First")
+        assert "esc aborts" in await app.shows("working")
+        await app.press("escape")
+        assert await app.shows("aborted")
 
 
 async def test_the_tree_names_the_key_that_leaves_it(running: Running, ways: Session) -> None:

@@ -107,7 +107,8 @@ AREAS: dict[str, tuple[Key, ...]] = {
 NO_KEY = "none"
 """What is bound where the configuration says that nothing is to be."""
 SHORT = {"escape": "esc"}
-"""Keys that hints call otherwise."""
+"""Keys that hints call otherwise. The configuration may do so too."""
+LONG = {short: key for key, short in SHORT.items()}
 
 MODIFIERS = frozenset({"alt", "ctrl", "hyper", "meta", "shift", "super"})
 RARE = """\
@@ -181,15 +182,23 @@ def _spelled(key: str) -> str | None:
     *modifiers, name = key.split("+") if len(key) > 1 else [key]
     if not MODIFIERS.issuperset(modifiers):
         return None
-    if len(name) == 1 and not name.isalnum():
-        name = unicodedata.name(name, "").lower().replace("-", "_").replace(" ", "_")
-    name = KEY_NAME_REPLACEMENTS.get(name, name)
-    if len(name) == 1:
+    name = LONG.get(name, name)
+    if len(name) == 1 and name.isalnum():
         known = not modifiers or name == name.lower()
+    elif len(name) == 1:
+        name = _called(name)
+        known = bool(name)
     else:
-        sign = key_to_character(name)
-        known = name in NAMED or (sign is not None and not sign.isalnum())
+        name = KEY_NAME_REPLACEMENTS.get(name, name)
+        sign = key_to_character(name)  # of `del` and the like too: Unicode has such names for what no key prints
+        known = name in NAMED or (sign is not None and not sign.isalnum() and _called(sign) == name)
     return "+".join([*sorted(set(modifiers)), name]) if known else None
+
+
+def _called(sign: str) -> str:
+    """The name of a sign's key; empty where it has none."""
+    name = unicodedata.name(sign, "").lower().replace("-", "_").replace(" ", "_") if sign.isprintable() else ""
+    return KEY_NAME_REPLACEMENTS.get(name, name)
 
 
 def listed(said: Mapping[str, str]) -> list[tuple[str, list[Key]]]:
