@@ -704,13 +704,23 @@ def test_many_shells_may_append_at_once(data, talk) -> None:
     assert len(data("context", "@")["messages"]) == 4 + 8
 
 
-def test_an_unfinished_last_line_that_was_moved_is_told(talk, capsys) -> None:
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("append", "@", "--role", "user", "x"),
+        ("label", "@", "HEAD", "here"),
+        ("rename", "@", "another"),
+        ("branch", "@", "another"),
+        ("switch", "@", "root"),
+    ],
+)
+def test_an_unfinished_last_line_that_was_moved_is_told(talk, capsys, arguments) -> None:
     path = st.open("@").file
     assert path is not None
     with path.open("ab") as file:
         file.write(b'{"type":"mess')
 
-    assert run(["append", "@", "--role", "user", "x"]) == 0
+    assert run(list(arguments)) == 0
 
     assert "an unfinished last line was moved to" in capsys.readouterr().err
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from importlib import import_module
 from typing import Any, TypeVar
 
@@ -160,6 +160,17 @@ def _fail(message: str, code: int = 1) -> int:
 
 def opened(session: str, *, read_only: bool = False) -> Session:
     return catalog.open(session, read_only=read_only)
+
+
+@contextlib.contextmanager
+def changing(session: str, *, read_only: bool = False) -> Generator[Session]:
+    """A session to write to, closed in the end. What was in the way is told, also when something fails."""
+    changed = opened(session, read_only=read_only)
+    try:
+        with changed:
+            yield changed
+    finally:
+        tell_set_aside(changed)
 
 
 def short(id: str | None) -> str:

@@ -13,13 +13,13 @@ from sessiontree.cli.app import (
     app,
     branch_argument,
     branch_option,
+    changing,
     json_option,
     opened,
     place_argument,
     place_option,
     session_argument,
     short,
-    tell_set_aside,
 )
 from sessiontree.cli.output import dim, echo, echo_json, safe, safe_lines
 from sessiontree.cli.read import echo_branches
@@ -102,12 +102,11 @@ def append(
             fitting = next(name for name, options in OPTIONS_OF_ROLE.items() if option in options)
             raise click.UsageError(f"--{option.replace('_', '-')} goes with --role {fitting}")
     words = _input() if text == "-" else text or ""
-    with opened(session) as to:
+    with changing(session) as to:
         where: dict[str, Any] = {} if at is None else {"parent": at}
         if branch is not None:
             where["branch"] = to.branch(branch).name
         written = _appended(to, lambda: _body(to, role, words, message, entry, at or branch or "HEAD", given), where)
-        tell_set_aside(to)
         on = written.branch if isinstance(written.branch, str) else None
         if as_json:
             echo_json({"id": written.id, "parent": written.parent, "branch": on})
@@ -220,7 +219,7 @@ def branch(
     """Make a branch and go on there; or rename or archive one."""
     if rename is not None and archive is not None:
         raise click.UsageError("give --rename or --archive")
-    with opened(session) as changed:
+    with changing(session) as changed:
         if rename is not None:
             changed.rename_branch(name, rename)
         elif archive is not None:
@@ -239,7 +238,7 @@ def switch(session: str, place: str, as_json: bool) -> None:
 
     A place that is no branch's head: the current branch moves there, without the rules of selection.
     """
-    with opened(session) as changed:
+    with changing(session) as changed:
         changed.switch(place)
         echo_branches(changed, as_json=as_json)
 
@@ -249,7 +248,7 @@ def switch(session: str, place: str, as_json: bool) -> None:
 @json_option
 def undo(session: str, as_json: bool) -> None:
     """Take back the last move; once more, the one before it."""
-    with opened(session) as changed:
+    with changing(session) as changed:
         plan = changed.undo()
     tell_plan(plan, as_json=as_json)
 
@@ -285,7 +284,7 @@ def label(session: str, place: str, text: str | None, clear: bool, as_json: bool
     """Put a label on a place, or show the one it has."""
     if clear and text is not None:
         raise click.UsageError("give a text or --clear")
-    with opened(session, read_only=text is None and not clear) as changed:
+    with changing(session, read_only=text is None and not clear) as changed:
         target = changed.place(place)
         if text is not None or clear:
             changed.label(target, text)
@@ -302,7 +301,7 @@ def rename(session: str, name: str | None, clear: bool, as_json: bool) -> None:
     """Give a session another name, or show the one it has."""
     if clear and name is not None:
         raise click.UsageError("give a name or --clear")
-    with opened(session, read_only=name is None and not clear) as changed:
+    with changing(session, read_only=name is None and not clear) as changed:
         if name is not None or clear:
             changed.rename(name)
         shown = changed.name
@@ -342,7 +341,7 @@ def fork(
 @json_option
 def migrate(session: str, as_json: bool) -> None:
     """Rewrite a file of an older version, keeping a backup beside it."""
-    with opened(session) as changed:
+    with changing(session) as changed:
         dialect, version = changed.dialect, changed.header.version
         migrated = changed.migrate()
         if as_json:
