@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import tempfile
 from pathlib import Path
 
@@ -254,6 +255,47 @@ def test_entries_that_a_later_one_stands_for_take_the_place_of_no_hit(shelf: Pat
         hits = st.search("apple", dir=shelf, limit=4)
         assert [(hit.entry, hit.snippet) for hit in hits][:2] == [("t", "apple 3"), ("s", "apple 3")]
         assert {hit.entry for hit in hits[2:]} == {"s0", "t0"}
+
+
+def test_sessions_with_entries_that_do_not_count_are_read_and_looked_into_once(shelf: Path, monkeypatch) -> None:
+    paths = [
+        put(shelf, f"s{n}", header(id=f"s{n}"), say("a", None, "apple", timestamp=iso(n)), say("a", None, "berry"))
+        for n in range(20)
+    ]
+    put(shelf, "sound", header(id="sound"), say("b", None, "apple", timestamp=iso(0)))
+    for _ in range(2):
+        read: list[str] = []
+        opened: list[str] = []
+
+        def open_regular(path: str, read: list[str] = read) -> int:
+            read.append(path)
+            return reading.open_regular(path)
+
+        def open_session(path: str, opened: list[str] = opened) -> st.Session:
+            opened.append(path)
+            return reading.open_session(path)
+
+        monkeypatch.setattr(search, "open_regular", open_regular)
+        monkeypatch.setattr(search, "open_session", open_session)
+
+        assert [hit.entry for hit in st.search("apple", dir=shelf, limit=2)] == ["b"]
+        assert sorted(read) == sorted(opened) == sorted([*map(str, paths), str(shelf / "sound.jsonl")])
+
+
+def test_damaged_sessions_are_not_looked_into_for_what_is_not_among_the_newest(shelf: Path, monkeypatch) -> None:
+    for n in range(20):
+        damaged = put(shelf, f"s{n}", header(id=f"s{n}"), say("a", None, f"apple {n}", timestamp=iso(n // 10)), "noise")
+        os.utime(damaged, (n, n))
+    opened: list[str] = []
+
+    def open_session(path: str) -> st.Session:
+        opened.append(path)
+        return reading.open_session(path)
+
+    monkeypatch.setattr(search, "open_session", open_session)
+
+    assert [hit.snippet for hit in st.search("apple", dir=shelf, limit=2)] == ["apple 19", "apple 18"]
+    assert opened == [str(shelf / "s19.jsonl"), str(shelf / "s18.jsonl")]
 
 
 def test_a_session_that_goes_away_meanwhile_takes_the_place_of_no_hit(shelf: Path, monkeypatch) -> None:

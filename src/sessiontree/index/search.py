@@ -12,7 +12,7 @@ import heapq
 import os
 import re
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -114,27 +114,39 @@ def _found(
 ) -> list[tuple[_Match, _Sight]]:
     """The newest matches that count, newest first, each with what is said of it.
 
-    That one does not count is known only once its session was looked into. So that such a one takes the place of none
-    that does, there is another look, which passes it over; sound sessions need none.
+    Whether one counts is known only once its session was looked into, which sound sessions need not be. So that no
+    match takes the place of one that counts, the others are looked into as soon as they have one among the newest, each
+    once. Where a session is not what it was any more, there is another look at all of them.
     """
-    odd: dict[str, _Sight] = {}
+    looked_into: dict[str, _Sight] = {}
+
+    def counts(file: File, match: _Match) -> bool:
+        """Whether a match counts, as far as one can tell on the way."""
+        if file.kind is Kind.LINES and not file.is_sound and file.path not in looked_into:
+            looked_into[file.path] = _Sight(db, file.path)
+        return file.path not in looked_into or looked_into[file.path].shows(match.entry)
+
     while True:
-        matches = _newest(parts, query, limit, odd, progress)
+        matches = _newest(parts, query, limit, counts, progress)
         by_file: dict[str, list[Entry]] = {}
         for match in matches:
             by_file.setdefault(match.path, []).append(match.entry)
-        sights = {path: odd.get(path) or _Sight(db, path, entries) for path, entries in by_file.items()}
+        sights = {path: looked_into.get(path) or _Sight(db, path, entries) for path, entries in by_file.items()}
         found = [(match, sights[match.path]) for match in matches]
         counting = [(match, sight) for match, sight in found if sight.shows(match.entry)]
         if len(matches) < limit or len(counting) == len(matches):
             return counting
-        odd |= {match.path: sight for match, sight in found if not sight.shows(match.entry)}
+        looked_into |= {match.path: sight for match, sight in found if not sight.shows(match.entry)}
 
 
 def _newest(
-    parts: Sequence[_Part], query: Query, limit: int, odd: Mapping[str, _Sight], progress: Progress | None
+    parts: Sequence[_Part],
+    query: Query,
+    limit: int,
+    counts: Callable[[File, _Match], bool],
+    progress: Progress | None,
 ) -> list[_Match]:
-    """The newest matches in these parts, newest first, without those that `odd` sessions do not show."""
+    """The newest matches in these parts that count, newest first."""
     newest: list[_Match] = []
     total, done = sum(part.stop - part.start for part in parts), 0
     sieve = Sieve(query.terms)
@@ -153,12 +165,11 @@ def _newest(
         if part.newest < least():
             break
         for match in _matches(part, query, sieve, least, passed):
-            if match.path in odd and not odd[match.path].shows(match.entry):
-                continue
             if len(newest) < limit:
-                heapq.heappush(newest, match)
-            else:
-                heapq.heappushpop(newest, match)
+                if counts(part.file, match):
+                    heapq.heappush(newest, match)
+            elif match > newest[0] and counts(part.file, match):
+                heapq.heapreplace(newest, match)
     if progress is not None:
         progress(total, total)
     return sorted(newest, reverse=True)
@@ -229,13 +240,14 @@ def _read(block: bytes, at: int, sieve: Sieve) -> Generator[tuple[int, Entry]]:
 class _Sight:
     """What is said of the entries of a session that a search has found."""
 
-    def __init__(self, db: Database, path: str, entries: Sequence[Entry]) -> None:
+    def __init__(self, db: Database, path: str, entries: Sequence[Entry] | None = None) -> None:
+        """Of these entries alone, or of all in the session."""
         self._branches: dict[EntryId, str | None] = {}
         self._seen: Seen | None = None
         self._tree: Tree | None = Tree()
         """`None` where every entry counts."""
         try:
-            if not self._look_up(db, path, entries):
+            if entries is None or not self._look_up(db, path, entries):
                 self._look_into(path)
         except SessionTreeError:
             return  # it was taken away meanwhile

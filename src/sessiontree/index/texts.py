@@ -46,6 +46,8 @@ class File(NamedTuple):
     body: int
     read_to: int
     text_to: int
+    is_sound: bool
+    """The index knows how its entries hang together: each has an id of its own."""
 
 
 class _Chunk(NamedTuple):
@@ -58,7 +60,7 @@ class _Chunk(NamedTuple):
 
 def files_of(db: Database, paths: Iterable[str]) -> list[File]:
     """Those of these files that have words, the one written to last first."""
-    columns = "id, path, generation, kind, size, mtime, body, read_to, text_to"
+    columns = "id, path, generation, kind, size, mtime, body, read_to, text_to, tally IS NOT NULL"
     known = {row[1]: row for row in db.execute(f"SELECT {columns} FROM files WHERE kind != ?", (int(Kind.NONE),))}
     files = [
         File(row[0], path, row[2], Kind(row[3]), *row[4:])
