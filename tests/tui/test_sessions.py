@@ -78,6 +78,20 @@ async def test_a_preview_has_the_newest_of_what_was_said_where_there_is_little_r
         assert "question 8" not in shown
 
 
+async def test_a_preview_has_the_newest_of_what_was_said_in_letters_that_are_two_cells_wide(
+    running: Running, project: Path
+) -> None:
+    with st.create("wide") as session:
+        for number in range(10):
+            session.append(st.user(f"question {number} " + "問" * 200))
+            session.append(st.assistant(f"answer {number} " + "答" * 200))
+    async with running(size=(140, 30)) as app:
+        await app.press("ctrl+r")
+        await app.shows("20 messages")
+        await app.press("down")
+        assert await app.shows("› question 9", "answer 9")
+
+
 async def test_only_named_ones(running: Running, three: list[str]) -> None:
     async with running() as app:
         await app.press("ctrl+r")

@@ -6,13 +6,13 @@ import asyncio
 import os
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from textwrap import wrap
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from rich.text import Text
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
+from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Input, OptionList
 from textual.widgets.option_list import Option
@@ -368,4 +368,5 @@ def preview(summary: SessionSummary, width: int, height: int) -> Text:
 
 
 def _height(text: Text, width: int) -> int:
-    return len(wrap(text.plain, width))
+    """How many rows a text takes, as it is drawn."""
+    return len(Content(text.plain).wrap(width))
