@@ -1,4 +1,5 @@
 import json
+import tracemalloc
 
 import pytest
 from hypothesis import given
@@ -120,3 +121,45 @@ def test_renaming_gives_what_a_parser_says(raw, key):
     expected = [("other" if name == key else name, value) for name, value in pairs(raw)]
 
     assert pairs(rename_key(raw, key, "other")) == expected
+
+
+# Lines as long as they may be
+
+
+class Line(bytes):
+    """A line that counts how much of it is copied."""
+
+    copied = 0
+
+    def __getitem__(self, place):
+        part = Line(super().__getitem__(place))
+        Line.copied += len(part)
+        return part
+
+    def __add__(self, more):
+        return Line(super().__add__(more))
+
+
+@pytest.mark.parametrize(
+    "change", [lambda raw: drop_key(raw, "id"), lambda raw: rename_key(raw, "id", "other")], ids=["drop", "rename"]
+)
+def test_a_name_that_stands_there_often_does_not_have_the_line_copied_as_often(change):
+    raw = Line(b"{%s}" % b",".join([b'"id":1'] * 1000))
+    Line.copied = 0
+
+    change(raw)
+
+    assert Line.copied < 4 * len(raw)
+
+
+@pytest.mark.parametrize("text", ["x", '"', "\n", "long \n lines \n"])
+def test_a_long_string_takes_no_more_memory_than_the_line(text):
+    raw = json.dumps({"type": "message", "text": text * (1_000_000 // len(text)), "id": 1}).encode()
+    tracemalloc.start()
+
+    changed = set_value(raw, "id", b"7")
+
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert changed.endswith(b'"id": 7}')
+    assert peak < 3 * len(raw)
