@@ -1,7 +1,10 @@
 """Sessions put aside, thrown away, and brought back."""
 
+import fcntl
 import os
 import stat
+import threading
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -17,6 +20,24 @@ def session() -> st.Session:
     session = st.create(name="auth", cwd="/p")
     session.append(st.user("apple"))
     return session
+
+
+@pytest.fixture(params=[False, True], ids=["same disk", "another disk"])
+def disks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The trash is on the disk of the sessions, and on another one."""
+    if request.param:
+        link = os.link
+
+        def within_a_disk(source: str, target: str, **options: bool) -> None:
+            if os.path.dirname(source) != os.path.dirname(target):
+                raise OSError(18, "Invalid cross-device link")
+            link(source, target, **options)
+
+        monkeypatch.setattr(os, "link", within_a_disk)
+
+
+def no_link(*_: object, **__: object) -> None:
+    raise OSError(1, "Operation not permitted")
 
 
 def file_of(session: st.Session) -> Path:
@@ -56,20 +77,158 @@ def test_being_archived_does_not_depend_on_the_index(session: st.Session, home: 
     assert (listed(), listed(archived=True)) == ([], [session.id])
 
 
-def test_what_a_dead_writer_left_of_a_batch_is_none_of_it_in_the_trash_and_back(session: st.Session) -> None:
-    file, data = file_of(session), file_of(session).read_bytes()
+def leave_half_a_batch(file: Path) -> bytes:
+    """What a writer leaves that dies within a batch. Returns what is part of the session."""
+    data = file.read_bytes()
     with open(f"{file}.lock", "wb", buffering=0) as lock:
         note(lock.fileno(), identity_of(file.stat()), len(data), [b'{"n":1}', b'{"n":2}'])
     with file.open("ab") as end:
         end.write(b'{"n":1}\n')
-    count = len(st.open(file).tree)
+    return data
 
-    shelf.delete(session.id)
+
+@pytest.mark.usefixtures("disks")
+def test_what_a_dead_writer_left_of_a_batch_is_none_of_it_in_the_trash_and_back(session: st.Session) -> None:
+    file = file_of(session)
+    data = leave_half_a_batch(file)
+
+    there = Path(shelf.delete(session.id))
+
+    assert there.read_bytes() == data
+    assert Path(f"{there}.torn-{len(data)}").read_bytes() == b'{"n":1}\n'
+    shelf.restore(session.id)
+    assert file.read_bytes() == data
+    assert Path(f"{file}.torn-{len(data)}").read_bytes() == b'{"n":1}\n'
+
+
+@pytest.mark.usefixtures("disks")
+def test_what_a_dead_writer_left_in_the_trash_is_none_of_it_when_it_comes_back(session: st.Session) -> None:
+    file = file_of(session)
+    data = leave_half_a_batch(Path(shelf.delete(session.id)))
+
     shelf.restore(session.id)
 
-    assert len(st.open(file).tree) == count
-    st.open(file).append(st.user("on"))
-    assert file.read_bytes().startswith(data + b'{"type":"message"')
+    assert file.read_bytes() == data
+
+
+@pytest.mark.usefixtures("disks")
+def test_what_a_writer_at_work_wrote_is_in_the_trash_and_its_next_entry_is_refused(session: st.Session) -> None:
+    session = st.open(file_of(session), durability="none")
+    session.extend([st.user("y" * 1000) for _ in range(2000)])
+    written: list[str] = []
+    begun = threading.Event()
+
+    def write() -> None:
+        with suppress(st.Conflict):
+            for _ in range(500):
+                written.append(session.append(st.user("more")).id)
+                begun.set()
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    begun.wait()
+    there = shelf.delete(session.id)
+    writer.join()
+
+    tree = st.open(there).tree
+    assert [id for id in written if id not in tree] == []
+    with pytest.raises(st.Conflict, match="the file was deleted by another program"):
+        session.append(st.user("more"))
+
+
+@pytest.mark.usefixtures("disks")
+def test_no_writer_has_its_turn_while_a_session_is_moved_or_removed(session: st.Session, monkeypatch) -> None:
+    file, turns = file_of(session), []
+
+    def watched(call: str) -> None:
+        real = getattr(os, call)
+
+        def watch(path: str, *more: object, **options: object) -> None:
+            if os.path.basename(path) == file.name:
+                with open(f"{file}.lock", "wb") as lock:
+                    try:
+                        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                        turns.append("free")
+                    except BlockingIOError:
+                        turns.append("taken")
+            real(path, *more, **options)
+
+        monkeypatch.setattr(os, call, watch)
+
+    watched("link")
+    watched("unlink")
+    for act in (shelf.delete, shelf.restore, shelf.purge):
+        act(session.id)
+        assert set(turns) == {"taken"}, act
+        turns.clear()
+
+
+@pytest.mark.parametrize("act", [shelf.delete, shelf.restore])
+def test_what_a_program_without_a_lock_writes_meanwhile_is_not_lost(session: st.Session, monkeypatch, act) -> None:
+    file = file_of(session) if act is shelf.delete else Path(shelf.delete("auth"))
+    before, rename = sorted(file.parent.iterdir()), os.rename
+    data = file.read_bytes()
+
+    def written_meanwhile(source: str, target: str) -> None:
+        with file.open("ab") as end:
+            end.write(b'{"n":1}\n')
+        rename(source, target)
+
+    monkeypatch.setattr(os, "link", no_link)
+    monkeypatch.setattr(os, "rename", written_meanwhile)
+    with pytest.raises(st.Conflict, match="another program wrote to it while it was moved"):
+        act("auth")
+
+    assert file.read_bytes() == data + b'{"n":1}\n'
+    assert [path for path in sorted(file.parent.iterdir()) if path.suffix != ".lock" or path in before] == before
+    monkeypatch.setattr(os, "rename", rename)
+    assert Path(act("auth")).read_bytes() == data + b'{"n":1}\n'
+
+
+def test_a_file_that_another_program_put_in_its_place_meanwhile_stays(session: st.Session, monkeypatch) -> None:
+    file, link = file_of(session), os.link
+
+    def replaced_meanwhile(source: str, target: str, **options: bool) -> None:
+        link(source, target, **options)
+        os.unlink(source)
+        Path(source).write_text("something new")
+
+    monkeypatch.setattr(os, "link", replaced_meanwhile)
+    with pytest.raises(st.Conflict):
+        shelf.delete("auth")
+
+    assert file.read_text() == "something new"
+
+
+@pytest.mark.parametrize("act", [shelf.delete, shelf.purge])
+def test_sessions_whose_names_begin_alike_are_not_taken_along(tmp_path: Path, act) -> None:
+    ends = (".kept.jsonl", ".bak.jsonl", ".bak-of-mine", ".torn-1x", "2")
+    names = [f"work.jsonl{end}" for end in ends]
+    st.create(file=tmp_path / "work.jsonl")
+    for name in names:
+        st.create(file=tmp_path / name)
+    for suffix in (".bak", ".bak-12", ".torn-7", ".torn-7-1", ".new", ".tmp-3", ".archived"):
+        (tmp_path / f"work.jsonl{suffix}").write_text("")
+
+    act(tmp_path / "work.jsonl")
+
+    assert {path.name for path in tmp_path.glob("work*") if not path.name.endswith(".lock")} == set(names)
+    assert not (tmp_path / "work.jsonl.lock").exists()
+
+
+@pytest.mark.usefixtures("disks")
+def test_a_session_comes_back_although_who_had_it_open_tried_to_write(session: st.Session) -> None:
+    data = file_of(session).read_bytes()
+    others = session, st.open(session.id)
+    shelf.delete("auth")
+    for other in others:
+        with pytest.raises(st.Conflict, match="deleted"):
+            other.append(st.user("more"))
+
+    shelf.restore("auth")
+
+    assert file_of(session).read_bytes() == data
+    st.open(session.id).append(st.user("on"))
 
 
 def test_a_deleted_session_is_in_the_trash_with_all_that_belongs_to_it(session: st.Session, home: Path) -> None:
@@ -87,7 +246,7 @@ def test_a_deleted_session_is_in_the_trash_with_all_that_belongs_to_it(session: 
     assert {path.name for path in there.parent.iterdir()} == {
         file.name,
         "origin",
-        *(f"{file.name}{suffix}" for suffix in (".bak", ".torn-99", ".archived", ".lock")),
+        *(f"{file.name}{suffix}" for suffix in (".bak", ".torn-99", ".archived")),
     }
     for path in (there.parent.parent, there.parent):
         assert stat.S_IMODE(path.stat().st_mode) == 0o700
@@ -128,6 +287,22 @@ def test_nothing_is_written_over_by_restoring(session: st.Session) -> None:
     assert Path(there).exists()
 
 
+def test_nothing_comes_back_where_something_that_belongs_to_it_is_in_the_way(session: st.Session) -> None:
+    file = file_of(session)
+    Path(f"{file}.bak").write_text("old")
+    there = Path(shelf.delete("auth"))
+    Path(f"{file}.bak").write_text("something new")
+
+    with pytest.raises(st.InvalidOperation, match=r"\.bak exists: it is not written over"):
+        shelf.restore("auth")
+
+    assert (Path(f"{file}.bak").read_text(), Path(f"{there}.bak").read_text()) == ("something new", "old")
+    assert there.exists()
+    Path(f"{file}.bak").unlink()
+    shelf.restore("auth")
+    assert Path(f"{file}.bak").read_text() == "old"
+
+
 @pytest.mark.parametrize("origin", ["", "elsewhere.jsonl", "/etc/passwd", "../../x.jsonl"])
 def test_a_note_that_does_not_fit_its_session_leads_nowhere(session: st.Session, origin: str) -> None:
     there = Path(shelf.delete("auth"))
@@ -165,14 +340,12 @@ def test_purging_removes_for_good_from_the_trash_or_from_its_place(session: st.S
         shelf.restore("auth")
 
 
-def test_a_session_on_another_disk_is_copied_into_the_trash_and_back(session: st.Session, monkeypatch) -> None:
+def test_a_session_is_copied_into_the_trash_and_back_where_a_file_has_one_name(
+    session: st.Session, monkeypatch
+) -> None:
     monkeypatch.setattr(shelf, "AT_ONCE", 7)
     file, data = file_of(session), file_of(session).read_bytes()
     modified = file.stat().st_mtime_ns
-
-    def no_link(*_: object, **__: object) -> None:
-        raise OSError(18, "Invalid cross-device link")
-
     monkeypatch.setattr(os, "link", no_link)
     there = Path(shelf.delete("auth"))
 
@@ -198,6 +371,28 @@ def test_a_session_that_cannot_be_moved_stays_where_it_is_and_nothing_is_in_the_
         shelf.delete("auth")
 
     assert file.read_bytes() == data
+    assert list((home / ".sessiontree" / "trash").iterdir()) == []
+
+
+@pytest.mark.usefixtures("disks")
+def test_when_what_belongs_to_a_session_cannot_be_moved_all_of_it_stays(
+    session: st.Session, monkeypatch, home: Path
+) -> None:
+    file, unlink = file_of(session), os.unlink
+    for suffix in (".bak", ".torn-9"):
+        Path(f"{file}{suffix}").write_text(suffix)
+    before = {path.name: path.read_bytes() for path in file.parent.iterdir()}
+
+    def refused(path: str) -> None:
+        if path == f"{file}.torn-9":
+            raise PermissionError(13, "Permission denied")
+        unlink(path)
+
+    monkeypatch.setattr(os, "unlink", refused)
+    with pytest.raises(st.StoreError, match="Permission denied"):
+        shelf.delete("auth")
+
+    assert {path.name: path.read_bytes() for path in file.parent.iterdir()} == before
     assert list((home / ".sessiontree" / "trash").iterdir()) == []
 
 

@@ -8,6 +8,10 @@ A deleted session is moved to `$SESSIONTREE_HOME/trash/`, into a folder of its o
 beside it (backups, torn lines) and a note of where it was. It is kept there until it is purged;
 nothing is purged by itself. Sessions of other programs are theirs: they are refused.
 
+A session is moved while its lock is held, so all that was ever acknowledged is in the file that was
+moved, and who has it open is refused the next write. The lock file stays with the place, not with the
+session: it goes when no session is left there.
+
 Those in a database are marked there; see `index.postgres`.
 """
 
@@ -15,20 +19,30 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import stat
 import time
-from collections.abc import Iterable
-from contextlib import suppress
-from typing import TYPE_CHECKING
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, NamedTuple
 
 from sessiontree.catalog import find, in_database, pick, sessions_dir, sources, summaries_of
 from sessiontree.core.times import iso
-from sessiontree.errors import InvalidOperation, NotFound, ReadOnly, StoreError
+from sessiontree.errors import Conflict, InvalidOperation, NotFound, ReadOnly, StoreError
 from sessiontree.home import home
 from sessiontree.index.folder import ARCHIVED, SUFFIX, Found, files_in, folders_in
 from sessiontree.session import Session
-from sessiontree.store.files import make_private_directory, sync_directory, write_all
+from sessiontree.store.files import (
+    discard,
+    identity_of,
+    make_private_directory,
+    numbered,
+    read_all,
+    sync_directory,
+    write_all,
+)
 from sessiontree.store.jsonl import JsonlStore
+from sessiontree.store.lock import Lock, lock_of
 from sessiontree.store.postgres.address import is_address, parse
 
 if TYPE_CHECKING:
@@ -39,6 +53,10 @@ ORIGIN = "origin"
 """The file in a folder of the trash that says where the session was."""
 AT_ONCE = 1 << 20
 """So many bytes of a file are copied at once."""
+BESIDE = re.compile(rf"{re.escape(ARCHIVED)}|\.(bak|new|tmp)(-\d+)?|\.torn-\d+(-\d+)?", re.ASCII)
+"""What stands behind a session's name in the names of files that belong to it, its lock aside."""
+NO_LINKS = (errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP)
+"""What `link` says from one disk to another, or on a file system that has none."""
 
 
 def archive(session: str | os.PathLike[str], *, archived: bool = True) -> str:
@@ -69,18 +87,12 @@ def delete(session: str | os.PathLike[str]) -> str:
     make_private_directory(folder)
     try:
         _write(os.path.join(folder, ORIGIN), [os.fsencode(os.path.abspath(file))])
-        sync_directory(folder)
-        names = [file, *_beside(file)]
-        for path in names:
-            _move(path, os.path.join(folder, os.path.basename(path)))
-        sync_directory(folder)
-        sync_directory(os.path.dirname(os.path.abspath(file)))
+        with _held(file):
+            _move([file, *_beside(file)], folder)
     except OSError as error:
-        with suppress(OSError):
-            if set(os.listdir(folder)) <= {ORIGIN}:  # nothing was moved: nothing stays behind
-                _drop(os.path.join(folder, ORIGIN))
-                os.rmdir(folder)
         raise _failed(file, error) from error
+    finally:
+        _clear(folder)
     return os.path.join(folder, os.path.basename(file))
 
 
@@ -97,17 +109,18 @@ def restore(session: str) -> str:
         raise _failed(os.path.join(folder, ORIGIN), error) from error
     if os.path.basename(origin) != os.path.basename(file) or not os.path.isabs(origin):
         raise InvalidOperation(f"{os.path.join(folder, ORIGIN)} does not say where {os.path.basename(file)} was")
-    if os.path.lexists(origin):
-        raise InvalidOperation(f"{origin} exists: it is not written over")
-    make_private_directory(os.path.dirname(origin))
+    there = os.path.dirname(origin)
+    make_private_directory(there)
     try:
-        for path in (*_beside(file), file):
-            _move(path, os.path.join(os.path.dirname(origin), os.path.basename(path)))
-        sync_directory(os.path.dirname(origin))
-        _drop(os.path.join(folder, ORIGIN))
-        os.rmdir(folder)
+        with _held(file), _held(origin):
+            paths = [file, *_beside(file)]
+            for path in paths:
+                if os.path.lexists(taken := os.path.join(there, os.path.basename(path))):
+                    raise InvalidOperation(f"{taken} exists: it is not written over")
+            _move(paths, there)
     except OSError as error:
         raise _failed(origin, error) from error
+    _clear(folder)
     return origin
 
 
@@ -121,15 +134,14 @@ def purge(session: str | os.PathLike[str]) -> str:
         file = _own(session)
     folder = os.path.dirname(os.path.abspath(file))
     try:
-        for path in (file, *_beside(file)):
-            os.unlink(path)
-        if os.path.dirname(folder) == os.path.abspath(trash()):
-            _drop(os.path.join(folder, ORIGIN))
-            os.rmdir(folder)
-        else:
+        with _held(file):
+            for path in (file, *_beside(file)):
+                os.unlink(path)
             sync_directory(folder)
     except OSError as error:
         raise _failed(file, error) from error
+    if os.path.dirname(folder) == os.path.abspath(trash()):
+        _clear(folder)
     return file
 
 
@@ -184,36 +196,121 @@ def _own(session: str | os.PathLike[str]) -> str:
 
 
 def _beside(file: str) -> list[str]:
-    """What belongs to a session: its mark, backups, torn lines, and its lock with what may be noted there."""
+    """What belongs to a session: its mark, backups, torn lines, and what a dead writer began."""
     folder, name = os.path.split(os.path.abspath(file))
     with os.scandir(folder) as entries:
         return sorted(
             entry.path
             for entry in entries
-            if entry.name.startswith(f"{name}.") and entry.is_file(follow_symlinks=False)
+            if entry.name.startswith(name)
+            and BESIDE.fullmatch(entry.name, len(name))
+            and entry.is_file(follow_symlinks=False)
         )
 
 
-def _move(source: str, target: str) -> None:
-    """Move a file, never onto another one, also from one disk to another; all of it or nothing."""
+@contextmanager
+def _held(file: str) -> Generator[None]:
+    """Hold the place of a session: no writer is at work there. Its lock file goes when no session is left."""
+    lock = Lock(lock_of(os.path.realpath(file)))
+    with lock:
+        try:
+            if lock.has_note and os.path.lexists(file):
+                _settle(file, lock)
+            yield
+        finally:
+            if not os.path.lexists(file):
+                discard(lock.path)  # while it is ours: who waits for it makes another
+
+
+def _settle(file: str, lock: Lock) -> None:
+    """Set aside what a dead writer left of a batch: only this lock tells of it, and only while the file is this one."""
+    fd = os.open(file, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        size = os.fstat(fd).st_size
+        start = lock.begun(fd, size)
+        if start is not None:
+            _write(_unused(f"{file}.torn-{start}"), [read_all(fd, start, size - start)])
+            sync_directory(os.path.dirname(os.path.abspath(file)))
+            if os.fstat(fd).st_size == size:
+                os.ftruncate(fd, start)
+        lock.clear()
+    finally:
+        os.close(fd)
+
+
+class _Placed(NamedTuple):
+    """A file that is in two places, on its way from one to the other."""
+
+    source: str
+    target: str
+    copied: os.stat_result | None
+    """What the source was like before it was copied; `None` when both are one file."""
+
+    def check(self) -> None:
+        """Raises `Conflict` when the source is not what is in the other place: it must not be taken away."""
+        now = os.lstat(self.source)
+        before = self.copied or os.lstat(self.target)
+        same = identity_of(now) == identity_of(before)
+        if self.copied is not None:
+            same = same and (now.st_size, now.st_mtime_ns) == (before.st_size, before.st_mtime_ns)
+        if not same:
+            raise Conflict(self.source, "another program wrote to it while it was moved")
+
+
+def _move(paths: Sequence[str], folder: str) -> None:
+    """Move files of one folder to another, never onto others, also from disk to disk; all of them or none."""
+    placed: list[_Placed] = []
+    gone: list[_Placed] = []
+    try:
+        for path in paths:
+            placed.append(_place(path, os.path.join(folder, os.path.basename(path))))
+        sync_directory(folder)
+        for one in placed:
+            one.check()
+        for one in placed:
+            os.unlink(one.source)
+            gone.append(one)
+    except BaseException:
+        for one in placed:
+            with suppress(OSError):  # what cannot be put back stays where it is by now
+                if one in gone:
+                    _place(one.target, one.source)
+                os.unlink(one.target)
+        raise
+    sync_directory(os.path.dirname(os.path.abspath(paths[0])))
+
+
+def _place(source: str, target: str) -> _Placed:
     try:
         os.link(source, target, follow_symlinks=False)
     except OSError as error:
-        if error.errno not in (errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP):
+        if error.errno not in NO_LINKS:
             raise
-        _copy(source, target)
-    try:
-        os.unlink(source)
-    except OSError:
-        _drop(target)
-        raise
+        return _Placed(source, target, _copy(source, target))
+    return _Placed(source, target, None)
 
 
-def _copy(source: str, target: str) -> None:
+def _copy(source: str, target: str) -> os.stat_result:
+    """Copy a file, under another name first, so that nobody ever sees half of it. What it was like before."""
+    temporary = _unused(f"{target}.tmp")
     with open(source, "rb") as file:
-        _write(target, iter(lambda: file.read(AT_ONCE), b""))
-        status = os.fstat(file.fileno())
-    os.utime(target, ns=(status.st_atime_ns, status.st_mtime_ns))
+        before = os.fstat(file.fileno())
+        _write(temporary, iter(lambda: file.read(AT_ONCE), b""))
+    try:
+        os.utime(temporary, ns=(before.st_atime_ns, before.st_mtime_ns))
+        try:
+            os.link(temporary, target)
+        except OSError as error:
+            if error.errno not in NO_LINKS or os.path.lexists(target):
+                raise
+            os.rename(temporary, target)
+    finally:
+        discard(temporary)
+    return before
+
+
+def _unused(path: str) -> str:
+    return next(name for name in numbered(path) if not os.path.lexists(name))
 
 
 def _write(path: str, parts: Iterable[bytes]) -> None:
@@ -224,16 +321,19 @@ def _write(path: str, parts: Iterable[bytes]) -> None:
         for part in parts:
             write_all(fd, part)
         os.fsync(fd)
-    except OSError:
-        _drop(path)
+    except BaseException:
+        discard(path)
         raise
     finally:
         os.close(fd)
 
 
-def _drop(path: str) -> None:
-    if os.path.lexists(path):
-        os.unlink(path)
+def _clear(folder: str) -> None:
+    """Remove a folder of the trash that no session is in any more; it does no harm if it stays."""
+    with suppress(OSError):
+        if set(os.listdir(folder)) <= {ORIGIN}:
+            discard(os.path.join(folder, ORIGIN))
+            os.rmdir(folder)
 
 
 def _failed(path: str, error: OSError) -> StoreError:
