@@ -1,6 +1,9 @@
 """Sessions and branches: appending, branching, moving, reopening, and more than one writer."""
 
 import itertools
+import os
+import signal
+import threading
 from pathlib import Path
 
 import msgspec
@@ -10,7 +13,9 @@ from hypothesis import strategies as some
 
 import sessiontree as st
 from sessiontree.draft import RECORD_EVERY, Item
+from sessiontree.loaded import FEW
 from sessiontree.session import Session
+from sessiontree.store import jsonl
 from sessiontree.store.jsonl import JsonlStore
 from sessiontree.store.memory import MemoryStore
 from tests.simulation import Simulation
@@ -958,3 +963,128 @@ def test_a_head_record_stands_among_every_256_lines() -> None:
     records = [index for index, entry in enumerate(session.tree.entries) if entry.is_head_record]
 
     assert max(b - a for a, b in itertools.pairwise([-1, *records, len(session.tree.entries)])) <= 256
+
+
+# What damage and other programs leave
+
+
+def damaged(path: Path, text: str) -> Path:
+    """The file with one byte of the message that says `text` changed, so that its line is no JSON."""
+    data = path.read_bytes()
+    path.write_bytes(data.replace(f'"{text}"'.encode(), f'?{text}"'.encode()))
+    return path
+
+
+def test_a_head_record_that_names_an_unreadable_line_means_the_nearest_above(tmp_path: Path) -> None:
+    with st.create(file=tmp_path / "s.jsonl") as session:
+        one = session.append(st.user("one"))
+        session.append(st.user("two"))
+        session.create_branch("other", at="root")
+        session.switch("main")
+        session.append(st.user("three"), branch="other")
+
+    with st.open(damaged(tmp_path / "s.jsonl", "two")) as session:
+        assert session.branch("main").leaf == one.id
+        assert [problem.kind for problem in session.problems] == ["malformed_line"]
+        session.append(st.user("four"), branch="main")
+        assert texts(session.branch("main")) == ["one", "four"]
+        assert reopened(session).heads.heads == session.heads.heads
+
+
+def test_any_number_of_unreadable_lines_one_behind_the_other_moves_nobody(tmp_path: Path) -> None:
+    path = tmp_path / "s.jsonl"
+    with st.create(file=path) as session:
+        one = session.append(st.user("one"))
+        for count in range(3 * FEW):
+            session.append(st.user(f"lost {count}"), parent=one)
+    for count in range(3 * FEW):
+        damaged(path, f"lost {count}")
+
+    with st.open(path) as session:
+        assert session.head.leaf == one.id
+
+
+def test_one_who_follows_sees_what_one_who_opens_sees_around_unreadable_lines(tmp_path: Path) -> None:
+    path = tmp_path / "s.jsonl"
+    with st.create(file=path) as session:
+        one = session.append(st.user("one"))
+    with st.open(path) as follower:
+        assert follower.head.leaf == one.id
+        line = one.raw.replace(one.id.encode(), b"lost").replace(
+            b'"parentId":null', b'"parentId":"%s"' % one.id.encode()
+        )
+        with path.open("ab") as file:
+            file.write(line.replace(b'"one"', b'?one"') + b"\n")
+        assert [entry.id for entry in follower.refresh()] == ["lost"]
+        assert follower.head.leaf == one.id
+        for _ in range(2):
+            with st.open(path) as other:
+                other.append(st.user("more"))
+            follower.refresh()
+            anew = reopened(follower)
+            assert (follower.heads.heads, follower.heads.moves) == (anew.heads.heads, anew.heads.moves)
+
+
+def test_what_another_program_wrote_in_the_very_moment_is_taken_in(tmp_path: Path, monkeypatch) -> None:
+    path = tmp_path / "s.jsonl"
+    session = st.create(file=path)
+    one = session.append(st.user("one"))
+    write = jsonl.write_all
+    line = {"type": "message", "id": "theirs", "parentId": one.id, "timestamp": "", "message": st.user("hm").message}
+
+    def late(fd: int, data: bytes) -> None:
+        with path.open("ab") as file:
+            file.write(msgspec.json.encode(line) + b"\n")
+        write(fd, data)
+
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr(jsonl, "write_all", late)
+        two = session.append(st.user("two"))
+
+    assert two.parent == one.id
+    assert "theirs" in session.tree
+    assert texts(session.head) == ["one", "two"] == texts(reopened(session).head)
+    session.append(st.user("three"))
+    session.close()
+
+
+def test_an_old_file_that_a_peer_goes_on_with_is_rewritten_with_what_it_wrote(tmp_path: Path) -> None:
+    path = tmp_path / "s.jsonl"
+    said = '{"type":"message","timestamp":"2025-01-01T00:00:00.000Z","message":{"role":"user","content":"%s"}}\n'
+    path.write_text('{"type":"session","id":"s","timestamp":"2025-01-01T00:00:00.000Z","cwd":"/"}\n' + said % "one")
+    with st.open(path) as session:
+        assert len(session.tree) == 1
+        with path.open("a") as file:
+            file.write(said % "two")
+
+        session.append(st.user("three"))
+
+        assert texts(session.head) == ["one", "two", "three"]
+
+
+def test_a_forked_process_has_the_session_whatever_other_threads_did(tmp_path: Path) -> None:
+    session = st.create(file=tmp_path / "s.jsonl", durability="none")
+    session.append(st.user("one"))
+    held, forked = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with session.held():
+            held.set()
+            forked.wait(60)
+
+    other = threading.Thread(target=hold)
+    other.start()
+    held.wait(60)
+    child = os.fork()
+    if child == 0:
+        try:
+            signal.alarm(60)
+            session.append(st.user("two"))
+            session.close()
+        finally:
+            os._exit(len(session.tree))
+    forked.set()
+    other.join(60)
+
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 2
+    assert len(session.refresh()) == 1

@@ -16,6 +16,8 @@ from sessiontree.store.base import Chunk, Cursor, Store
 
 READ_AHEAD = 1 << 19
 """How much is read at once, in bytes."""
+FEW = 8
+"""So often unreadable heads are looked for one behind the other; then all lines are looked at."""
 
 
 class Loaded:
@@ -36,25 +38,43 @@ class Loaded:
         self.tree.extend(
             items
         )  # not by the way: its tables would be pushed out of the processor's memory by what is read
+        self._passed: set[EntryId] = set()
+        """Unreadable entries that moved nobody."""
+        self._replay()
+
+    def _replay(self) -> None:
         self.heads.replay(self.tree.items, self.tree)
-        self._leave_unreadable()
+        if self._unreadable_heads():
+            self._leave_unreadable()
 
     def _leave_unreadable(self) -> None:
         """A line that begins like a message and is no JSON moves nobody: peers do not know it."""
-        passed: set[EntryId | None] = set()
-        while unreadable := {head for head in self.heads.heads.values() if self._is_unreadable(head)}:
-            passed |= unreadable
+        passed = self._passed
+        while unreadable := self._unreadable_heads() - passed:
+            passed |= unreadable if len(passed) < FEW else self._all_unreadable()
             self.heads = Heads()
             self.heads.replay([entry for entry in self.tree.entries if entry.id not in passed], self.tree)
+        heads = self.heads.heads
+        for name, head in heads.items():
+            if head in passed:  # a head record says so
+                heads[name] = next((id for id in self.tree.up_ids(head) if not self._is_unreadable(id)), None)
 
-    def _is_unreadable(self, head: EntryId | None) -> bool:
-        return head is not None and head in self.tree and self.tree[head].decoded() is UNREADABLE
+    def _unreadable_heads(self) -> set[EntryId]:
+        heads = self.heads.heads.values()
+        return {head for head in heads if head is not None and head in self.tree and self._is_unreadable(head)}
+
+    def _all_unreadable(self) -> set[EntryId]:
+        return {entry.id for entry in self.tree if entry.decoded() is UNREADABLE}
+
+    def _is_unreadable(self, id: EntryId) -> bool:
+        return self.tree[id].decoded() is UNREADABLE
 
     def refresh(self) -> list[Entry]:
         """Take in what was appended since."""
         chunk = self.store.read(self.cursor)
+        entries = self.take(chunk.data)
         self.cursor, self.unfinished = chunk.cursor, chunk.unfinished
-        return self.take(chunk.data)
+        return entries
 
     def take(self, data: bytes) -> list[Entry]:
         items = self.reader.feed(data)
@@ -67,13 +87,17 @@ class Loaded:
 
     def wrote(self, items: Sequence[Entry | Chain], lines: Sequence[bytes], cursor: Cursor) -> list[Entry]:
         """Take in what was just appended here, and return it."""
-        self.cursor, self.unfinished = cursor, b""
         self.reader.wrote(items, lines)
         tree = self.tree
         before = tree.count
         self._index(items)
+        self.cursor, self.unfinished = cursor, b""
         return tree.entries_from(before)
 
     def _index(self, items: Sequence[Entry | Chain]) -> None:
         self.tree.extend(items)
-        self.heads.replay(items, self.tree)
+        if self._passed:  # what was passed over as the last line is history by now, as for whoever reads all anew
+            self._passed, self.heads = set(), Heads()
+            self._replay()
+        else:
+            self.heads.replay(items, self.tree)

@@ -8,6 +8,7 @@ on the wrong branch because somebody moved.
 
 from __future__ import annotations
 
+import os
 import re
 import threading
 import time
@@ -15,6 +16,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
+from weakref import WeakSet
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
@@ -39,7 +41,7 @@ from sessiontree.core.problems import find_problems
 from sessiontree.core.times import iso
 from sessiontree.core.tree import BLANKS, Tree
 from sessiontree.draft import Draft, Drafted, Item, moves, random_id, under
-from sessiontree.errors import BranchMoved, Conflict, InvalidOperation, NotFound, ReadOnly
+from sessiontree.errors import BranchMoved, Conflict, InvalidOperation, NotFound, ReadOnly, SessionTreeError
 from sessiontree.format.codec import VERSION, write_entry, write_header
 from sessiontree.format.jsonl import Reader
 from sessiontree.format.tail import tail_context
@@ -55,6 +57,9 @@ if TYPE_CHECKING:
 
 PEEK = 1 << 16
 """How much is read at once for the header, in bytes."""
+
+TRIES = 10
+"""How often an old file is rewritten while another program goes on with it."""
 
 Place: TypeAlias = str | Entry | None
 """A place by name, an entry, or `None`, which is before everything."""
@@ -91,6 +96,9 @@ class Session:
         """Whether what is written holds only for what was read."""
         self._closed = False
         self._loaded: Loaded | None = None
+        self._in_doubt = False
+        """Whether what is loaded may be short of what was written: something broke in on a write."""
+        _sessions.add(self)
         self._unnamed: Branch | None = None
         """The current branch, while nobody has asked what it is called."""
         self._end = store.end()
@@ -136,9 +144,12 @@ class Session:
     # The whole file is read when something is asked that its end cannot tell.
 
     def _load(self) -> Loaded:
-        if self._loaded is not None:
+        if self._loaded is not None and not self._in_doubt:
             return self._loaded
         with self._mutex:
+            if self._in_doubt:
+                self._end = self._store.end()
+                self._loaded, self._in_doubt = None, False
             if self._loaded is None:
                 loaded = Loaded(self._store, self._end)
                 self.header = loaded.reader.header
@@ -396,16 +407,25 @@ class Session:
         """Write entries, unless others wrote first: then that is taken in instead."""
         before = loaded.cursor
         try:
-            cursor = self._store.append(drafted.lines, after=before)
-        except Conflict:
-            if self._unmoved:
-                raise
-            loaded.refresh()
-            if loaded.cursor == before:
-                raise
-            return None
-        self._wrote = True
-        return loaded.wrote(*drafted, cursor)
+            try:
+                cursor = self._store.append(drafted.lines, after=before)
+            except Conflict:
+                if self._unmoved:
+                    raise
+                loaded.refresh()
+                if loaded.cursor == before:
+                    raise
+                return None
+            self._wrote = True
+            if cursor != before:
+                return loaded.wrote(*drafted, cursor)
+            ids = {entry.id for entry in drafted.upwards()}  # it stands behind lines that nobody here has seen
+            return [entry for entry in loaded.refresh() if entry.id in ids]
+        except SessionTreeError:
+            raise
+        except BaseException:  # out of a signal handler, say: nobody knows how far it came
+            self._in_doubt = True
+            raise
 
     @property
     def _cursor(self) -> Cursor:
@@ -427,7 +447,15 @@ class Session:
                 return False
             if self._read_only is not None:
                 raise ReadOnly(self.where, self._read_only)
-            self._store.replace(self.lines(), after=self._cursor)
+            for tries in range(TRIES):
+                before = self._cursor
+                try:
+                    self._store.replace(self.lines(), after=before)
+                    break
+                except Conflict:
+                    self._load().refresh()  # a peer that keeps that version goes on with it
+                    if self._cursor == before or tries == TRIES - 1:
+                        raise
             self._loaded, self._end = None, self._store.end()
             self._load()
             return True
@@ -449,7 +477,19 @@ class Session:
     def refresh(self) -> list[Entry]:
         """Take in what other writers have appended, and return it."""
         with self._mutex:
-            return self._load().refresh()
+            loaded = self._load()
+            try:
+                return loaded.refresh()
+            except SessionTreeError:
+                raise
+            except BaseException:
+                self._in_doubt = True
+                raise
+
+    def after_fork(self) -> None:
+        """In a process that was forked: another thread may have been at work, and is not here to end it."""
+        self._mutex = threading.RLock()
+        self._in_doubt = self._loaded is not None
 
     def close(self) -> None:
         """Let go of the file. If the last line is not at the current place, a head record says where that is."""
@@ -726,6 +766,17 @@ class Branch:
     def explain(self) -> Explanation:
         """For every entry on the path, whether it reaches the model and why not."""
         return explain(self.session.tree, self.leaf)
+
+
+_sessions: WeakSet[Session] = WeakSet()
+
+
+def _forked() -> None:
+    for session in _sessions:
+        session.after_fork()
+
+
+os.register_at_fork(after_in_child=_forked)
 
 
 def clean_name(name: str | None) -> str | None:

@@ -226,3 +226,12 @@ def test_a_lock_file_that_is_something_else_says_nothing(path: Path) -> None:
     lock.mkdir()
 
     assert JsonlStore(str(path)).read().data == b"{}\n"
+
+
+def test_of_a_file_that_is_held_nothing_cut_short_is_left(path: Path) -> None:
+    left_by_a_dead_writer(path, FIRST)
+    store = JsonlStore(str(path))
+
+    with store.held():
+        assert path.read_bytes() == b"{}\n"
+    assert [Path(name).read_bytes() for name in store.set_aside] == [FIRST]

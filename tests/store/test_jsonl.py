@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from sessiontree.errors import Conflict, NotFound, StoreError
+from sessiontree.store import jsonl
 from sessiontree.store.jsonl import JsonlStore
 
 
@@ -188,6 +189,82 @@ def test_a_line_that_goes_on_behind_its_end_is_a_conflict(path: Path) -> None:
 
     with pytest.raises(Conflict, match="changed"):
         store.read(cursor)
+
+
+@pytest.mark.parametrize("ending", [b"\r\n", b" \n"])
+def test_a_line_that_is_ended_by_more_than_a_newline_is_a_conflict(path: Path, ending: bytes) -> None:
+    JsonlStore(str(path)).create([b"{}"])
+    with path.open("ab", buffering=0) as file:
+        file.write(b'{"b":2}')
+        store = JsonlStore(str(path))
+        cursor = store.read().cursor
+        file.write(ending + b'{"c":3}\n')
+
+    with pytest.raises(Conflict, match="changed"):
+        store.read(cursor)
+
+
+def test_lines_that_stand_behind_what_another_program_wrote_meanwhile_have_to_be_read(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = JsonlStore(str(path))
+    cursor = store.create([b"{}"])
+    write = jsonl.write_all
+
+    def late(fd: int, data: bytes) -> None:
+        with path.open("ab") as file:
+            file.write(b'{"theirs":1}\n')
+        write(fd, data)
+
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr(jsonl, "write_all", late)
+        after = store.append([b'{"ours":1}'], after=cursor)
+
+    assert after == cursor
+    chunk = store.read(cursor)
+    assert chunk.data == b'{"theirs":1}\n{"ours":1}\n'
+    store.append([b'{"ours":2}'], after=chunk.cursor)
+
+
+def test_a_rewrite_is_refused_when_another_program_writes_meanwhile(path: Path, monkeypatch) -> None:
+    store = JsonlStore(str(path))
+    cursor = store.create([b"{}"])
+    monkeypatch.setattr(jsonl, "sync_directory", lambda _: path.open("ab").write(b'{"theirs":1}\n'))
+
+    with pytest.raises(Conflict, match="while it was being rewritten"):
+        store.replace([b"{}", b'{"new":1}'], after=cursor)
+
+    assert path.read_bytes() == b'{}\n{"theirs":1}\n'
+    assert {file.name for file in path.parent.iterdir()} == {"s.jsonl", "s.jsonl.lock"}
+
+
+def test_what_comes_in_the_very_moment_of_a_rewrite_is_set_aside(path: Path, monkeypatch) -> None:
+    store = JsonlStore(str(path))
+    cursor = store.create([b"{}"])
+    replace = os.replace
+
+    def late(source: str, target: str) -> None:
+        with path.open("ab") as file:
+            file.write(b'{"theirs":1}\n')
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", late)
+    store.replace([b"{}", b'{"new":1}'], after=cursor)
+
+    assert path.read_bytes() == b'{}\n{"new":1}\n'
+    assert [Path(name).read_bytes() for name in store.set_aside] == [b'{"theirs":1}\n']
+
+
+def test_lines_longer_than_a_block_are_read_backward_as_they_are(path: Path) -> None:
+    lines = [b"a" * size for size in (10, 1 << 18, 3, 1 << 20, 5)]
+    store = JsonlStore(str(path))
+    cursor = store.create(lines)
+
+    blocks = list(store.backward(cursor))
+
+    assert b"".join(block for block, _ in reversed(blocks)) == b"".join(line + b"\n" for line in lines)
+    assert [first for _, first in blocks] == [False] * (len(blocks) - 1) + [True]
+    assert all(block.endswith(b"\n") for block, _ in blocks)
 
 
 def test_a_file_that_is_cut_while_it_is_read_is_a_conflict(path: Path) -> None:

@@ -61,7 +61,11 @@ class Store(Protocol):
         ...
 
     def append(self, lines: Sequence[bytes], *, after: Cursor) -> Cursor:
-        """Add `lines`, all or none. Raises `Conflict`, with nothing written, if others wrote since `after`."""
+        """Add `lines`, all or none. Raises `Conflict`, with nothing written, if others wrote since `after`.
+
+        Returns where they end; `after` itself if a program that takes no lock wrote in between, so that all of it has
+        to be read.
+        """
         ...
 
     def replace(self, lines: Sequence[bytes], *, after: Cursor) -> Cursor:

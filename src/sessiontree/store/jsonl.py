@@ -183,17 +183,22 @@ class JsonlStore:
     def backward(self, before: Cursor) -> Iterator[tuple[bytes, bool]]:
         with self._reading():
             fd = self._readable()
-            end, rest, size = before.value[1], b"", 1 << 16
+            end, size = before.value[1], 1 << 16
+            rest: list[bytes] = []  # of a line that begins further up, its end first
             if end and os.pread(fd, 1, end - 1) != b"\n":
-                rest = b"\n"  # a whole last line that lacks it
+                rest = [b"\n"]  # a whole last line that lacks it
         while end > 0:
             start = max(0, end - size)
             with self._reading():
-                data = self._all(fd, start, end - start) + rest
+                data = self._all(fd, start, end - start)
             cut = data.find(b"\n") + 1 if start else 0
-            rest, data = data[:cut], data[cut:]
-            if data:
-                yield data, start == 0
+            if start and not cut:
+                rest.append(data)
+            else:
+                whole = b"".join((data[cut:], *reversed(rest)))
+                rest = [data[:cut]]
+                if whole:
+                    yield whole, start == 0
             end, size = start, min(size * 2, 1 << 22)
 
     @contextmanager
@@ -239,15 +244,11 @@ class JsonlStore:
         return status.st_size
 
     def _ended_since(self, fd: int, start: int) -> bytes:
-        """The end of a line that was whole but for its newline when it was read up to `start`."""
-        ended = b""
-        while (byte := os.pread(fd, 1, start + len(ended))) and byte.isspace():
-            ended += byte
-            if byte == b"\n":
-                return ended
-        if byte:
+        """The newline of a line that was whole but for it when it was read up to `start`."""
+        byte = os.pread(fd, 1, start)
+        if byte not in (b"", b"\n"):
             raise Conflict(self.where, "a line was changed by another program")
-        return b""
+        return byte
 
     def _all(self, fd: int, start: int, size: int) -> bytes:
         """Bytes that the file had when it was looked at."""
@@ -277,31 +278,43 @@ class JsonlStore:
                     if is_batch:
                         lock.note(identity, start, lines)
                     self._write(fd, data, start)
+                    end = os.lseek(fd, 0, os.SEEK_CUR)
                 finally:
                     if lock.has_note and self._poisoned is None:
                         lock.clear()
             finally:
                 lock.release()
-        except OSError as error:
-            raise self._failed(error) from error
+        except BaseException as error:
+            lock.give_up()
+            if isinstance(error, OSError):
+                raise self._failed(error) from error
+            raise
+        if end != start + len(data):
+            return after
         seen = data[-SEEN:] if len(data) >= SEEN else (seen + data)[-SEEN:]
         return Cursor((identity, start + len(data), seen))
 
     def replace(self, lines: Sequence[bytes], *, after: Cursor) -> Cursor:
         try:
             with self._locked():
-                self._at(after)
+                old = self._at(after)
+                size = os.fstat(old).st_size
                 temporary, cursor = self._written_beside(".tmp", joined_parts(lines, self.where), sync=True)
                 try:
                     backup = self._backed_up()
                     try:
                         sync_directory(self._folder)
+                        if os.fstat(old).st_size != size:
+                            raise Conflict(self.where, "another program wrote while it was being rewritten")
                         os.replace(temporary, self._file)
-                    except OSError:
+                    except (OSError, Conflict):
                         discard(backup)
                         raise
                 finally:
                     discard(temporary)
+                late = read_all(old, size, os.fstat(old).st_size - size)
+                if late:  # it came in the moment between the look and the change of names
+                    self._set_aside(size, late)
                 self._let_go()
                 self._forget()
                 try:
@@ -397,6 +410,15 @@ class JsonlStore:
 
     def _locked(self) -> AbstractContextManager[None]:
         return self._lock
+
+    @contextmanager
+    def held(self) -> Generator[None]:
+        """While it is entered nobody else writes, and there is nothing left of a batch whose writer died."""
+        with self._locked():
+            fd, there = self._standing()
+            if self._lock.has_note:
+                self._settle(fd, there)
+            yield
 
     # Writing
 

@@ -44,16 +44,16 @@ class Lock:
         self.has_note = False
         """Whether there is one, from a writer who died or failed."""
         self._process = 0
-        self._turn = threading.Lock()
+        self._turn = threading.RLock()
         self._fd: int | None = None
 
     def acquire(self) -> None:
         """Wait for our turn."""
         if self._process != _process:
             # What a forked process has of its parent's is one lock with it: it needs its own.
-            self._process, self._turn, self._fd = _process, threading.Lock(), shut(self._fd)
-        self._turn.acquire()
+            self._process, self._turn, self._fd = _process, threading.RLock(), shut(self._fd)
         try:
+            self._turn.acquire()
             fd = self._fd
             if fd is not None:
                 fcntl.flock(fd, fcntl.LOCK_EX)
@@ -65,8 +65,7 @@ class Lock:
             self._fd = locked_file(self.path)
             self.has_note = os.fstat(self._fd).st_size > 0
         except BaseException as error:
-            self._fd = shut(self._fd)  # it may be locked by now
-            self._turn.release()
+            self.give_up()
             if isinstance(error, OSError):
                 raise StoreError(self.path, reason_of(error)) from error
             raise
@@ -80,6 +79,13 @@ class Lock:
             self._fd = shut(self._fd)
         finally:
             self._turn.release()
+
+    def give_up(self) -> None:
+        """Let go of it if it is ours, after something broke in while it was being taken or let go of."""
+        turn = self._turn
+        if turn._is_owned():  # type: ignore[attr-defined]  # as `threading.Condition` asks
+            self._fd = shut(self._fd)
+            turn.release()
 
     def __enter__(self) -> None:
         self.acquire()

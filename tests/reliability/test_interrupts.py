@@ -1,0 +1,126 @@
+"""Something breaks in on a write, as Ctrl-C does in a notebook, and the program goes on with the session."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+import sessiontree as st
+from sessiontree.core.tree import Tree
+from sessiontree.store import jsonl, lock
+from tests.reliability.harness import times
+
+CHILD = """
+import random, signal, sys
+import sessiontree as st
+from sessiontree.errors import BranchMoved
+
+class Stop(Exception):
+    pass
+
+armed = False
+
+def stop(*_):
+    if armed:
+        raise Stop
+
+chance = random.Random(int(sys.argv[2]))
+signal.signal(signal.SIGALRM, stop)
+stopped = 0
+for number in range(int(sys.argv[3])):
+    file = f"{sys.argv[1]}/{number}.jsonl"
+    session = st.create(file=file, durability="none")
+    said = set()
+    for count in range(40):
+        bodies = [st.user(str(count))] * (1 + count % 2)
+        signal.setitimer(signal.ITIMER_REAL, chance.uniform(1e-5, 3e-4))
+        try:
+            armed = True
+            said |= {entry.id for entry in session.head.extend(bodies)}
+            armed = False
+        except (Stop, BranchMoved):  # the branch moved if it was written after all
+            stopped += 1
+        armed = False
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    session.refresh()
+    said.add(session.append(st.user("last")).id)
+    fresh = st.open(file)
+    assert said <= {entry.id for entry in fresh.tree}, "what was acknowledged is there"
+    assert [entry.raw for entry in session.tree] == [entry.raw for entry in fresh.tree]
+    assert [entry.id for entry in session.head.path()] == [entry.id for entry in fresh.head.path()]
+    assert not fresh.problems
+print(stopped)
+"""
+
+
+def test_a_session_goes_on_whatever_moment_of_a_write_was_broken_in_on(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", CHILD, str(tmp_path), "1", str(times(40, torture=2000))]
+
+    done = subprocess.run(command, capture_output=True, text=True, timeout=times(120, torture=3000))
+
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) > 40, "it was broken in on"
+
+
+@pytest.fixture
+def session(tmp_path: Path) -> st.Session:
+    session = st.create(file=tmp_path / "s.jsonl", durability="none")
+    session.append(st.user("one"))
+    return session
+
+
+def test_what_was_written_before_it_broke_in_is_seen(session: st.Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    def break_in(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as broken:
+        broken.setattr(Tree, "extend", break_in)
+        with pytest.raises(KeyboardInterrupt):
+            session.append(st.user("two"))
+
+    assert [message["content"] for message in session.context().messages] == ["one", "two"]
+    session.append(st.user("three"))
+    assert [message["content"] for message in st.open(session.file).context().messages] == ["one", "two", "three"]
+
+
+def test_what_was_read_before_it_broke_in_is_seen(session: st.Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    with st.open(session.file) as other:
+        other.append(st.user("two"))
+
+    def break_in(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as broken:
+        broken.setattr(Tree, "extend", break_in)
+        with pytest.raises(KeyboardInterrupt):
+            session.refresh()
+
+    assert [message["content"] for message in session.context().messages] == ["one", "two"]
+
+
+@pytest.mark.parametrize("taking", [True, False])
+def test_the_lock_is_nobodys_when_something_broke_in_on_taking_it_or_letting_go(
+    session: st.Session, monkeypatch: pytest.MonkeyPatch, taking: bool
+) -> None:
+    real = lock.Lock.acquire if taking else lock.Lock.release
+
+    def break_in(self: lock.Lock) -> None:
+        if taking:
+            real(self)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as broken:
+        broken.setattr(jsonl.Lock, "acquire" if taking else "release", break_in)
+        with pytest.raises(KeyboardInterrupt):
+            session.append(st.user("two"))
+    other = threading.Thread(target=session.append, args=(st.user("three"),), daemon=True)
+    other.start()
+    other.join(60)
+
+    assert not other.is_alive()
+    with st.open(session.file) as beside:
+        beside.append(st.user("four"))
