@@ -46,6 +46,14 @@ def hang(*pairs: str) -> Tree:
     return tree
 
 
+def nested(depth: int) -> list[Any]:
+    """A list in a list in a list, so many of them."""
+    value: list[Any] = []
+    for _ in range(depth - 1):
+        value = [value]
+    return value
+
+
 def ids(entries: Any) -> str:
     return "".join(entry.id for entry in entries)
 

@@ -1,5 +1,6 @@
 import json
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -9,12 +10,14 @@ from hypothesis import strategies as st
 import sessiontree
 from sessiontree.core import entries as e
 from sessiontree.core.messages import glance, text, tool_calls, user
+from sessiontree.errors import InvalidOperation
 from sessiontree.format.codec import (
     HEAD_KEYS,
     WIRE,
     NotJson,
     body_from_wire,
     body_to_wire,
+    read_body,
     read_entry,
     read_glance,
     read_header,
@@ -25,7 +28,8 @@ from sessiontree.format.codec import (
     write_header,
     write_object,
 )
-from tests.builders import TIME, entry
+from sessiontree.format.nesting import NESTING_LIMIT
+from tests.builders import TIME, entry, nested
 from tests.strategies import json_values, object_texts
 
 BODIES = [
@@ -206,7 +210,7 @@ def test_a_peers_line_has_no_branch_and_a_late_result_has_none():
         (b'{"type":"message","id":"a","x":-Infinity}', "-Infinity is not JSON"),
         (b'{"type":"message","id":"a"} {}', "extra data at character 29"),
         (b'{"type":"message","id":"a","x":"\x01"}', "control character"),
-        (b'{"x":' + b"[" * 100_000, "nested too deeply"),
+        (b'{"x":' + b"[" * 100_000, "nested too deeply: more than 200 deep"),
     ],
 )
 def test_what_is_no_entry_says_why(raw, reason):
@@ -245,16 +249,67 @@ def test_a_head_that_only_the_standard_library_reads_is_read_in_full():
     assert (line.parent, line.timestamp, line.branch, line.current, line.custom_type) == ("\ud800", "t", None, "c", "k")
 
 
-def test_a_body_too_deep_for_the_stack_is_unknown_not_an_error():
-    line = read_entry(b'{"type":"custom","id":"a","customType":"x","data":' + b"[" * 700 + b"]" * 700 + b"}", 1)
-    before = sys.getrecursionlimit()
-    sys.setrecursionlimit(300)
+@contextmanager
+def stack(frames):
+    """Only so many more calls within one another."""
+    before, frame, used = sys.getrecursionlimit(), sys._getframe(), 0
+    while frame is not None:
+        frame, used = frame.f_back, used + 1
+    sys.setrecursionlimit(used + frames)
     try:
-        body = line.body
+        yield
     finally:
         sys.setrecursionlimit(before)
 
-    assert body == e.Opaque(type="", fields={})
+
+def nested_line(depth):
+    """A message that is nested so deep as a line."""
+    return write_object({"type": "message", "id": "a", "message": {"role": "user"}})[:-2] + (
+        b',"details":' + b"[" * (depth - 2) + b"]" * (depth - 2) + b"}}"
+    )
+
+
+def test_a_line_is_read_as_deep_as_it_may_be_nested_and_no_deeper():
+    whole, deeper = nested_line(NESTING_LIMIT), nested_line(NESTING_LIMIT + 1)
+
+    assert read_entry(whole, 1).body == e.Message(json.loads(whole)["message"])
+    assert read_glance(whole) is not None
+    with pytest.raises(NotJson, match="nested too deeply: more than 200 deep"):
+        read_entry(deeper, 1)
+    assert read_body(deeper) is e.UNREADABLE
+    assert read_glance(deeper) is None
+
+
+def test_how_deep_a_line_may_be_nested_does_not_depend_on_who_reads_it():
+    for depth in (NESTING_LIMIT + 1, 500, 2000):
+        with stack(100):
+            assert read_body(nested_line(depth)) is e.UNREADABLE
+    with stack(100), pytest.raises(RecursionError):
+        read_body(nested_line(NESTING_LIMIT))
+
+
+@pytest.mark.parametrize("depth", [NESTING_LIMIT, 500, 990, 5000])
+@pytest.mark.parametrize("more", [{}, {"id": "\ud800"}])
+def test_what_could_not_be_read_back_is_not_written(depth, more):
+    with pytest.raises(InvalidOperation, match="cannot be nested more than 200 deep"):
+        write_object({"a": nested(depth), **more})
+
+
+def test_what_holds_itself_is_not_written():
+    value = []
+    value.append(value)
+
+    for wire in ({"a": value}, {"a": "\ud800", "b": value}):
+        with pytest.raises(InvalidOperation, match="nested"):
+            write_object(wire)
+
+
+def test_what_is_nested_as_deep_as_may_be_is_written_unless_the_stack_is_used_up():
+    wire = {"a": nested(NESTING_LIMIT - 1)}
+
+    assert read_object(write_object(wire)) == wire
+    with stack(100), pytest.raises(RecursionError):
+        write_object(wire)
 
 
 @given(object_texts)
@@ -275,6 +330,12 @@ def test_whatever_is_written_is_one_line_and_reads_back(wire):
 def test_what_utf_8_or_64_bits_cannot_hold_is_written_in_a_form_that_is_read():
     assert write_object({"a": "\ud800"}) == b'{"a":"\\ud800"}'
     assert write_object({"a": 10**30}) == b'{"a":1000000000000000000000000000000}'
+
+
+@pytest.mark.parametrize("odd", ["\ud800", 10**30, "plain"])
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+def test_a_number_that_json_does_not_have_is_null_whatever_stands_beside_it(odd, value):
+    assert read_object(write_object({"a": odd, "b": [value, 1.5]})) == {"a": odd, "b": [None, 1.5]}
 
 
 # The header

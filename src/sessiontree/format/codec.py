@@ -11,7 +11,7 @@ import re
 from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Callable, Iterable, Iterator
-from functools import lru_cache
+from functools import lru_cache, partial
 from struct import Struct
 from typing import Any, NamedTuple
 
@@ -21,6 +21,8 @@ from msgspec import UNSET, UnsetType
 from sessiontree.core import entries as e
 from sessiontree.core.entries import Body, Chain, Entry, EntryId, Header, JsonObject, Source
 from sessiontree.core.messages import Glance, glance, is_list, is_object, number
+from sessiontree.errors import InvalidOperation
+from sessiontree.format.nesting import NESTING_LIMIT, is_deep, is_deep_text, may_be_deep
 
 VERSION = 3
 """The version of pi's format that is read as it is and written."""
@@ -179,25 +181,40 @@ _object_decoder = msgspec.json.Decoder(dict[str, Any])
 
 _encode = msgspec.json.Encoder().encode
 
-REFUSALS = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+REFUSALS = (msgspec.MsgspecError, UnicodeDecodeError)
 """What msgspec raises on lines that may still be JSON."""
 
 
 class NotJson(ValueError):
-    """A line that is no JSON object; the message says why."""
+    """A line that is no JSON object, or is nested too deeply; the message says why."""
 
 
 def read_head(raw: bytes) -> LineHead:
     """The head of a line. Raises `NotJson`."""
-    try:
-        return _head_decoder.decode(raw)
-    except REFUSALS:
-        wire = read_object(raw)
-        return LineHead(**{name: wire[key] for name, key in _HEAD_FIELDS if key in wire})
+    if not may_be_deep(raw):
+        try:
+            return _head_decoder.decode(raw)
+        except REFUSALS:
+            pass
+    wire = read_object(raw)
+    return LineHead(**{name: wire[key] for name, key in _HEAD_FIELDS if key in wire})
 
 
 def read_object(raw: bytes) -> JsonObject:
     """A line as a dict. Raises `NotJson`."""
+    if not may_be_deep(raw):
+        return _decoded(raw)
+    try:
+        wire = _decoded(raw)
+        if not is_deep(wire):
+            return wire
+    except RecursionError:
+        if not is_deep_text(raw):
+            raise  # whoever calls has used up the stack, which says nothing of the line
+    raise NotJson(f"nested too deeply: more than {NESTING_LIMIT} deep")
+
+
+def _decoded(raw: bytes) -> JsonObject:
     try:
         return _object_decoder.decode(raw)
     except REFUSALS:
@@ -206,8 +223,6 @@ def read_object(raw: bytes) -> JsonObject:
 
     try:
         value = json.loads(raw.decode("utf-8", "replace"), parse_int=_integer, parse_constant=_refuse_constant)
-    except RecursionError:
-        raise NotJson("nested too deeply") from None
     except json.JSONDecodeError as error:
         raise NotJson(f"{error.msg[:1].lower()}{error.msg[1:]} at character {error.pos + 1}") from None
     except ValueError as error:
@@ -392,11 +407,13 @@ def read_body(raw: bytes) -> Body:
 
 def read_glance(raw: bytes) -> Glance | None:
     """The message that a line holds, at a glance; `None` where the line is no JSON, or holds something else."""
-    try:
-        return _glance_decoder.decode(raw).message
-    except REFUSALS:
-        body = read_body(raw)
-        return glance(body.message) if isinstance(body, e.Message) else None
+    if not may_be_deep(raw):
+        try:
+            return _glance_decoder.decode(raw).message
+        except REFUSALS:
+            pass
+    body = read_body(raw)
+    return glance(body.message) if isinstance(body, e.Message) else None
 
 
 def body_from_wire(wire: JsonObject) -> Body:
@@ -490,13 +507,38 @@ class MessageLines:
 
 
 def write_object(wire: JsonObject) -> bytes:
-    """One line of JSON, without a newline in it. Strings that UTF-8 cannot hold are escaped."""
+    """One line of JSON, without a newline in it. Strings that UTF-8 cannot hold are escaped, NaN and infinity are null.
+
+    Raises `InvalidOperation` for what is nested too deeply to be read back.
+    """
+    try:
+        line = _encoded(wire)
+    except RecursionError:
+        if not is_deep(wire):
+            raise  # whoever calls has used up the stack
+        raise _too_deep() from None
+    if may_be_deep(line) and is_deep(_decoded(line)):
+        raise _too_deep()
+    return line
+
+
+def _encoded(wire: JsonObject) -> bytes:
     try:
         return _encode(wire)
     except (UnicodeEncodeError, OverflowError):
-        import json
+        pass
+    import json
 
-        return json.dumps(wire, separators=(",", ":")).encode("ascii")
+    dumps = partial(json.dumps, separators=(",", ":"), check_circular=False)
+    try:
+        text = dumps(wire, allow_nan=False)
+    except ValueError:
+        text = dumps(json.loads(dumps(wire), parse_constant=lambda _: None))
+    return text.encode("ascii")
+
+
+def _too_deep() -> InvalidOperation:
+    return InvalidOperation(f"an entry cannot be nested more than {NESTING_LIMIT} deep")
 
 
 def write_value(value: Any) -> bytes:
