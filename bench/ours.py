@@ -118,6 +118,7 @@ class SafeFile:
         size = os.stat(self.path).st_size  # still the file at its path, and ends where it did
         os.pread(self.fd, 64, max(0, size - 64))  # in the same way
         os.write(self.fd, line)
+        os.lseek(self.fd, 0, os.SEEK_CUR)  # and nobody without a lock wrote in between
         fcntl.flock(self.lock, fcntl.LOCK_UN)
 
     def append(self, message: dict[str, Any]) -> None:
