@@ -256,5 +256,6 @@ def test_a_machine_that_falls_silent_is_found_out_by_the_server(database: str) -
     with connection.database(parse(database)).connect() as held:
         seconds = [held.execute(f"SHOW tcp_keepalives_{name}".encode()).fetchone() for name in ("idle", "interval")]
         count = held.execute("SHOW tcp_keepalives_count").fetchone()
+        unheard = held.execute("SHOW tcp_user_timeout").fetchone()
 
-    assert (seconds, count) == ([("10",), ("5",)], ("3",))
+    assert (seconds, count, unheard) == ([("10",), ("5",)], ("3",), ("30000",))

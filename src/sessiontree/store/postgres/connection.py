@@ -37,6 +37,8 @@ CONNECTIONS = 16
 STATEMENT_SECONDS, LOCK_SECONDS, IDLE_SECONDS = 60, 20, 60
 PROBE = {"keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3}
 """How both sides find out that the other is gone: after so many silent seconds, how often, how many times."""
+UNHEARD_MS = 30_000
+"""The same where something was said and not answered, in milliseconds."""
 
 T = TypeVar("T")
 
@@ -138,13 +140,14 @@ class Database:
         limits = (
             f"-c statement_timeout={STATEMENT_SECONDS}s -c lock_timeout={LOCK_SECONDS}s"
             f" -c idle_in_transaction_session_timeout={IDLE_SECONDS}s"
+            f" -c tcp_user_timeout={UNHEARD_MS}"
             + "".join(f" -c tcp_{name}={value}" for name, value in PROBE.items())
         )
         defaults: dict[str, Any] = {
             "application_name": "sessiontree",
             "connect_timeout": 10,
             **PROBE,
-            "tcp_user_timeout": 30_000,
+            "tcp_user_timeout": UNHEARD_MS,
             "options": limits,
             "client_encoding": "utf-8",
         }
