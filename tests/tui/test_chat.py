@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 from pathlib import Path
 
 import pytest
 
 import sessiontree as st
+from sessiontree.commands.models import Models
 from sessiontree.config import CompactionSettings, Config
 from sessiontree.core.entries import BranchSummary, CustomMessage
 from sessiontree.core.messages import ToolCall
 from sessiontree.model.base import ModelError
 from sessiontree.model.scripted import Delay, Thinking, Used
+from sessiontree.tui.blocks import Block
 from sessiontree.tui.drafts import Draft, Drafts
 
-from .conftest import NoModels, Running
+from .conftest import Driver, NoModels, Running
 
 
 async def test_what_is_said_and_answered_is_shown_and_kept(running: Running) -> None:
@@ -169,6 +173,106 @@ async def test_a_shell_command_is_run_without_a_model_and_can_be_aborted(running
             ("echo seen; sleep 60", True),
             ("echo again", False),
         ]
+
+
+@pytest.mark.parametrize("models", [None, NoModels()], ids=["a model", "no model"])
+async def test_escape_ends_a_shell_command_though_another_command_came_between(
+    running: Running, models: Models | None
+) -> None:
+    async with running(models=models) as app:
+        await app.say("!echo begun; sleep 60")
+        await app.until(lambda: shown(app, "begun"))
+        await app.say("/name other")
+        await app.until(lambda: app.app.desk.session.name == "other" and "running" in app.screen)
+        await app.press("escape")
+        await app.idle()
+
+        (ran,) = [entry.body.message for entry in app.app.desk.branch.path() if entry.type == "message"]
+        assert (ran["output"], ran["cancelled"]) == ("begun", True)
+
+
+async def test_of_two_shell_commands_the_one_that_goes_on_is_told_and_each_shows_what_it_printed(
+    running: Running, project: Path
+) -> None:
+    os.mkfifo(project / "end")
+    async with running() as app:
+        await app.say("!echo slow; cat end; sleep 60")
+        await app.until(lambda: shown(app, "slow"))
+        await app.say("!echo quick")
+        await app.until(lambda: len(app.app.desk.branch.path()) == 1)
+        assert [block.text for block in app.chat.transcript.blocks if block.kind == "tool"] == ["slow\n", "quick"]
+        assert await app.shows("running")
+        await asyncio.to_thread((project / "end").write_text, "more")
+        await app.until(lambda: shown(app, "slow\nmore"))
+        await app.press("escape")
+        await app.idle()
+        assert "running" not in app.screen
+
+
+async def test_a_shell_command_beside_a_run_is_shown_once(running: Running) -> None:
+    async with running(["It begins.", Delay(30)]) as app:
+        await app.say("Go")
+        await app.shows("It begins.")
+        await app.say("!echo beside")
+        await app.until(lambda: any(block.head == "! echo beside" and block.state == "done" for block in tools(app)))
+        assert await app.shows("working")
+        await app.press("escape")
+        await app.until(lambda: [block.entry for block in tools(app)] == [app.app.desk.branch.leaf])
+
+
+@pytest.mark.parametrize("models", [None, NoModels()], ids=["a model", "no model"])
+@pytest.mark.parametrize("leave", ["/new", "/quit"])
+async def test_what_a_shell_command_printed_is_kept_when_one_leaves(
+    running: Running, leave: str, models: Models | None
+) -> None:
+    session = st.create()
+    session.append(st.user("hi"))
+    async with running(models=models, session=session) as app:
+        await app.say("!echo begun; sleep 60")
+        await app.until(lambda: shown(app, "begun"))
+        await app.say(leave)
+        await app.until(lambda: app.app.desk.session is not session or not app.app.is_running)
+        assert "is closed" not in str(app.blocks)
+
+    with st.open(session.file) as again:
+        assert again.head.path()[-1].body.message["output"] == "begun"
+
+
+@pytest.mark.parametrize(
+    ("go", "where"), [("/branch-here other", "on branch 'main'"), ("/clear", "in the tree, where it was begun")]
+)
+async def test_a_shell_command_that_ends_where_one_is_no_more_is_told(
+    running: Running, project: Path, go: str, where: str
+) -> None:
+    os.mkfifo(project / "end")
+    session = st.create()
+    begun = session.append(st.user("hi"))
+    async with running(session=session, size=(120, 30)) as app:
+        await app.say("!echo begun; cat end")
+        await app.until(lambda: shown(app, "begun"))
+        await app.say(go)
+        await app.until(lambda: app.app.desk.branch.leaf != begun.id or app.app.desk.branch.name == "other")
+        await asyncio.to_thread((project / "end").write_text, "over")
+
+        assert await app.shows(f"! echo begun; cat end is over: what it printed is {where}")
+        assert not tools(app)
+
+
+async def test_a_key_that_fails_again_is_told_again(running: Running) -> None:
+    async with running(models=NoModels()) as app:
+        for count in (1, 2):
+            await app.press("shift+tab")
+            await app.until(
+                lambda count=count: len([block for block in app.blocks if "there is no model" in block]) == count
+            )
+
+
+def tools(app: Driver) -> list[Block]:
+    return [block for block in app.chat.transcript.blocks if block.kind == "tool"]
+
+
+def shown(app: Driver, text: str) -> bool:
+    return any(block.text.startswith(text) for block in tools(app))
 
 
 async def test_an_unknown_command_is_told_and_given_back(running: Running) -> None:

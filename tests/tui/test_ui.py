@@ -187,6 +187,16 @@ def setup(api):
 """
 
 
+FAILING = """
+from sessiontree.errors import InvalidOperation
+
+def setup(api):
+    @api.register_shortcut("f7", help="fails")
+    async def fail(ctx):
+        raise InvalidOperation("it is broken")
+"""
+
+
 async def test_an_extension_renders_asks_and_has_keys(running: Running, project: Path) -> None:
     (project / "mine.py").write_text(EXTENSION)
     session = st.create()
@@ -204,6 +214,15 @@ async def test_an_extension_renders_asks_and_has_keys(running: Running, project:
         assert await app.shows("Keys")
         await app.press("end")
         assert await app.shows("mine               says hello")
+
+
+async def test_a_key_of_an_extension_that_fails_again_is_told_again(running: Running, project: Path) -> None:
+    (project / "mine.py").write_text(FAILING)
+    async with running(extensions=("mine.py",)) as app:
+        await app.until(lambda: any(worker.group == "watch" for worker in app.app.workers))
+        for count in (1, 2):
+            await app.press("f7")
+            await app.until(lambda count=count: sum("it is broken" in block for block in app.blocks) == count)
 
 
 async def test_an_extension_that_changes_is_loaded_anew(running: Running, project: Path) -> None:

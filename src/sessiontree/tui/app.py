@@ -370,6 +370,7 @@ class SessionApp(OrderedApp[None]):
         if shortcut is not None:
             event.stop()
             event.prevent_default()
+            self.chat.asked()
             try:
                 await shortcut.run()
             except SessionTreeError as error:

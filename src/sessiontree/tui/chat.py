@@ -18,6 +18,7 @@ from textual.binding import BindingType
 from textual.screen import Screen
 from textual.timer import Timer
 
+from sessiontree.core.entries import Message
 from sessiontree.core.safe import safe
 from sessiontree.errors import ReadOnly, SessionTreeError
 from sessiontree.hooks import events as told
@@ -86,7 +87,8 @@ class ChatScreen(Screen[None]):
         """Ids of the path that is shown, from the first one shown on."""
         self._live: list[Block] = []
         """What has come of the answer that comes."""
-        self._shell: Block | None = None
+        self._commands: list[Block] = []
+        """Commands of the shell, until what they printed is written."""
         self._dirty: set[Block] = set()
         self._frame: Timer | None = None
         self._drafting: Timer | None = None
@@ -140,12 +142,12 @@ class ChatScreen(Screen[None]):
         if other or not desk.running:
             self._live = []
         if other:
-            self._shell = None
+            self._commands = []
         path = desk.branch.path()
         shown = path[-AT_ONCE:]
         self._entries = [entry.id for entry in path[: -AT_ONCE or None]] if len(path) > AT_ONCE else []
         self.blocks = Blocks(self.app.renderers)
-        unwritten = [*self._live, *filter(None, [self._shell])]
+        unwritten = [*self._live, *self._commands]
         self.transcript.show([*self.blocks.of(shown), *unwritten], earlier=len(path) - len(shown))
         if not shown and not unwritten:
             self.transcript.add(Block("note", text=self._welcome()))
@@ -184,7 +186,7 @@ class ChatScreen(Screen[None]):
 
     def on_editor_said(self, event: Editor.Said) -> None:
         said = event.text
-        self._failure = ""
+        self.asked()
         self.history.add(said)
         self.editor.remember([*self.history.lines])
         self.transcript.follow()
@@ -250,7 +252,7 @@ class ChatScreen(Screen[None]):
         """Do what a command says, after asking for what it still needs."""
         desk = self.desk
         assert desk is not None
-        self._failure = ""
+        self.asked()
         filled = await self.app.filled(line)
         if filled is None:
             return
@@ -258,28 +260,42 @@ class ChatScreen(Screen[None]):
             submitted = await desk.submit(filled)
         finally:
             if not desk.running:  # what runs beside the command is told on
-                self.do("")
+                self.do(self._beside)
         if submitted.text:
             self.tell(submitted.text)
 
     async def _run_shell(self, line: str) -> None:
         desk = self.desk
         assert desk is not None
-        block = self._shell = Block("tool", head=f"! {line.lstrip('!').strip()}", state="live", tail=True)
+        block = Block("tool", head=f"! {line.lstrip('!').strip()}", state="live", tail=True)
+        self._commands.append(block)
         self.transcript.add(block)
         await self.app.model_found.wait()
         self.do("running")
         try:
             submitted = await desk.submit(line)
-        except SessionTreeError:
-            self.transcript.replace([block], [])
+        except Exception:
+            self._over(block, [])
             raise
+        else:
+            if block in self._commands:  # it is written down when the turn ends
+                block.text, block.state = submitted.text, "done"
+                self.transcript.changed(block)
         finally:
-            self.do("working" if desk.running else "")
-            self._shell = None if self._shell is block else self._shell
-        if block in self.transcript.blocks:  # it is written down when the turn ends
-            block.text, block.state = submitted.text, "done"
-            self.transcript.changed(block)
+            self.do("working" if desk.running else self._beside)
+
+    def _command(self, command: object) -> Block | None:
+        return next((block for block in self._commands if block.head == f"! {command}"), None)
+
+    def _over(self, command: Block, made: list[Block]) -> None:
+        """Show what was written of a command in its place."""
+        self._commands = [block for block in self._commands if block is not command]
+        self.transcript.replace([command], made)
+
+    @property
+    def _beside(self) -> str:
+        """What goes on without the agent, in a word."""
+        return "running" if any(block.state == "live" for block in self._commands) else ""
 
     def _give_back(self, said: str) -> None:
         if not self.editor.text:
@@ -297,6 +313,10 @@ class ChatScreen(Screen[None]):
             self.app.show_page(text)
         else:
             self.transcript.add(Block("told", text=text))
+
+    def asked(self) -> None:
+        """Something is asked for: what goes wrong with it is told, though it was told before."""
+        self._failure = ""
 
     def fail(self, error: Exception | str) -> None:
         """Say what went wrong, unless that was said already, by itself or together with what it went wrong in."""
@@ -349,7 +369,7 @@ class ChatScreen(Screen[None]):
             case told.ToolStart(call=call):
                 self.do(f"running {call.name}")
             case told.ToolUpdate(call=call, text=text):
-                block = self.blocks.of_call(call.id) or self._shell
+                block = self.blocks.of_call(call.id) if call.id else self._command(call.arguments.get("command"))
                 if block is not None:
                     block.text = (block.text + text)[-100_000:]
                     self._soon(block)
@@ -370,7 +390,7 @@ class ChatScreen(Screen[None]):
                 self.do("compacting")
             case told.Compacted(compaction_entry=entry):
                 self.transcript.add(*self.blocks.of_entry(entry))
-                self.do("working" if self.desk is not None and self.desk.running else "")
+                self.do("working" if self.desk is not None and self.desk.running else self._beside)
             case told.CompactFailed(error=error, aborted=aborted):
                 self.fail("the compaction was aborted" if aborted else f"the compaction failed: {error}")
             case told.BeforeNavigate(preparation=preparation) if preparation.user_wants_summary:
@@ -422,25 +442,34 @@ class ChatScreen(Screen[None]):
         if first is not None and first.kind == "user":
             self._unsaid = ""
             self.keep_draft()
-        if self._shell is not None and first is not None and first.head.startswith("! "):
-            self.transcript.replace([self._shell], made)
-        else:
+        command = self._command(entry.body.message.get("command")) if isinstance(entry.body, Message) else None
+        if command is None:
             self.transcript.replace(self._live, made)
             self._live = []
+        elif self._on_path(entry):
+            self._over(command, made)
+        else:
+            self._over(command, [])
+            where = f"on branch {entry.branch!r}" if entry.branch else "in the tree, where it was begun"
+            self.tell(f"{command.head} is over: what it printed is {where}")
         self.update_footer()
+
+    def _on_path(self, entry: told.Entry) -> bool:
+        assert self.desk is not None
+        return entry.id in self.desk.session.tree.up_ids(self.desk.branch.leaf)
 
     def _ended(self, aborted: bool, error: str | None) -> None:
         if self._live:
             self.transcript.replace(self._live, [])
             self._live = []
         for block in self.transcript.blocks[-20:]:
-            if block.state == "live" and block is not self._shell:
+            if block.state == "live" and block not in self._commands:
                 block.state = "failed"
                 self.transcript.changed(block)
         shown = self.transcript.blocks[-1].text if self.transcript.blocks else ""
         if error is not None and not (shown and error.endswith(shown)):
             self.fail(error)
-        self.do("")
+        self.do(self._beside)
         if aborted:
             self.run_worker(self._take_back(), group="queue", exit_on_error=False)
 
@@ -538,6 +567,7 @@ class ChatScreen(Screen[None]):
 
         if self.desk is None:
             return
+        self.asked()
         try:
             agent = self.desk.agent
             at = LEVELS.index(agent.thinking) if agent.thinking in LEVELS else -1
