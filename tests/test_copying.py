@@ -12,6 +12,8 @@ import sessiontree as st
 from sessiontree import shelf
 from sessiontree.catalog import in_database, sessions_dir
 from sessiontree.copying import Copied, copy, verify
+from sessiontree.store.batch import note
+from sessiontree.store.files import identity_of
 from sessiontree.store.postgres import connection
 from sessiontree.store.postgres.address import parse
 from tests.postgres import Proxy, Server, lose_a_line
@@ -109,6 +111,120 @@ def test_a_copy_that_was_stopped_goes_on_where_it_ended(
     assert told[-1] == 100
     assert next(iter(verify(str(tmp_path / "s.jsonl"), database))).state == "same"
     assert st.open(half.where).head.context() == session.head.context()
+
+
+def begin_batch(file: Path, lines: list[bytes], size: int) -> None:
+    """Leave what a writer leaves who dies when so many bytes of a batch are written."""
+    data = file.read_bytes()
+    with open(f"{file}.lock", "wb", buffering=0) as lock:
+        note(lock.fileno(), identity_of(file.stat()), len(data), lines)
+    file.write_bytes(data + b"\n".join(lines)[:size])
+
+
+def lines_of(*numbers: int) -> list[bytes]:
+    return [b'{"type":"custom","id":"%d","parentId":null,"timestamp":"","customType":"x"}' % n for n in numbers]
+
+
+@pytest.fixture(params=["file", "database"])
+def target(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Where a session is copied to."""
+    return str(tmp_path / "t.jsonl") if request.param == "file" else request.getfixturevalue("database")
+
+
+@pytest.mark.parametrize("cut", [1, 0, -1, -30], ids=["behind", "at its newline", "before", "within"])
+def test_a_batch_that_is_cut_short_is_no_part_of_a_copy(tmp_path: Path, target: str, cut: int) -> None:
+    source, batch = tmp_path / "s.jsonl", lines_of(1, 2, 3)
+    source.write_bytes(HEADER % b"s")
+    begin_batch(source, batch, len(batch[0]) + cut)
+
+    (copied,) = copy(str(source), target)
+    assert copied.target is not None
+    assert (copied.state, len(st.open(copied.target).tree)) == ("copied", 0)
+    assert [copied.state for copied in verify(str(source), target)] == ["same"]
+    st.open(source).append(st.user("on"))
+
+    assert [copied.state for copied in copy(str(source), target)] == ["resumed"]
+    assert [copied.state for copied in verify(str(source), target)] == ["same"]
+
+
+@pytest.mark.parametrize("end", [b"", b'{"cut'], ids=["whole", "cut"])
+@pytest.mark.parametrize("size", [1, 100, 2 * len(lines_of(1)[0]) + 2])
+def test_a_copy_that_died_within_a_batch_loses_no_line(tmp_path: Path, size: int, end: bytes) -> None:
+    source, target, batch = tmp_path / "s.jsonl", tmp_path / "t.jsonl", lines_of(1, 2, 3)
+    source.write_bytes(HEADER % b"s" + b"\n".join([*batch, *lines_of(4), end]))
+    target.write_bytes(HEADER % b"s")
+    begin_batch(target, batch, size)
+
+    assert [copied.state for copied in copy(str(source), str(target))] == ["resumed"]
+
+    assert target.read_bytes() == source.read_bytes()
+
+
+def test_a_copy_with_an_unfinished_line_goes_on_when_the_source_does(tmp_path: Path, target: str) -> None:
+    source = tmp_path / "s.jsonl"
+    source.write_bytes(HEADER % b"s" + lines_of(1)[0] + b'\n{"cut')
+    list(copy(str(source), target))
+    assert [copied.state for copied in copy(str(source), target)] == ["same"]
+    st.open(source).append(st.user("on"))
+
+    assert [copied.state for copied in copy(str(source), target)] == ["resumed"]
+
+    assert [copied.state for copied in verify(str(source), target)] == ["same"]
+
+
+def test_a_copy_whose_unfinished_line_is_another_is_left_as_it_is(tmp_path: Path) -> None:
+    source, target = tmp_path / "s.jsonl", tmp_path / "t.jsonl"
+    target.write_bytes(HEADER % b"s" + b'{"cut')
+    for end in (b"", b'{"cu', b'{"cut and more'):
+        source.write_bytes(HEADER % b"s" + end)
+        assert [copied.state for copied in copy(str(source), str(target))] == ["different"]
+        assert [copied.state for copied in verify(str(source), str(target))] == ["different"]
+
+    assert target.read_bytes() == HEADER % b"s" + b'{"cut'
+
+
+def test_files_that_share_an_id_have_a_copy_each(tmp_path: Path) -> None:
+    source, target = tmp_path / "a", tmp_path / "b"
+    with st.create(file=source / "now.jsonl") as session:
+        session.append(st.user("one"))
+        (source / "before.jsonl").write_bytes((source / "now.jsonl").read_bytes())
+        session.append(st.user("two"))
+
+    for state in ("copied", "same"):
+        assert [copied.state for copied in copy(str(source), str(target))] == [state] * 2
+        assert everything(target) == everything(source)
+    with st.open(source / "now.jsonl") as session:
+        session.append(st.user("three"))
+    assert [copied.state for copied in copy(str(source), f"{target}/")] == ["same", "resumed"]
+    assert everything(target) == everything(source)
+
+    (source / "before.jsonl").unlink()
+    told = {Path(copied.target or "").name: copied.state for copied in verify(str(source), str(target))}
+    assert told == {"now.jsonl": "same", "before.jsonl": "extra"}
+
+
+def test_a_copy_is_known_by_its_id_where_its_file_has_another_name(tmp_path: Path) -> None:
+    for side, name in (("a", "s"), ("b", "t")):
+        (tmp_path / side).mkdir()
+        (tmp_path / side / f"{name}.jsonl").write_bytes(HEADER % b"s")
+
+    (copied,) = copy(str(tmp_path / "a"), str(tmp_path / "b"))
+
+    assert (copied.state, copied.target) == ("same", str(tmp_path / "b" / "t.jsonl"))
+
+
+def test_files_of_one_name_from_several_folders_do_not_become_one(tmp_path: Path) -> None:
+    source, target = tmp_path / "a", tmp_path / "b"
+    for folder, more in ((source, b""), (source / "under", lines_of(1)[0] + b"\n")):
+        folder.mkdir()
+        (folder / "s.jsonl").write_bytes(HEADER % b"s" + more)
+
+    for act, state in ((copy, "copied"), (copy, "same"), (verify, "same")):
+        one, other = act(str(source), str(target))
+        assert (one.state, other.state, other.target) == (state, "failed", None)
+        assert other.reason == f"{target}/s.jsonl is the place of {source}/s.jsonl, which has the same name"
+
+    assert (target / "s.jsonl").read_bytes() == HEADER % b"s"
 
 
 @pytest.mark.parametrize("to_files", [False, True])

@@ -3,12 +3,15 @@
 A copy is made some lines at a time, and each part is a session that can be read. So whatever stops it, the next copy
 goes on where it ended: what is there already is compared, and the rest is appended. A session that is there and is no
 beginning of the source is left as it is and told; so is one that others write to meanwhile. Damage is copied as it
-stands, an unfinished last line too.
+stands, an unfinished last line too. A batch that is cut short is not copied: there nobody could tell that it is one.
+
+A session is known by its id on the other side, and where several files have one id, by the name of its file.
 """
 
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import chain
@@ -22,7 +25,7 @@ from sessiontree.errors import Conflict, InvalidOperation, NotFound, SessionTree
 from sessiontree.index.folder import SUFFIX, files_in, folders_in, id_of
 from sessiontree.store.base import Chunk, Cursor, Store
 from sessiontree.store.files import write_all
-from sessiontree.store.jsonl import JsonlStore
+from sessiontree.store.jsonl import JsonlStore, is_whole_line
 from sessiontree.store.lock import Lock, lock_of
 from sessiontree.store.postgres.address import is_address, parse
 from sessiontree.store.postgres.rows import beginning_of, storable
@@ -75,11 +78,15 @@ def verify(source: str, target: str, *, progress: Progress | None = None) -> Ite
     """Compare every session of one side with that of the other, byte for byte. Raises as `copy` does."""
     catalog.reach(source, target)
     places = _places(source)
-    yield from _each(places, source, target, progress, _verified)
+    compared: set[str] = set()
+    for copied in _each(places, source, target, progress, _verified):
+        compared.add(os.path.abspath(copied.target or ""))
+        yield copied
     if catalog.is_many(source) and catalog.is_many(target):
-        known = {place.id for place in places}
+        ids = {place.id for place in places}
         for place in _places(target):
-            if place.id not in known:
+            known = place.id in ids if is_address(target) else os.path.abspath(place.where) in compared
+            if not known:
                 yield Copied(session=place.id, source=None, target=place.where, state="extra")
 
 
@@ -91,7 +98,7 @@ def _each(
     work: Callable[[_Place, str, Progress], Copied],
 ) -> Iterator[Copied]:
     """What becomes of each session. One that cannot be read is told, and the others go on."""
-    target_of = _targets(source, target)
+    target_of = _targets(places, source, target)
     tell = _told(places, progress)
     for place in places:
         side = None
@@ -146,7 +153,7 @@ def _id_at(where: str) -> str:
     return header.id if header is not None and storable(header.id) else id_of(where)
 
 
-def _targets(source: str, target: str) -> Callable[[_Place], str]:
+def _targets(places: list[_Place], source: str, target: str) -> Callable[[_Place], str]:
     """Tells where a session goes, or is; that may need its header. Raises `InvalidOperation`."""
     if is_address(target):
         address = parse(target)
@@ -157,8 +164,26 @@ def _targets(source: str, target: str) -> Callable[[_Place], str]:
         if catalog.is_many(source):
             raise InvalidOperation("several sessions cannot become one: name a database or a folder")
         return lambda place: target
-    known = {place.id: place.where for place in _places(target)} if os.path.isdir(target) else {}
-    return lambda place: known.get(place.id) or _new_file(place, target)
+    there = _places(target) if os.path.isdir(target) else []
+    named = {(place.id, os.path.basename(place.where)): place.where for place in there}
+    alone = _alone(places).keys() & (found := _alone(there)).keys()
+    taken: dict[str, str] = {}
+
+    def target_of(place: _Place) -> str:
+        file = found[place.id] if place.id in alone else named.get((place.id, os.path.basename(place.where)))
+        file = file or _new_file(place, target)
+        other = taken.setdefault(os.path.abspath(file), place.where)
+        if other != place.where:
+            raise InvalidOperation(f"{file} is the place of {other}, which has the same name")
+        return file
+
+    return target_of
+
+
+def _alone(places: list[_Place]) -> dict[str, str]:
+    """Where the sessions are that share their id with no other."""
+    several = Counter(place.id for place in places)
+    return {place.id: place.where for place in places if several[place.id] == 1}
 
 
 def _new_file(place: _Place, folder: str) -> str:
@@ -209,7 +234,7 @@ def _rest(source: Store, copy: Store, there: Chunk | None, tell: Progress) -> It
     """What of the source is not in the copy yet, whole lines at a time; `None` where the copy cannot become one."""
     data = _all(source, source.end())
     begun = kept = b""
-    for kept in () if there is None else _all(copy, there):
+    for kept in () if there is None else _lines(copy, there):
         while len(begun) < len(kept) and (more := next(data, b"")):
             begun += more
         if not begun.startswith(kept):
@@ -219,6 +244,14 @@ def _rest(source: Store, copy: Store, there: Chunk | None, tell: Progress) -> It
     begun = begun or next(data, b"")
     if begun and kept and not kept.endswith(b"\n"):
         return None  # behind a line that is not ended nothing can be put without changing it
+    if there is not None and (torn := _torn(there)):
+        while len(begun) <= len(torn) and (more := next(data, b"")):
+            begun += more
+        if begun == torn:
+            tell(len(torn), 0)
+            return iter(())
+        if b"\n" not in begun:
+            return None  # only lines can be put where it is: it is set aside for them
     return chain([begun] if begun else [], data)
 
 
@@ -248,19 +281,28 @@ def _verified(place: _Place, target: str, tell: Progress) -> Copied:
 
 
 def _all(store: Store, end: Chunk) -> Iterator[bytes]:
-    """All bytes of a session up to there, some whole lines at a time, and then what stands behind its last newline."""
+    """All bytes of a session up to there, some whole lines at a time, and then its unfinished last line."""
+    yield from _lines(store, end)
+    if torn := _torn(end):
+        yield torn
+
+
+def _lines(store: Store, end: Chunk) -> Iterator[bytes]:
     cursor = None
     while cursor != end.cursor:
         chunk = store.read(cursor, before=end.cursor, limit=PART)
         if chunk.data:
             yield chunk.data
         cursor = chunk.cursor
-    if end.unfinished:
-        yield end.unfinished
+
+
+def _torn(end: Chunk) -> bytes:
+    """The last line of a session that is not whole; nothing of a batch that is cut short or still being written."""
+    return b"" if b"\n" in end.unfinished or is_whole_line(end.unfinished) else end.unfinished
 
 
 def _end(store: Store) -> Chunk | None:
-    """Where a session ends, and what stands behind its last newline; `None` when there is none."""
+    """Where a session ends, and what stands behind that; `None` when there is none."""
     try:
         return store.end()
     except NotFound:
@@ -274,11 +316,11 @@ def _size(where: str) -> int:
     except StoreError:
         catalog.reach(where)
         return 0
-    return 0 if end is None else end.cursor.value[1] + len(end.unfinished)
+    return 0 if end is None else end.cursor.value[1] + len(_torn(end))
 
 
 def _leave(copy: Store, tail: bytes, after: Cursor) -> None:
-    """Keep what stands behind the last newline as it is. Raises `Conflict` when others wrote."""
+    """Keep an unfinished last line as it is. Raises `Conflict` when others wrote."""
     from sessiontree.store.postgres.store import PostgresStore
 
     if isinstance(copy, PostgresStore):
