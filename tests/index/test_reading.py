@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import sessiontree as st
+from sessiontree.core.times import milliseconds
 from sessiontree.index import reading
 from sessiontree.store.batch import note
 from sessiontree.store.files import identity_of
@@ -36,6 +37,20 @@ def test_a_file_as_it_was_is_not_read_again(shelf: Path, monkeypatch) -> None:
 
     assert only(shelf) == before
     assert starts == []
+
+
+@pytest.mark.parametrize("seconds", [-(1 << 40), -62_135_596_801, 10_000_000_000, 253_402_300_800, 1 << 40])
+def test_a_time_that_no_calendar_has_hides_neither_its_file_nor_others(shelf: Path, seconds: int) -> None:
+    far, near = put(shelf, "far", header(id="far"), say("a", None, "x")), put(shelf, "near", header(id="near"))
+    broken = put(shelf, "broken", "nonsense")
+    for path in (far, broken):
+        os.utime(path, (seconds, seconds))  # some file systems keep it as it is, others the nearest that they can
+
+    for _ in range(2):
+        listed = {summary.file: summary for summary in st.sessions(dir=shelf)}
+        assert listed.keys() == {str(far), str(near), str(broken)}
+        assert milliseconds(listed[str(far)].modified) is not None
+    assert found("x", shelf) == ["a"]
 
 
 def test_a_file_that_grew_is_read_from_where_its_last_whole_line_ended(shelf: Path, monkeypatch) -> None:
@@ -109,6 +124,49 @@ def test_a_line_over_the_limit_is_damage_and_is_not_held_in_memory(shelf: Path, 
     assert "over the limit" in (first.damage or "")
     assert found("after", shelf) == ["b"]
     assert found("zzz", shelf) == ["c"]
+
+
+def bytes_read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many bytes are asked of files from now on, each time."""
+    sizes: list[int] = []
+    real = os.pread
+
+    def pread(fd: int, size: int, offset: int) -> bytes:
+        sizes.append(size)
+        return real(fd, size, offset)
+
+    monkeypatch.setattr(os, "pread", pread)
+    return sizes
+
+
+def test_a_large_file_that_is_no_session_is_not_read_to_its_end(shelf: Path, monkeypatch) -> None:
+    monkeypatch.setattr(reading, "PREAMBLE", 1 << 14)
+    put(shelf, "log", *(f"line {n} of a log" for n in range(50_000)))
+    put(shelf, "late", *(f"line {n} of a log" for n in range(100)), header(id="late"), say("a", None, "x"))
+    sizes = bytes_read(monkeypatch)
+
+    listed = {Path(summary.file).stem: summary for summary in st.sessions(dir=shelf)}
+
+    assert "no session header in its first" in (listed["log"].damage or "")
+    assert listed["late"].entry_count == 1
+    assert sum(sizes) < 1 << 17
+
+
+def test_holes_of_any_length_are_not_read(shelf: Path, monkeypatch) -> None:
+    monkeypatch.setattr(reading, "LINE_LIMIT", 1 << 17)
+    put(shelf, "tail", header(id="tail"), say("a", None, "apple"))
+    put(shelf, "middle", header(id="middle"), say("b", None, "apple"))
+    put(shelf, "all")
+    for path in shelf.iterdir():
+        os.truncate(path, 1 << 32)
+        if path.stat().st_blocks > 1 << 10:
+            pytest.skip("this file system has no holes")
+    with (shelf / "middle.jsonl").open("ab") as file:
+        file.write(b"\n")
+    sizes = bytes_read(monkeypatch)
+
+    assert [summary.damaged for summary in st.sessions(dir=shelf)] == [True] * 3
+    assert sum(sizes) < 1 << 22
 
 
 def test_how_far_it_is_can_be_followed_within_a_file(shelf: Path, monkeypatch) -> None:

@@ -8,6 +8,7 @@ what is wrong. Nothing is ever written to a file, and there is no database here.
 from __future__ import annotations
 
 import enum
+import errno
 import os
 import stat
 import zlib
@@ -27,7 +28,7 @@ from sessiontree.errors import FormatError, SessionTreeError
 from sessiontree.format.codec import LINE_LIMIT, VERSION, NotJson, read_object
 from sessiontree.format.digest import Digest, Tally, Unsound, begin
 from sessiontree.format.jsonl import Reader
-from sessiontree.index.folder import Found, id_of
+from sessiontree.index.folder import Found, id_of, written_at
 from sessiontree.session import Session
 from sessiontree.store.batch import end_of
 from sessiontree.store.jsonl import JsonlStore
@@ -36,6 +37,8 @@ from sessiontree.store.lock import lock_of
 BLOCK = 1 << 17
 EDGE = 4096
 """So many bytes of a file's beginning, and of what was read last, tell whether it is still the same."""
+PREAMBLE = 1 << 20
+"""A header stands within so many bytes, or the file is no session: it may be a log of gigabytes."""
 NOT_KEPT = -1
 """In place of where a file was read to: it could not be read, and may be another time."""
 
@@ -165,7 +168,7 @@ def read_on(
     try:
         status = os.fstat(fd)
         size, cut = end_of(fd, lock_of(found.path))
-        found = found._replace(size=size, mtime=status.st_mtime_ns, inode=status.st_ino)
+        found = found._replace(size=size, mtime=written_at(status), inode=status.st_ino)
         file = _Open(fd, found, past, size if cut is None else cut, passed or _to_nobody)
         if past is not None and past.tally is not None and _goes_on(fd, found, past):
             before = digest()
@@ -198,9 +201,11 @@ def _read_from_the_beginning(file: _Open) -> Reading:
     reader = Reader(found.path)
     body = 0
     try:
-        for raw, end in lines_of(fd, 0, stop, EDGE):
+        for raw, end in lines_of(fd, 0, min(stop, PREAMBLE + LINE_LIMIT), EDGE):
             if raw is None:
                 raise FormatError(found.path, f"a line before the header is over the limit of {LINE_LIMIT} bytes")
+            if body > PREAMBLE:
+                raise FormatError(found.path, f"no session header in its first {PREAMBLE} bytes")
             reader.feed(raw + b"\n")
             body = end
             if reader.has_header:
@@ -250,8 +255,9 @@ def _take(fd: int, digest: Digest, start: int, stop: int, passed: Passed) -> tup
     while end < stop and (block := os.pread(fd, min(size, stop - end), end)):
         cut = block.rfind(b"\n") + 1
         if cut:
-            _check(block[:cut])
-            digest.take(memoryview(block)[:cut])
+            lines = block[:cut]
+            _check(lines)
+            digest.take(lines)
             passed(cut)
             end, size = end + cut, BLOCK
         elif len(block) < size:
@@ -305,12 +311,27 @@ def blocks_of(fd: int, start: int, stop: int, block_size: int = BLOCK) -> Genera
 
 def next_line(fd: int, start: int, stop: int) -> int:
     """Where the line ends that goes on at `start`, at most `stop`."""
-    while start < stop and (block := os.pread(fd, min(BLOCK, stop - start), start)):
-        cut = block.find(b"\n") + 1
-        if cut:
-            return start + cut
-        start += len(block)
-    return start
+    for at, end in _data(fd, start, stop):
+        while at < end and (block := os.pread(fd, min(BLOCK, end - at), at)):
+            cut = block.find(b"\n") + 1
+            if cut:
+                return at + cut
+            at += len(block)
+    return stop
+
+
+def _data(fd: int, start: int, stop: int) -> Generator[tuple[int, int]]:
+    """The stretches between two places that are really there: a file of any length may be nothing but holes."""
+    while start < stop:
+        try:
+            start = os.lseek(fd, start, os.SEEK_DATA)
+            end = min(os.lseek(fd, start, os.SEEK_HOLE), stop)
+        except OSError as error:
+            if error.errno == errno.ENXIO:  # only a hole is left
+                return
+            end = stop  # nobody can tell
+        yield start, end
+        start = end
 
 
 def _is_object(raw: bytes) -> bool:
@@ -336,13 +357,14 @@ def _opened(file: _Open, body: int, dialect: bool) -> Reading:
     return Reading(found, past, True, summary, kind, body, end, 0)
 
 
-def _last_newline(fd: int, end: int) -> int:
-    while end > 0:
-        start = max(0, end - BLOCK)
-        cut = os.pread(fd, end - start, start).rfind(b"\n")
-        if cut >= 0:
-            return start + cut + 1
-        end = start
+def _last_newline(fd: int, stop: int) -> int:
+    for first, end in reversed(list(_data(fd, 0, stop))):
+        while end > first:
+            start = max(first, end - BLOCK)
+            cut = os.pread(fd, end - start, start).rfind(b"\n")
+            if cut >= 0:
+                return start + cut + 1
+            end = start
     return 0
 
 
