@@ -233,7 +233,9 @@ async def test_a_command_that_is_given_up_twice_keeps_what_it_printed(agent: Mak
     asked = asyncio.create_task(printed(made.hooks, "asked"))
     began = asyncio.create_task(printed(made.hooks, "begun"))
     await asyncio.sleep(0)
-    running = asyncio.create_task(made.bash("trap 'echo asked' TERM; echo begun; while :; do sleep 0.05; done"))
+    running = asyncio.create_task(
+        made.bash("trap 'while :; do echo asked; sleep 0.05; done' TERM; echo begun; while :; do sleep 0.05; done")
+    )
     await began
 
     made.abort()

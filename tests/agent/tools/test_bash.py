@@ -89,6 +89,25 @@ async def test_aborting_ends_the_whole_group_even_those_who_do_not_listen(call: 
     assert not alive(mark)
 
 
+async def test_a_command_that_is_aborted_twice_is_ended_at_once_and_keeps_what_it_printed(call: Call) -> None:
+    mark = "61.3456"
+    command = f"trap 'while :; do echo asked; sleep 0.05; done' TERM; echo begun; while :; do sleep {mark}; done"
+    begun, asked = asyncio.Event(), asyncio.Event()
+    task = asyncio.create_task(
+        call(bash, command=command, update=lambda said: (asked if "asked" in said else begun).set())
+    )
+    await asyncio.wait_for(begun.wait(), 5)
+
+    task.cancel()
+    await asyncio.wait_for(asked.wait(), 5)
+    task.cancel()
+    output = await asyncio.wait_for(task, 5)
+
+    assert text(output).startswith("begun\n")
+    assert text(output).endswith("The command was aborted.")
+    assert not alive(mark)
+
+
 async def test_something_left_in_the_background_does_not_hold_up_the_command(call: Call) -> None:
     start = time.monotonic()
 

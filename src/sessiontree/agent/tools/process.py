@@ -84,9 +84,10 @@ async def run_command(
             timed_out = True
         except asyncio.CancelledError:
             aborted = True
-        if aborted or timed_out:
-            await _end(process)
-        await asyncio.wait([reading], timeout=LINGER)
+        with contextlib.suppress(asyncio.CancelledError):  # asked once more, it does not wait
+            if aborted or timed_out:
+                await _end(process)
+            await asyncio.wait([reading], timeout=LINGER)
     finally:
         reading.cancel()
         await asyncio.wait([reading])
