@@ -3,9 +3,10 @@ from hypothesis import given
 from hypothesis import strategies as some
 from msgspec import UNSET
 
-from sessiontree.core.entries import HEAD_RECORD, BranchPoint, Chain, Custom, Label, entries_of
-from sessiontree.core.heads import Begun, Heads, Move
+from sessiontree.core.entries import HEAD_RECORD, BranchPoint, Chain, Custom, Entry, Label, entries_of
+from sessiontree.core.heads import Begun, Heads, Move, tells_all
 from sessiontree.core.tree import Tree
+from sessiontree.format.codec import Held
 from tests.builders import TIME, entry, replayed
 from tests.strategies import damaged_entry_lists, entry_lists
 
@@ -17,6 +18,9 @@ def record(id, parent, **data):
 A, B = entry("a", branch="main"), entry("b", "a", branch="main")
 START = (A, B)
 """A session of two lines on main."""
+
+
+NAMES = ("main", "a", "b")
 
 
 def label(id, parent, **keys):
@@ -390,3 +394,137 @@ def test_a_chain_moves_whom_its_entries_move(branch, current, parent, doubled):
 
     assert tree.is_sound is not doubled
     assert vars(whole) == vars(one_by_one)
+
+
+@given(
+    some.lists(
+        some.one_of(
+            some.sampled_from(NAMES).map(lambda name: {"current": name, "heads": dict.fromkeys(NAMES), "from": {}}),
+            some.tuples(some.sampled_from(NAMES), some.sampled_from(NAMES)).map(
+                lambda names: {"renamed": {"from": names[0], "to": names[1]}}
+            ),
+            some.just({"from": {}, "undo": True}),
+        ),
+        max_size=12,
+    )
+)
+def test_many_renames_at_once_are_each_of_them(records):
+    lines = [record(f"{number}", None, **data) for number, data in enumerate(records)]
+    tree, one_by_one = Tree(lines), Heads()
+    for line in lines:
+        one_by_one.apply(line, tree)
+
+    at_once = replayed(*lines)
+
+    assert at_once.moves == one_by_one.moves
+    assert at_once.undoable == one_by_one.undoable
+
+
+@pytest.mark.parametrize(
+    ("data", "all_told"),
+    [
+        ({"current": "main", "heads": {"main": None, "other": None}}, True),
+        ({"heads": {"main": None, "other": None}}, False),
+        ({"current": "side", "heads": {"main": None, "other": None}}, False),
+        ({"current": ["main"], "heads": {"main": None, "other": None}}, False),
+        ({"current": "main", "heads": {}}, False),
+        ({"current": "main"}, False),
+        (None, False),
+    ],
+)
+def test_a_record_tells_all_when_the_heads_after_it_are_the_same_whatever_stands_before(data, all_told):
+    line = entry("c", None, Custom(custom_type=HEAD_RECORD, data=data), branch="main")
+    before = [entry("a", branch="main"), entry("b", branch="other")]
+
+    alone, behind = replayed(line), replayed(*before, line)
+
+    assert tells_all(line) is all_told
+    assert ((alone.heads, alone.current) == (behind.heads, behind.current)) is all_told
+    assert not tells_all(entry("a", branch="main"))
+
+
+# Files that are large
+
+
+class Name(str):
+    """A name that counts how often names are looked at."""
+
+    looked = 0
+
+    def __eq__(self, other):
+        Name.looked += 1
+        return super().__eq__(other)
+
+    def __ne__(self, other):
+        Name.looked += 1
+        return super().__ne__(other)
+
+    def __hash__(self):
+        Name.looked += 1
+        return super().__hash__()
+
+
+def kept(number, body, type="custom", branch="main"):
+    """A line whose body is as it is given, with the very names that are in it."""
+    custom_type = HEAD_RECORD if type == "custom" else None
+    return Entry(
+        id=f"e{number}", parent=None, type=type, line=number + 2, source=Held(b"{}"), branch=branch,
+        custom_type=custom_type, kept=body,
+    )  # fmt: skip
+
+
+def says(**data):
+    return Custom(custom_type=HEAD_RECORD, data=data)
+
+
+def names(count):
+    return [Name(f"b{number}") for number in range(count)]
+
+
+def everywhere(count):
+    return says(current="main", heads={"main": None, **dict.fromkeys(names(count))})
+
+
+LARGE = {
+    "all are hidden": lambda count: [
+        says(current="main", heads=dict.fromkeys(names(count)), archived=names(count)),
+    ],
+    "short moves": lambda count: [everywhere(count), *[says(**{"from": {}})] * count],
+    "short records that hide what is gone": lambda count: [everywhere(count), *[says(archived=[Name("gone")])] * count],
+    "short resets": lambda count: [
+        *(BranchPoint(name=name) for name in names(count)),
+        *[says(reset=True)] * count,
+    ],
+    "moves and renames": lambda count: [
+        *[says(current=Name("a"), heads={Name("a"): None}, **{"from": {}})] * count,
+        *[says(renamed={"from": Name("b"), "to": Name("c")})] * count,
+    ],
+}
+
+
+@pytest.mark.parametrize("bodies", LARGE.values(), ids=LARGE)
+def test_the_work_of_replaying_records_grows_with_the_file_and_no_faster(bodies):
+    def looks(count):
+        types = {BranchPoint: "branch_point", Custom: "custom"}
+        lines = [
+            kept(number, body, types[type(body)], body.name if isinstance(body, BranchPoint) else "main")
+            for number, body in enumerate(bodies(count))
+        ]
+        tree, heads = Tree(lines), Heads()
+        Name.looked = 0
+        heads.replay(lines, tree)
+        return Name.looked
+
+    assert 0 < looks(400) < 3 * looks(200)
+
+
+def test_the_work_of_replaying_a_chain_of_annotations_grows_with_the_file_and_no_faster(monkeypatch):
+    lines = [entry("e0"), *(label(f"e{number}", f"e{number - 1}") for number in range(1, 500))]
+    tree, heads, steps = Tree(lines), Heads(), []
+    parent = tree.parent
+    monkeypatch.setattr(tree, "parent", lambda id: steps.append(id) or parent(id))
+
+    heads.replay(lines, tree)
+
+    assert heads.leaf == "e0"
+    assert len(steps) < 3 * len(lines)

@@ -334,3 +334,22 @@ def test_a_chain_under_nothing_is_a_root():
     tree = Tree([Chain(ids=["b", "c"], parent="a", line=2, source=entry("x").source)])
 
     assert (ids(tree.roots()), tree.is_sound) == ("b", False)
+
+
+@given(damaged_entry_lists())
+def test_the_nearest_real_entry_is_the_same_however_often_and_early_it_is_asked_for(entries):
+    tree = Tree()
+    for line in entries:
+        tree.add(line)
+        for id in tree.ids():
+            assert tree.real(id) == next((entry.id for entry in tree.up(id) if not entry.is_annotation), None)
+
+
+def test_the_nearest_real_entry_is_another_once_a_missing_parent_is_there():
+    orphan = entry("b", "a", Usage(kind="warm"), line=2)
+    tree = Tree([orphan])
+    assert tree.real("b") is None
+
+    tree.add(entry("a", line=3))
+
+    assert tree.real("b") == "a"

@@ -31,7 +31,7 @@ from sessiontree.core.entries import (
     JsonObject,
     entries_of,
 )
-from sessiontree.core.messages import is_object
+from sessiontree.core.messages import is_list, is_object
 from sessiontree.core.tree import Tree
 
 MAIN = "main"
@@ -55,18 +55,14 @@ class Move(Struct, frozen=True):
         own = () if self.switched else (self.branch,)
         return (*own, *(name for name, _ in self.others))
 
-    def renamed(self, old: str, new: str) -> Move:
-        """The same move, of a session in which a branch is called otherwise now."""
-
-        def called(name: str) -> str:
-            return new if name == old else name
-
+    def renamed(self, called: dict[str, str]) -> Move:
+        """The same move, of a session in which some branches are called otherwise now."""
         return Move(
-            called(self.branch),
+            called.get(self.branch, self.branch),
             self.leaf,
             self.switched,
-            tuple((called(name), leaf) for name, leaf in self.others),
-            tuple(map(called, self.hid)),
+            tuple((called.get(name, name), leaf) for name, leaf in self.others),
+            tuple(called.get(name, name) for name in self.hid),
         )
 
 
@@ -86,7 +82,10 @@ class Heads:
         self.archived: set[str] = set()
         self.lines_since_record = 0
         self._heads: dict[str, EntryId | None] = {MAIN: None}
-        self._undoable: list[Move] = []
+        self._undoable: list[int] = []
+        """The numbers of the moves that were not taken back."""
+        self._renames: list[tuple[int, str, str]] = []
+        """Renames that the moves do not know yet: how many moves were made before, and the names."""
         self._line_branch: str | None = MAIN
 
     @property
@@ -102,7 +101,7 @@ class Heads:
     @property
     def undoable(self) -> Move | None:
         """The move that an undo takes back."""
-        return self._undoable[-1] if self._undoable else None
+        return self.moves[self._undoable[-1]] if self._undoable else None
 
     def replay(self, items: Iterable[Entry | Chain], tree: Tree) -> None:
         """Take in lines that `tree` holds already."""
@@ -111,18 +110,19 @@ class Heads:
             if isinstance(item, Chain):
                 if not sound:
                     for entry in entries_of((item,)):
-                        self.apply(entry, tree)
+                        self._take(entry, tree)
                 elif self._goes_on(item):
                     self.lines_since_record += len(item.ids)
                     self._heads[self.current] = item.ids[-1]
                 else:
-                    self.apply(item.entry(0), tree)
+                    self._take(item.entry(0), tree)
                     self._go_on(item)
             elif sound and item.type == "message" and self._goes_on(item):
                 self.lines_since_record += 1
                 self._heads[self.current] = item.id
             else:
-                self.apply(item, tree)
+                self._take(item, tree)
+        self._rename_moves()
 
     def _goes_on(self, item: Entry | Chain) -> bool:
         """Whether messages do what nearly all do: the current branch goes on from its head."""
@@ -143,6 +143,10 @@ class Heads:
 
     def apply(self, entry: Entry, tree: Tree) -> None:
         """Take in one line. `tree` holds it already."""
+        self._take(entry, tree)
+        self._rename_moves()
+
+    def _take(self, entry: Entry, tree: Tree) -> None:
         self.lines_since_record += 1
         if entry.is_head_record:
             self._record(entry)
@@ -198,49 +202,55 @@ class Heads:
             self.current = branch
 
     def _log(self, move: Move) -> None:
+        self._undoable.append(len(self.moves))
         self.moves.append(move)
-        self._undoable.append(move)
 
     def _record(self, entry: Entry) -> None:
-        data = entry.body.data if isinstance(entry.body, Custom) else None
-        if not is_object(data):
+        # No record takes longer than what it says is long, or what it takes the place of.
+        data = _data(entry)
+        if data is None:
             return
         was, heads_before, archived_before = Move(self.current, self.leaf, False), self._heads, self.archived
         self._rename(data.get("renamed"))
         heads: Any = data.get("heads")
         if is_object(heads) and heads:
             self._heads = {name: leaf if isinstance(leaf, str) else None for name, leaf in heads.items()}
+        sets_heads = self._heads is not heads_before
         current = data.get("current")
         if isinstance(current, str) and current in self._heads:
             self.current = current
         elif self.current not in self._heads:
             self.current = next(iter(self._heads))
         archived: Any = data.get("archived")
-        self.archived = {name for name in self._heads if name in archived} if isinstance(archived, list) else set()
+        listed: list[Any] = archived if is_list(archived) else []
+        self.archived = {name for name in listed if isinstance(name, str) and name in self._heads}
         self._line_branch = self.current
         self.lines_since_record = 0
         if data.get("reset") is True:
             self.moves.clear()
             self._undoable.clear()
-            self.info = {name: info for name, info in self.info.items() if name in self._heads}
+            self._renames.clear()
+            if sets_heads:
+                self.info = {name: self.info[name] for name in self._heads if name in self.info}
         elif "from" in data:
+            moved = heads_before.items() if sets_heads else ()
             move = Move(
                 was.branch,
                 was.leaf,
                 was.branch != self.current,
                 others=tuple(
                     (name, leaf)
-                    for name, leaf in heads_before.items()
+                    for name, leaf in moved
                     if name != was.branch and name in self._heads and self._heads[name] != leaf
                 ),
                 hid=tuple(sorted(self.archived - archived_before)),
             )
-            self.moves.append(move)
-            if data.get("undo") is True:
+            if data.get("undo") is not True:
+                self._log(move)
+            else:
+                self.moves.append(move)
                 if self._undoable:
                     self._undoable.pop()
-            else:
-                self._undoable.append(move)
 
     def _rename(self, renamed: Any) -> None:
         if not (is_object(renamed) and isinstance(renamed.get("from"), str) and isinstance(renamed.get("to"), str)):
@@ -248,8 +258,20 @@ class Heads:
         old, new = renamed["from"], renamed["to"]
         if old in self.info:
             self.info[new] = self.info.pop(old)
-        for log in (self.moves, self._undoable):
-            log[:] = [move.renamed(old, new) for move in log]
+        self._renames.append((len(self.moves), old, new))
+
+    def _rename_moves(self) -> None:
+        """Call the branches in moves as they are called now. All renames go over the moves once, from the last one."""
+        moves, renames = self.moves, self._renames
+        if not renames:
+            return
+        called: dict[str, str] = {}
+        for number in range(renames[-1][0] - 1, -1, -1):
+            while renames and renames[-1][0] > number:
+                _, old, new = renames.pop()
+                called[old] = called.get(new, new)
+            moves[number] = moves[number].renamed(called)
+        renames.clear()
 
     def ends_here(self, tree: Tree) -> bool:
         """Whether the last line is at the current place, so that a peer which opens the file lands there."""
@@ -283,3 +305,16 @@ class Heads:
         if undo:
             data["undo"] = True
         return Custom(custom_type=HEAD_RECORD, data=data)
+
+
+def _data(entry: Entry) -> JsonObject | None:
+    """What a head record says; `None` where that is nothing."""
+    data = entry.body.data if isinstance(entry.body, Custom) else None
+    return data if is_object(data) else None
+
+
+def tells_all(entry: Entry) -> bool:
+    """Whether a line is a head record that tells all heads and the current branch, whatever stands before it."""
+    data = _data(entry) if entry.is_head_record else None
+    heads, current = (None, None) if data is None else (data.get("heads"), data.get("current"))
+    return is_object(heads) and isinstance(current, str) and current in heads

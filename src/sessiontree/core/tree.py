@@ -43,6 +43,8 @@ class Tree:
         self._missing: set[EntryId | None] = set()
         """Parents that orphans name."""
         self._children: dict[EntryId | None, list[EntryId]] | None = None
+        self._real: dict[EntryId, EntryId | None] = {}
+        """The nearest real entries above annotations, as far as they were asked for."""
         self._labels: dict[EntryId, Entry] = {}
         self._name: str | None = None
         self._relink = False
@@ -177,6 +179,7 @@ class Tree:
         """Settle where entries hang that named no earlier entry as their parent."""
         self._relink = False
         self._children = None
+        self._real = {}
         parents = {id: parent for item in self._items for id, parent in _links(item)}  # of one id the last counts
         self._cut = {
             id: None for id, parent in parents.items() if parent is not None and (parent not in parents or parent == id)
@@ -338,13 +341,21 @@ class Tree:
         return lengths
 
     def real(self, id: EntryId | None) -> EntryId | None:
-        """`id`, or the nearest entry above it that is no annotation."""
+        """`id`, or the nearest entry above it that is no annotation. What was walked once is not walked again."""
+        walked: list[EntryId] = []
         while id is not None:
             item, _ = self._item_at(self._index(id))
             if isinstance(item, Chain) or not item.is_annotation:
-                return id
-            id = self.parent(id)
-        return None
+                break
+            above = self.parent(id)
+            if id in self._real:
+                id = self._real[id]
+                break
+            walked.append(id)
+            id = above
+        if walked:
+            self._real.update(dict.fromkeys(walked, id))
+        return id
 
     def common_ancestor(self, *ids: EntryId | None) -> EntryId | None:
         """The deepest entry on the paths of all `ids`, or `None` if they share nothing."""
