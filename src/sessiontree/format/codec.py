@@ -407,12 +407,10 @@ def read_body(raw: bytes) -> Body:
 
 def read_glance(raw: bytes) -> Glance | None:
     """The message that a line holds, at a glance; `None` where the line is no JSON, or holds something else."""
-    if not may_be_deep(raw):
-        try:
-            return _glance_decoder.decode(raw).message
-        except REFUSALS:
-            pass
-    body = read_body(raw)
+    try:  # without asking how deep it is: listings look at every line, and what the stack bears does no harm here
+        return _glance_decoder.decode(raw).message
+    except (*REFUSALS, RecursionError):
+        body = read_body(raw)
     return glance(body.message) if isinstance(body, e.Message) else None
 
 
