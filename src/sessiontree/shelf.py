@@ -9,8 +9,7 @@ beside it (backups, torn lines) and a note of where it was. It is kept there unt
 nothing is purged by itself. Sessions of other programs are theirs: they are refused.
 
 A session is moved while its lock is held, so all that was ever acknowledged is in the file that was
-moved, and who has it open is refused the next write. The lock file stays with the place, not with the
-session: it goes when no session is left there.
+moved, and who has it open is refused the next write.
 
 Those in a database are marked there; see `index.postgres`.
 """
@@ -37,7 +36,6 @@ from sessiontree.store.files import (
     identity_of,
     make_private_directory,
     numbered,
-    read_all,
     sync_directory,
     write_all,
 )
@@ -210,32 +208,17 @@ def _beside(file: str) -> list[str]:
 
 @contextmanager
 def _held(file: str) -> Generator[None]:
-    """Hold the place of a session: no writer is at work there. Its lock file goes when no session is left."""
-    lock = Lock(lock_of(os.path.realpath(file)))
-    with lock:
+    """Hold the place of a session: no writer is at work there, and nothing is left of a batch whose writer died.
+
+    Only the lock file tells of such a batch, and stays with the place: it goes when no session is left there.
+    """
+    lock = lock_of(os.path.realpath(file))
+    with JsonlStore(file).held() if os.path.lexists(file) else Lock(lock):
         try:
-            if lock.has_note and os.path.lexists(file):
-                _settle(file, lock)
             yield
         finally:
             if not os.path.lexists(file):
-                discard(lock.path)  # while it is ours: who waits for it makes another
-
-
-def _settle(file: str, lock: Lock) -> None:
-    """Set aside what a dead writer left of a batch: only this lock tells of it, and only while the file is this one."""
-    fd = os.open(file, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-    try:
-        size = os.fstat(fd).st_size
-        start = lock.begun(fd, size)
-        if start is not None:
-            _write(_unused(f"{file}.torn-{start}"), [read_all(fd, start, size - start)])
-            sync_directory(os.path.dirname(os.path.abspath(file)))
-            if os.fstat(fd).st_size == size:
-                os.ftruncate(fd, start)
-        lock.clear()
-    finally:
-        os.close(fd)
+                discard(lock)  # while it is ours: who waits for it makes another
 
 
 class _Placed(NamedTuple):
