@@ -11,8 +11,10 @@ from sessiontree.core.heads import Heads
 from sessiontree.core.problems import find_problems
 from sessiontree.core.tree import Tree
 from sessiontree.errors import FormatError
+from sessiontree.format import digest as module
 from sessiontree.format.digest import Digest, Unsound, begin
-from tests.builders import file_of, header, read
+from sessiontree.format.nesting import NESTING_LIMIT
+from tests.builders import file_of, header, nested, read
 from tests.strategies import damaged_sessions, sessions
 
 
@@ -205,6 +207,13 @@ def test_odd_values_count_for_nothing_and_spoil_nothing() -> None:
         ['{"type":"message","id":"a","branch":"\\ud800"}'],
         [line("a"), {"type": "compaction", "id": "b", "parentId": "a", "firstKeptEntryId": "gone"}],
         [line("a"), line("b"), {"type": "compaction", "id": "c", "parentId": "b", "firstKeptEntryId": "a"}],
+        [line("a"), {"type": "compaction", "id": "b", "parentId": None, "firstKeptEntryId": "a"}],
+        [line("a", message={"role": "user", "content": nested(NESTING_LIMIT - 1)})],
+        [line("a", message={"role": "user", "content": nested(700)})],
+        [line("a"), line("b", "a", message=nested(NESTING_LIMIT), data="\ud800")],
+        [{"type": "custom", "id": "a", "customType": "sessiontree.head", "data": nested(NESTING_LIMIT)}],
+        [{"type": "custom", "id": "a", "customType": "sessiontree.head", "data": nested(700)}],
+        [{"type": "future", "id": "a", "field": nested(NESTING_LIMIT)}],
         [
             {
                 "type": "custom",
@@ -219,6 +228,12 @@ def test_odd_values_count_for_nothing_and_spoil_nothing() -> None:
 def test_anything_unsound_is_noticed(lines) -> None:
     with pytest.raises(Unsound):
         digest(file_of(header(), *lines))
+
+
+def test_what_is_nested_as_deep_as_may_be_is_sound() -> None:
+    said = line("a", message={"role": "user", "content": nested(NESTING_LIMIT - 2)})
+
+    assert digest(file_of(header(), said, line("b", "a"))).tally.first_message == "b"
 
 
 def test_bytes_that_are_no_utf8_are_left_to_those_who_look_at_them() -> None:
@@ -239,3 +254,88 @@ def test_a_header_keeps_what_utf8_can_hold() -> None:
     tally = begin(read(file_of(header(cwd="/\udcff", parentSession="/p.jsonl")))[0]).tally
 
     assert (tally.cwd, tally.parent_session) == ("/?", "/p.jsonl")
+
+
+# Files that are large
+
+
+class Parents(list[int]):
+    """The parents of entries, and how often they were looked at."""
+
+    looked = 0
+
+    def __getitem__(self, number: Any) -> Any:
+        self.looked += 1
+        return super().__getitem__(number)
+
+
+class Name(str):
+    """A name that counts how often names are compared."""
+
+    compared = 0
+    __hash__ = str.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        Name.compared += 1
+        return super().__eq__(other)
+
+
+def looks(*lines: dict[str, Any]) -> float:
+    """How often the parents of entries are looked at for each line of a file."""
+    made = begin(read(file_of(header()))[0])
+    parents = made._parents = made._above._parents = Parents()
+    made.take(file_of(*lines))
+    return parents.looked / len(lines)
+
+
+def compaction(id: str, parent: str, anchor: str) -> dict[str, Any]:
+    return {"type": "compaction", "id": id, "parentId": parent, "firstKeptEntryId": anchor, "branch": "main"}
+
+
+@pytest.mark.parametrize("back", [lambda number: 0, lambda number: number // 2, lambda number: max(0, number - 700)])
+@pytest.mark.parametrize("step", [1, 2])
+def test_how_far_back_compactions_keep_entries_makes_no_listing_slow(back: Any, step: int) -> None:
+    first = [line(f"{number}", branch="main") for number in range(step)]
+    lines = [
+        compaction(f"{number}", f"{number - step}", f"{number % step + back(number // step) * step}")
+        for number in range(step, 3000)
+    ]
+
+    assert looks(*first, *lines) < 100
+
+
+@given(st.lists(st.integers(1, 4), min_size=70, max_size=300), st.data())
+def test_what_stands_above_is_found_however_far_it_is(steps: list[int], choice: st.DataObject) -> None:
+    parents = [max(-1, number - step) for number, step in enumerate(steps)]
+    above, at = module._Above(parents), len(parents) - 1
+    way = set[int]()
+    number = at
+    while number >= 0:
+        way.add(number)
+        number = parents[number]
+
+    for asked in choice.draw(st.lists(st.integers(0, at), max_size=20)):
+        assert above.has(asked, at) is (asked in way)
+
+
+def test_a_chain_of_labels_makes_no_listing_slow() -> None:
+    labels = [
+        {"type": "label", "id": f"{number}", "parentId": f"{number - 1}", "targetId": "0", "label": "x"}
+        for number in range(1, 2000)
+    ]
+
+    assert looks(line("0"), *labels) < 5
+
+
+def test_many_archived_branches_make_no_listing_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [Name(f"b{number}") for number in range(2000)]
+    said = {"heads": {Name(name): None for name in names}, "archived": [*names, ["odd"], None]}
+    monkeypatch.setattr(module, "_value", lambda raw: said)
+    record = {"type": "custom", "id": "r", "parentId": None, "customType": "sessiontree.head", "data": {}}
+    Name.compared = 0
+
+    made = digest(file_of(header(), line("a", branch=None), record))
+
+    assert (made.tally.branches, made.branches_of("a")) == (0, {"a": None})
+    assert len(made.tally.archived) == len(names)
+    assert Name.compared < 20 * len(names)

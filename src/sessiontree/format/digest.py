@@ -20,15 +20,18 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType, field
 
-from sessiontree.core.entries import HEAD_RECORD, Header, is_annotation
+from sessiontree.core.entries import HEAD_RECORD, Header, JsonObject, is_annotation
 from sessiontree.core.heads import MAIN
 from sessiontree.core.messages import is_list, is_object, spent, string, text
 from sessiontree.core.outline import one_line
 from sessiontree.core.tree import BLANKS
 from sessiontree.format.codec import ANCHOR, PARENT, REFUSALS, VERSION, NotJson, read_object, write_object
 from sessiontree.format.jsonl import Reader
+from sessiontree.format.nesting import SHORT, may_be_deep
 
 _NOWHERE = 1 << 62
+_NEAR = 64
+"""So far up one looks step by step."""
 _SPENDERS = frozenset(("assistant", "toolResult"))
 
 
@@ -96,7 +99,45 @@ class Tally(Struct, kw_only=True):
     @property
     def branches(self) -> int:
         """How many branches are not archived."""
-        return sum(name not in self.archived for name in self.heads)
+        return len(self.heads.keys() - self.archived)
+
+
+class _Above:
+    """Which entries stand above which, by their numbers, in few steps however far apart they are."""
+
+    def __init__(self, parents: list[int]) -> None:
+        self._parents = parents
+        self._depths: list[int] = []
+        self._jumps: list[int] = []
+        """Some entry above each one, so chosen that a way of any length takes few jumps. Made when it is needed."""
+
+    def has(self, above: int, number: int) -> bool:
+        """Whether the entry `above`, or the same one, is met on the way up from `number`."""
+        for _ in range(_NEAR):  # nearly always that is enough
+            if number <= above:
+                return number == above
+            number = self._parents[number]
+        self._make_jumps()
+        while number > above:
+            jump = self._jumps[number]
+            number = jump if jump >= above else self._parents[number]
+        return number == above
+
+    def _make_jumps(self) -> None:
+        depths, jumps = self._depths, self._jumps
+        for number in range(len(jumps), len(self._parents)):
+            parent = self._parents[number]
+            if parent < 0:
+                depths.append(0)
+                jumps.append(-1)
+                continue
+            # Where the two jumps from the parent on are of one length, theirs together is the next longer one.
+            depth, far = depths[parent], jumps[parent]
+            farther = jumps[far] if far >= 0 else -1
+            over = depths[far] if far >= 0 else -1
+            beyond = depths[farther] if farther >= 0 else -1
+            depths.append(depth + 1)
+            jumps.append(farther if depth - over == over - beyond else parent)
 
 
 class Kept(NamedTuple):
@@ -114,11 +155,14 @@ class Digest:
         self.tally = tally
         self._ids: list[str] = []
         self._parents: list[int] = []
-        self._annotations: set[int] = set()
+        self._above = _Above(self._parents)
+        self._annotations: dict[int, int] = {}
+        """The number of each annotation, and of the nearest entry above that is none."""
         for kept in entries:
             self._ids += kept.ids
             self._parents += kept.parents
-            self._annotations.update(kept.annotations)
+            for number in kept.annotations:
+                self._annotate(number)
         self._numbers: dict[str | None, int] = {None: -1, **dict(zip(self._ids, count()))}
         if not len(self._numbers) - 1 == len(self._parents) == tally.entries:
             raise ValueError("ids, parents and the tally do not go together")
@@ -133,8 +177,8 @@ class Digest:
         tally = self.tally
         wanted = {self._numbers[id]: id for id in ids if id in self._numbers}
         found: dict[str, str | None] = dict.fromkeys(wanted.values())
-        first, passed = min(wanted, default=0), set[int]()
-        for name in sorted(tally.heads, key=lambda name: (name != tally.current, name in tally.archived)):
+        first, passed, hidden = min(wanted, default=0), set[int](), set(tally.archived)
+        for name in sorted(tally.heads, key=lambda name: (name != tally.current, name in hidden)):
             number = self._numbers[tally.heads[name]]
             while number >= first and number not in passed:  # a parent's number is less than its child's
                 passed.add(number)
@@ -143,12 +187,16 @@ class Digest:
                 number = self._parents[number]
         return found
 
-    def take(self, data: bytes | memoryview) -> None:
+    def take(self, data: bytes) -> None:
         """Take in whole lines. Raises `Unsound`."""
+        raws = data.split(b"\n")
+        for raw in raws:
+            if len(raw) > SHORT and may_be_deep(raw):
+                _object(raw)
         try:
             lines: Sequence[_Line] = _lines.decode_lines(data)
         except REFUSALS:
-            lines = [_line(raw) for raw in bytes(data).split(b"\n") if raw.strip()]
+            lines = [_line(raw) for raw in raws if raw.strip()]
         self._link(lines)
         self._count(lines)
         self._replay(lines)
@@ -213,8 +261,12 @@ class Digest:
             self.tally.named = True
             self.tally.name = _encodable(string(line.name).strip(BLANKS)) or None
         if is_annotation(line.type, line.custom_type):
-            self._annotations.add(number)
+            self._annotate(number)
         self._move(line, number)
+
+    def _annotate(self, number: int) -> None:
+        parent = self._parents[number]
+        self._annotations[number] = self._annotations.get(parent, parent)
 
     def check_heads(self) -> None:
         """Raises `Unsound` if a head is missing."""
@@ -223,12 +275,8 @@ class Digest:
 
     def _check_anchor(self, anchor: str | None, number: int) -> None:
         """A compaction keeps entries from its own path."""
-        if anchor is not None:
-            first = self._numbers.get(anchor, len(self._parents))
-            while number > first:
-                number = self._parents[number]
-            if number != first:
-                raise Unsound
+        if anchor is not None and not self._above.has(self._numbers.get(anchor, _NOWHERE), number):
+            raise Unsound
 
     def _move(self, line: _Line, number: int) -> None:
         tally = self.tally
@@ -248,14 +296,13 @@ class Digest:
             if line.type == "branch_point":
                 branch = line.branch_name or ""
             assert branch is not None
-            while number in self._annotations:
-                number = self._parents[number]
+            number = self._annotations.get(number, number)
             tally.heads[branch] = None if number < 0 else self._ids[number]
             tally.current = tally.line_branch = branch
 
     def _record(self, line: _Line) -> None:
         tally = self.tally
-        data = read_object(b'{"":%b}' % bytes(line.data))[""] if line.data else None
+        data = _value(line.data) if line.data else None
         if not is_object(data):
             return
         heads = data.get("heads")
@@ -267,7 +314,8 @@ class Digest:
         elif tally.current not in tally.heads:
             tally.current = next(iter(tally.heads))
         archived = data.get("archived")
-        tally.archived = [name for name in tally.heads if name in archived] if is_list(archived) else []
+        hidden = {name for name in archived if isinstance(name, str)} if is_list(archived) else ()
+        tally.archived = [name for name in tally.heads if name in hidden]
         tally.line_branch = tally.current
 
 
@@ -291,8 +339,18 @@ def _first(message: _Message) -> str | None:
     """What a message says, on one line."""
     if not message.content:
         return None
-    content = read_object(b'{"":%b}' % bytes(message.content))[""]
-    return _encodable(one_line(text(content))) or None
+    return _encodable(one_line(text(_value(message.content)))) or None
+
+
+def _value(raw: Raw) -> Any:
+    return _object(b'{"":%b}' % bytes(raw))[""]
+
+
+def _object(raw: bytes) -> JsonObject:
+    try:
+        return read_object(raw)
+    except NotJson:
+        raise Unsound from None
 
 
 def _money(usage: _Usage) -> float:
@@ -310,10 +368,7 @@ def _line(raw: bytes) -> _Line:
         return _lines.decode(raw)
     except REFUSALS:
         pass
-    try:
-        wire = read_object(raw)
-    except NotJson:
-        raise Unsound from None
+    wire = _object(raw)
     message, usage = wire.get("message"), _usage(wire.get("usage"))
     if not isinstance(wire.get("type"), str) or not _is_id(wire.get("id")):
         raise Unsound

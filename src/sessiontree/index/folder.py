@@ -18,6 +18,8 @@ from sessiontree.store.postgres.address import is_address
 SUFFIX = ".jsonl"
 ARCHIVED = ".archived"
 """A session is archived when a file with this behind its name stands beside it."""
+_FARTHEST = (1 << 63) - 1
+"""Some 292 years."""
 
 
 class Found(NamedTuple):
@@ -68,11 +70,19 @@ def files_in(folder: str) -> list[Found]:
                 except OSError:
                     continue  # taken away in this moment
                 fault = None if stat.S_ISREG(status.st_mode) else _fault(status.st_mode)
-                identity = status.st_size, status.st_mtime_ns, status.st_ino
+                identity = status.st_size, written_at(status), status.st_ino
                 found.append(Found(f"{folder}/{name}", *identity, name, name + ARCHIVED in archived, fault))
         return found
     finally:
         os.close(fd)
+
+
+def written_at(status: os.stat_result) -> int:
+    """When a file was last written to, in nanoseconds; what a database cannot hold is the nearest that it can.
+
+    A file system may tell any year, and calendars end.
+    """
+    return max(-_FARTHEST, min(status.st_mtime_ns, _FARTHEST))
 
 
 def _fault(mode: int) -> str:

@@ -13,6 +13,7 @@ import os
 import stat
 import zlib
 from collections.abc import Callable, Generator
+from contextlib import suppress
 from typing import NamedTuple, TypeAlias, TypeVar
 
 import msgspec
@@ -24,7 +25,7 @@ from sessiontree.core.messages import role, spent, text
 from sessiontree.core.outline import one_line
 from sessiontree.core.problems import is_utf8
 from sessiontree.core.times import iso
-from sessiontree.errors import FormatError, SessionTreeError
+from sessiontree.errors import FormatError, SessionTreeError, StoreError
 from sessiontree.format.codec import LINE_LIMIT, VERSION, NotJson, read_object
 from sessiontree.format.digest import Digest, Tally, Unsound, begin
 from sessiontree.format.jsonl import Reader
@@ -39,6 +40,7 @@ EDGE = 4096
 """So many bytes of a file's beginning, and of what was read last, tell whether it is still the same."""
 PREAMBLE = 1 << 20
 """A header stands within so many bytes, or the file is no session: it may be a log of gigabytes."""
+ENDLESS = f"a line is over the limit of {LINE_LIMIT} bytes"
 NOT_KEPT = -1
 """In place of where a file was read to: it could not be read, and may be another time."""
 
@@ -131,7 +133,31 @@ def open_regular(path: str) -> int:
 
 
 def open_session(path: str) -> Session:
+    """Raises what opening raises, and what `check_size` does."""
+    check_size(path)
     return Session(JsonlStore(path), read_only="it is only looked at")
+
+
+class Endless(StoreError):
+    """A line, or what stands before the header, is longer than anybody should hold in memory."""
+
+
+def check_size(path: str) -> None:
+    """Refuse a file that opening would take too much memory for. Raises `Endless`, and `StoreError`."""
+    try:
+        fd = open_regular(path)
+    except OSError:
+        return  # what is wrong with it is told by who opens it
+    try:
+        stop = os.fstat(fd).st_size
+        with suppress(FormatError):  # told by who opens it, too
+            _take_header(fd, Reader(path), stop)
+        if _is_endless(fd, stop):
+            raise Endless(path, ENDLESS)
+    except OSError as error:
+        raise StoreError(path, error.strerror or str(error)) from error
+    finally:
+        os.close(fd)
 
 
 def read_anew(found: Found, passed: Passed | None = None) -> Reading:
@@ -201,21 +227,38 @@ def _read_from_the_beginning(file: _Open) -> Reading:
     reader = Reader(found.path)
     body = 0
     try:
-        for raw, end in lines_of(fd, 0, min(stop, PREAMBLE + LINE_LIMIT), EDGE):
-            if raw is None:
-                raise FormatError(found.path, f"a line before the header is over the limit of {LINE_LIMIT} bytes")
-            if body > PREAMBLE:
-                raise FormatError(found.path, f"no session header in its first {PREAMBLE} bytes")
-            reader.feed(raw + b"\n")
-            body = end
-            if reader.has_header:
-                break
+        body = _take_header(fd, reader, stop)
         digest = begin(reader)
-    except FormatError as error:
+    except (FormatError, Endless) as error:
         return Reading(found, past, True, broken(found, error.reason), Kind.NONE, 0, 0, 0)
     except Unsound:
         return _opened(file, body, reader.header.version < VERSION)
     return _digested(file, digest, body=body, start=body)
+
+
+def _take_header(fd: int, reader: Reader, stop: int) -> int:
+    """Feed all that stands before the entries; where it ends. Raises `FormatError` and `Endless`."""
+    body = 0
+    for raw, end in lines_of(fd, 0, min(stop, PREAMBLE + LINE_LIMIT), EDGE):
+        if raw is None:
+            raise Endless(reader.where, f"a line before the header is over the limit of {LINE_LIMIT} bytes")
+        if body > PREAMBLE:
+            raise Endless(reader.where, f"no session header in its first {PREAMBLE} bytes")
+        reader.feed(raw + b"\n")
+        body = end
+        if reader.has_header:
+            break
+    return body
+
+
+def _is_endless(fd: int, stop: int) -> bool:
+    """Whether a line is certainly over the limit; one over twice the limit always is."""
+    windows = range(0, stop - LINE_LIMIT + 1, LINE_LIMIT)
+    return any(not _has_newline(fd, start, start + LINE_LIMIT) for start in windows)
+
+
+def _has_newline(fd: int, start: int, stop: int) -> bool:
+    return next_line(fd, start, stop) < stop or os.pread(fd, 1, stop - 1) == b"\n"
 
 
 def _digested(file: _Open, digest: Digest, *, body: int, start: int) -> Reading:
@@ -235,14 +278,22 @@ def _digested(file: _Open, digest: Digest, *, body: int, start: int) -> Reading:
             left += len(rest)
         digest.check_heads()
     except Unsound:
-        return _opened(file, body, False)
+        if not _is_endless(fd, stop):
+            return _opened(file, body, False)
+        return _as_far_as_read(file, digest, body)
     except _TooLong:
-        # Opening the session would read all of that line; what was read so far must do.
-        summary = _summary(found, digest.tally, f"a line is over the limit of {LINE_LIMIT} bytes")
-        return Reading(found, past, True, summary, Kind.LINES, body, _last_newline(fd, stop), 0)
+        return _as_far_as_read(file, digest, body)
     summary = _summary(found, digest.tally, f"the last line is unfinished ({left} bytes)" if left else None)
     mark = _mark(fd, end)
     return Reading(found, past, fresh, summary, Kind.LINES, body, end, mark, tally, first, entries)
+
+
+def _as_far_as_read(file: _Open, digest: Digest, body: int) -> Reading:
+    """Opening the session would read all of a line that is too long: what was read before it must do."""
+    fd, found, past, stop, _ = file
+    return Reading(
+        found, past, True, _summary(found, digest.tally, ENDLESS), Kind.LINES, body, _last_newline(fd, stop), 0
+    )
 
 
 class _TooLong(Exception):
