@@ -417,7 +417,7 @@ class Session:
                     raise
                 return None
             self._wrote = True
-            if cursor != before:
+            if cursor is not before:
                 return loaded.wrote(*drafted, cursor)
             ids = {entry.id for entry in drafted.upwards()}  # it stands behind lines that nobody here has seen
             return [entry for entry in loaded.refresh() if entry.id in ids]
