@@ -415,9 +415,8 @@ class JsonlStore:
     def held(self) -> Generator[None]:
         """While it is entered nobody else writes, and there is nothing left of a batch whose writer died."""
         with self._locked():
-            fd, there = self._standing()
             if self._lock.has_note:
-                self._settle(fd, there)
+                self._settle(*self._standing())
             yield
 
     # Writing
