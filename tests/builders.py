@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+from collections.abc import Callable
 from typing import Any
 
 from sessiontree.core.entries import Body, Entry, Message, entries_of
@@ -52,6 +54,22 @@ def nested(depth: int) -> list[Any]:
     for _ in range(depth - 1):
         value = [value]
     return value
+
+
+def work(act: Callable[[], object]) -> int:
+    """How many calls Python makes to do something, generators that go on included."""
+    made = 0
+
+    def count(*_: object) -> None:
+        nonlocal made
+        made += 1
+
+    sys.setprofile(count)
+    try:
+        act()
+    finally:
+        sys.setprofile(None)
+    return made
 
 
 def ids(entries: Any) -> str:

@@ -6,7 +6,7 @@ from sessiontree.core.heads import Heads
 from sessiontree.core.messages import assistant, tool_call, tool_result
 from sessiontree.core.problems import find_problems, problem_to_wire
 from sessiontree.core.tree import Tree
-from tests.builders import entry, file_of, grow, hang, header, read
+from tests.builders import entry, file_of, grow, hang, header, read, work
 from tests.strategies import damaged_entry_lists, entry_lists
 
 
@@ -145,3 +145,18 @@ def test_a_problem_is_given_to_programs_with_all_it_says():
         "line": problem.line,
         "offset": problem.offset,
     }
+
+
+def test_one_id_for_all_tool_calls_makes_looking_for_problems_no_slower():
+    def turns(count):
+        tree, above = Tree(), None
+        for number in range(count):
+            tree.add(entry(f"a{number}", above, calling("call"), line=2 * number + 2))
+            above = f"b{number}"
+            tree.add(entry(above, f"a{number}", tool_result("call", "read", "x"), line=2 * number + 3))
+        return tree
+
+    few, many = turns(300), turns(600)
+
+    assert problems(many) == []
+    assert work(lambda: problems(many)) < 2.5 * work(lambda: problems(few))

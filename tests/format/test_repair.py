@@ -10,7 +10,7 @@ from sessiontree.core.tree import Tree
 from sessiontree.errors import FormatError
 from sessiontree.format.jsonl import Reader
 from sessiontree.format.repair import UNREADABLE_LINE, Repair, found_heads, repair_to_wire, repaired
-from tests.builders import TIME, entry, file_of, header, read
+from tests.builders import TIME, entry, file_of, header, read, work
 from tests.strategies import damaged_sessions, sessions
 
 
@@ -95,6 +95,33 @@ def test_a_head_that_is_gone_is_the_last_entry_of_its_branch() -> None:
 
     assert found == {"main": "a", "b": None, "c": "a"}
     assert [repair.kind for repair in done] == ["missing_head", "missing_head"]
+
+
+def test_many_lost_anchors_make_a_repair_no_slower() -> None:
+    def chain(count: int) -> Tree:
+        fields = {"type": "compaction", "summary": "s", "firstKeptEntryId": "gone"}
+        return Tree([entry(f"{number}", f"{number - 1}" if number else None, fields) for number in range(count)])
+
+    few, many = chain(300), chain(600)
+
+    assert len(repaired(many, lambda: "new")[1]) == 600
+    assert work(lambda: repaired(many, lambda: "new")) < 2.5 * work(lambda: repaired(few, lambda: "new"))
+
+
+def test_many_heads_that_are_gone_make_a_repair_no_slower() -> None:
+    def gone(count: int) -> tuple[Tree, Heads]:
+        heads = {f"b{number}": f"gone{number}" for number in range(count)}
+        lines = [entry(f"{number}", branch=f"b{number}") for number in range(count)]
+        record = {"type": "custom", "customType": "sessiontree.head", "data": {"heads": heads}}
+        lines.append(entry("r", None, record))
+        tree, replayed = Tree(lines), Heads()
+        replayed.replay(lines, tree)
+        return tree, replayed
+
+    few, many = gone(300), gone(600)
+
+    assert found_heads(*many)[0] == {f"b{number}": f"{number}" for number in range(600)}
+    assert work(lambda: found_heads(*many)) < 2.5 * work(lambda: found_heads(*few))
 
 
 @given(damaged_sessions())

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from sessiontree.core.entries import UNREADABLE, Body, Compaction, Entry, EntryId, JsonObject, Label, Message, Problem
 from sessiontree.core.heads import Heads
 from sessiontree.core.messages import ToolCall, answered_call, stopped_abnormally, tool_calls
+from sessiontree.core.spans import Spans
 from sessiontree.core.tree import Tree
 
 
@@ -26,8 +27,8 @@ class _Said:
         for entry in tree.entries:
             body = entry.decoded()
             if body is UNREADABLE:
-                problem = _fault("malformed_line", entry, "not JSON: only its place in the tree could be read")
-                self.unreadable.append(problem)
+                reason = "not JSON, or nested too deeply: only its place in the tree could be read"
+                self.unreadable.append(_fault("malformed_line", entry, reason))
             elif not is_utf8(entry.raw):
                 self.unreadable.append(
                     _fault("not_utf8", entry, "not UTF-8: bytes that no reader can tell are replaced")
@@ -54,7 +55,7 @@ class _Said:
 def find_problems(tree: Tree, heads: Heads) -> list[Problem]:
     """Everything wrong with the entries, in file order within each kind."""
     said = _Said(tree)
-    spans = _spans(tree) if said.anchors or said.calls else {}
+    spans = Spans(tree if said.anchors or said.calls else Tree())
     return [
         *said.unreadable,
         *_shadowed(tree),
@@ -103,28 +104,9 @@ def _places(tree: Tree) -> Iterator[Problem]:
             yield _fault("cycle", entry, f"entry {entry.id!r} is its own ancestor, by way of {entry.parent!r}")
 
 
-def _spans(tree: Tree) -> dict[EntryId, tuple[int, int]]:
-    """For each entry the numbers of its first and last descendant in a walk, itself included."""
-    order = [(entry.id, depth) for entry, depth in tree.walk()]
-    spans: dict[EntryId, tuple[int, int]] = {}
-    open_: list[tuple[EntryId, int, int]] = []
-    for number, (id, depth) in enumerate(order):
-        while open_ and open_[-1][1] >= depth:
-            done, _, start = open_.pop()
-            spans[done] = (start, number - 1)
-        open_.append((id, depth, number))
-    for done, _, start in open_:
-        spans[done] = (start, len(order) - 1)
-    return spans
-
-
-Spans = dict[EntryId, tuple[int, int]]
-
-
 def _anchors(said: _Said, spans: Spans) -> Iterator[Problem]:
     for entry, anchor in said.anchors:
-        first, last = spans.get(anchor, (1, 0))
-        if not first <= spans[entry.id][0] <= last:
+        if not spans.is_on_path(anchor, entry.id):
             yield _fault(
                 "missing_anchor",
                 entry,
@@ -133,10 +115,12 @@ def _anchors(said: _Said, spans: Spans) -> Iterator[Problem]:
 
 
 def _calls(said: _Said, spans: Spans) -> Iterator[Problem]:
+    results: dict[str, list[int]] = {}
     for entry, calls in said.calls:
-        first, last = spans[entry.id]
         for call in calls:
-            if not any(first <= spans[result][0] <= last for result in said.results.get(call.id, ())):
+            if call.id not in results:  # providers use ids again and again
+                results[call.id] = spans.order(said.results.get(call.id, ()))
+            if not spans.any_below(entry.id, results[call.id]):
                 yield _note("unanswered_call", entry, f"tool call {call.id!r} ({call.name}) has no result")
 
 

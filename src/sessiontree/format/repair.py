@@ -13,6 +13,7 @@ from msgspec import Struct
 from sessiontree.core.entries import UNREADABLE, Compaction, Custom, Entry, EntryId, JsonObject
 from sessiontree.core.heads import Heads
 from sessiontree.core.problems import is_utf8
+from sessiontree.core.spans import Spans
 from sessiontree.core.tree import Tree
 from sessiontree.format.codec import ANCHOR, ID, PARENT, read_object, write_entry, write_object, write_value
 from sessiontree.format.splice import set_value
@@ -40,6 +41,7 @@ def repaired(tree: Tree, new_id: Callable[[], EntryId]) -> tuple[list[bytes], li
     """The lines of all entries behind the header, sound, and what was done for it."""
     lines: list[bytes] = []
     done: list[Repair] = []
+    spans: Spans | None = None
 
     def note(kind: str, entry: Entry, message: str) -> None:
         done.append(Repair(kind=kind, message=message, entry=entry.id, line=entry.line))
@@ -62,9 +64,11 @@ def repaired(tree: Tree, new_id: Callable[[], EntryId]) -> tuple[list[bytes], li
             raw = set_value(raw, PARENT, write_value(parent))
             note(_why(tree, entry), entry, "it is a root now, as it was shown")
         anchor = body.first_kept if isinstance(body, Compaction) else None
-        if anchor not in (None, id) and all(above.id != anchor for above in tree.up(parent)):
-            raw = set_value(raw, ANCHOR, write_value(id))
-            note("missing_anchor", entry, "it says that it keeps no entries, as it did")
+        if anchor is not None and anchor != id:
+            spans = Spans(tree) if spans is None else spans
+            if not spans.is_on_path(anchor, parent):
+                raw = set_value(raw, ANCHOR, write_value(id))
+                note("missing_anchor", entry, "it says that it keeps no entries, as it did")
         lines.append(raw)
     return lines, done
 
@@ -73,13 +77,19 @@ def found_heads(tree: Tree, heads: Heads) -> tuple[dict[str, EntryId | None], li
     """All heads, those that are not in the file replaced by the last entry that was written on their branch."""
     found: dict[str, EntryId | None] = {}
     done: list[Repair] = []
+    written: dict[str, EntryId] | None = None
     for name, head in heads.heads.items():
         if head is not None and head not in tree:
-            written = [entry.id for entry in tree if entry.branch == name and not entry.is_annotation]
-            head = written[-1] if written else None
+            written = _last_written(tree) if written is None else written
+            head = written.get(name)
             done.append(Repair(kind="missing_head", message=f"branch {name!r} is at {head or 'root'} now", entry=head))
         found[name] = head
     return found, done
+
+
+def _last_written(tree: Tree) -> dict[str, EntryId]:
+    """The last entry that was written on each branch."""
+    return {entry.branch: entry.id for entry in tree if isinstance(entry.branch, str) and not entry.is_annotation}
 
 
 def _as_text(entry: Entry) -> bytes:

@@ -1,0 +1,42 @@
+"""Spans: which entries of a tree stand above which, for those who ask of many at once.
+
+One walk over the whole tree numbers its entries; after that every question takes the same short time, however far
+apart two entries are. A tree that grows needs new ones. For a single path see `Tree.up`.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable
+
+from sessiontree.core.entries import EntryId
+from sessiontree.core.tree import Tree
+
+
+class Spans:
+    def __init__(self, tree: Tree) -> None:
+        self._firsts: dict[EntryId, int] = {}
+        """The number of each entry in a walk."""
+        self._lasts: dict[EntryId, int] = {}
+        """The number of the last one below it, or its own."""
+        waiting: list[tuple[EntryId, int]] = []
+        for number, (id, depth) in enumerate(tree.walk_ids()):
+            self._firsts[id] = number
+            while waiting and waiting[-1][1] >= depth:
+                self._lasts[waiting.pop()[0]] = number - 1
+            waiting.append((id, depth))
+        for id, _ in waiting:
+            self._lasts[id] = len(self._firsts) - 1
+
+    def is_on_path(self, id: EntryId, leaf: EntryId | None) -> bool:
+        """Whether `id` is on the path to `leaf`, which is in the tree."""
+        return leaf is not None and id in self._firsts and self._firsts[id] <= self._firsts[leaf] <= self._lasts[id]
+
+    def order(self, ids: Iterable[EntryId]) -> list[int]:
+        """What `any_below` takes."""
+        return sorted(self._firsts[id] for id in ids)
+
+    def any_below(self, id: EntryId, others: list[int]) -> bool:
+        """Whether `id`, or an entry below it, is among `others`."""
+        at = bisect_left(others, self._firsts[id])
+        return at < len(others) and others[at] <= self._lasts[id]
