@@ -169,6 +169,32 @@ def test_holes_of_any_length_are_not_read(shelf: Path, monkeypatch) -> None:
     assert sum(sizes) < 1 << 22
 
 
+def test_a_session_with_an_endless_line_is_never_opened(shelf: Path, monkeypatch) -> None:
+    monkeypatch.setattr(reading, "LINE_LIMIT", 1 << 17)
+    path = put(shelf, "s", header(), say("a", "gone", "apple"), "x" * (1 << 20), say("b", "a", "apple"))
+
+    def opened(file: str) -> None:
+        raise AssertionError("it was opened")
+
+    monkeypatch.setattr(reading, "JsonlStore", opened)
+
+    summary = only(shelf)
+
+    assert (summary.id, summary.damaged) == ("s", True)
+    assert sorted(found("apple", shelf)) == ["a", "b"]
+    with pytest.raises(reading.Endless, match="over the limit"):
+        reading.check_size(str(path))
+
+
+def test_lines_that_fit_into_memory_are_not_taken_for_endless(shelf: Path, monkeypatch) -> None:
+    monkeypatch.setattr(reading, "LINE_LIMIT", 1 << 10)
+    for size in (1, 100, 1024, 2000, 4095):
+        lines = b"".join(b"x" * size + b"\n" for _ in range(50))
+        path = shelf / f"{size}.jsonl"
+        path.write_bytes(file_of(header()) + lines)
+        reading.check_size(str(path))
+
+
 def test_how_far_it_is_can_be_followed_within_a_file(shelf: Path, monkeypatch) -> None:
     monkeypatch.setattr(reading, "BLOCK", 1 << 10)
     for name in ("s", "t"):

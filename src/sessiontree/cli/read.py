@@ -453,7 +453,11 @@ def _examine_folder(folder: str, mend: bool) -> Iterator[_Examined]:
 
 def _examine(session: str, mend: bool) -> _Examined:
     """Raises `NotFound`, and `StoreError` when a database cannot be reached any more: then no other can be read."""
+    from sessiontree.index.reading import check_size
+
     try:
+        if not is_address(session):
+            check_size(session)
         with opened(session, read_only=not mend) as examined:
             found = _Examined("", examined.problems)
             return _mended(found, examined) if mend and found.is_faulty else found

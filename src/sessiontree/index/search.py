@@ -26,7 +26,15 @@ from sessiontree.errors import SessionTreeError
 from sessiontree.format.codec import LINE_LIMIT, NotJson, read_entry
 from sessiontree.index.database import Database
 from sessiontree.index.listing import Progress, digest_of
-from sessiontree.index.reading import Kind, SessionSummary, blocks_of, next_line, open_regular, open_session
+from sessiontree.index.reading import (
+    Endless,
+    Kind,
+    SessionSummary,
+    blocks_of,
+    next_line,
+    open_regular,
+    open_session,
+)
 from sessiontree.index.sieve import Sieve, are_older
 from sessiontree.index.texts import File, candidates, files_of, take_texts
 
@@ -249,6 +257,8 @@ class _Sight:
         try:
             if entries is None or not self._look_up(db, path, entries):
                 self._look_into(path)
+        except Endless:
+            self._tree = None  # nobody should look into it: what was found must do
         except SessionTreeError:
             return  # it was taken away meanwhile
 
