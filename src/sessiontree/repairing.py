@@ -79,11 +79,12 @@ def rescue(file: str) -> RepairReport:
     Raises `FormatError` when nothing in it is a message, and `StoreError`.
     """
     lines = _headless(file)
-    messages = [entry for raw in lines if (entry := _entry(raw)) is not None and entry.type == "message"]
-    if not messages:
+    entries = (_entry(raw) for raw in lines if b'"message"' in raw)
+    first = next((entry for entry in entries if entry is not None and entry.type == "message"), None)
+    if first is None:
         raise FormatError(file, "nothing in it is a message of a session")
     id, path = new_session_id(), os.path.abspath(file)
-    stamp = messages[0].timestamp or iso(time.time_ns() // 1_000_000)
+    stamp = first.timestamp or iso(time.time_ns() // 1_000_000)
     header = write_header(id=id, timestamp=stamp, cwd=_cwd_for(path), parent_session=path)
     held = MemoryStore(file)
     held.create([header, *lines])
