@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 import sessiontree
 from sessiontree.core import entries as e
 from sessiontree.core.messages import glance, text, tool_calls, user
+from sessiontree.core.tree import Tree
 from sessiontree.errors import InvalidOperation
 from sessiontree.format.codec import (
     HEAD_KEYS,
@@ -17,6 +18,7 @@ from sessiontree.format.codec import (
     NotJson,
     body_from_wire,
     body_to_wire,
+    copy_fields,
     read_body,
     read_entry,
     read_glance,
@@ -28,6 +30,7 @@ from sessiontree.format.codec import (
     write_header,
     write_object,
 )
+from sessiontree.format.jsonl import Reader
 from sessiontree.format.nesting import NESTING_LIMIT
 from tests.builders import TIME, entry, nested
 from tests.strategies import json_values, object_texts
@@ -247,6 +250,14 @@ def test_a_head_that_only_the_standard_library_reads_is_read_in_full():
     line = read_entry(raw, 1)
 
     assert (line.parent, line.timestamp, line.branch, line.current, line.custom_type) == ("\ud800", "t", None, "c", "k")
+
+
+def test_an_entry_that_cannot_be_read_cannot_be_copied():
+    raw = b'{"type":"message","id":"a","parentId":null,"timestamp":"t","message":{"role":oops}}\n'
+    tree = Tree(Reader().feed(write_header(id="s", timestamp=TIME, cwd="/") + b"\n" + raw))
+
+    with pytest.raises(InvalidOperation, match="entry 'a' cannot be copied, since it cannot be read: expecting value"):
+        copy_fields(tree["a"])
 
 
 @contextmanager

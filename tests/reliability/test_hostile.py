@@ -7,12 +7,16 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import sessiontree as st
+from sessiontree.core.entries import UNREADABLE
+from sessiontree.export import export
+from sessiontree.format.nesting import NESTING_LIMIT
 from tests.builders import entry, file_of, header
 from tests.reliability.harness import ROOT, run_child, times
 
@@ -30,6 +34,8 @@ def message(content: bytes) -> bytes:
 BOMBS: dict[str, bytes] = {
     "a million brackets": b"[" * MILLION,
     "a value nested a million deep": message(b"[" * MILLION + b"]" * MILLION),
+    "a value nested one deeper than may be": message(b"[" * (NESTING_LIMIT - 1) + b"]" * (NESTING_LIMIT - 1)),
+    "a value nested nearly as deep as the stack": message(b"[" * 983 + b"]" * 983),
     "objects nested a million deep": message(b'{"a":' * MILLION + b"1" + b"}" * MILLION),
     "a million digits": message(b"9" * MILLION),
     "a million digits as an exponent": message(b"1e" + b"9" * MILLION),
@@ -75,6 +81,45 @@ def test_a_bomb_in_the_place_of_a_header_is_refused_and_left_alone(tmp_path: Pat
 
     assert "error" in told, told
     assert (file.stat().st_size, file.stat().st_mtime_ns) == (before.st_size, before.st_mtime_ns)
+
+
+def deeper(calls: int, act: Callable[[], Any]) -> Any:
+    """What is done when so many calls are under way already."""
+    return act() if calls == 0 else deeper(calls - 1, act)
+
+
+LINE = {"id": "deep", "parentId": "a", "timestamp": "t", "branch": "main"}
+DEEP: dict[str, dict[str, Any]] = {
+    "a message": {"type": "message", **LINE, "message": {"role": "user", "x": "DEEP"}},
+    "a message spelled otherwise": {**LINE, "type": "message", "message": {"role": "user", "x": "DEEP"}},
+    "a head record": {"type": "custom", **LINE, "customType": "sessiontree.head", "data": {"x": "DEEP"}},
+    "a type of the future": {"type": "future", **LINE, "y": {"x": "DEEP"}},
+}
+
+
+@pytest.mark.parametrize("depth", [NESTING_LIMIT + 1, 400, 700, 985, 5000])
+@pytest.mark.parametrize("kind", DEEP)
+def test_a_line_that_is_nested_too_deeply_is_unreadable_to_all_alike(tmp_path: Path, kind: str, depth: int) -> None:
+    file, other = tmp_path / "s.jsonl", tmp_path / "other.jsonl"
+    first = entry("a", None, st.user("apple"), branch="main").raw
+    deep = b"[" * (depth - 2) + b'"plum"' + b"]" * (depth - 2)
+    file.write_bytes(file_of(header(), first, DEEP[kind], spaced=False).replace(b'"DEEP"', deep))
+    other.write_bytes(file_of(header(id="other"), first))
+
+    for calls in (0, 100, 300, 500):
+        assert deeper(calls, lambda: st.open(file).context().leaf) == "a"
+        assert deeper(calls, lambda: st.open(file).heads.leaf) == "a"
+    session = st.open(file)
+    assert [(problem.kind, problem.line) for problem in session.problems] == [("malformed_line", 3)]
+    assert [entry.body for entry in session.tree if entry.id == "deep"] in ([], [UNREADABLE])
+    damaged = {summary.file: summary.damaged for summary in st.sessions(dir=tmp_path)}
+    assert damaged == {str(file): True, str(other): False}
+    assert {hit.session for hit in st.search("apple", dir=tmp_path)} == {"other", "s"}
+    assert st.search("plum", dir=tmp_path) == []
+    for form in ("html", "md", "json", "jsonl"):
+        assert b"apple" in export(session.lines(), form=form).content
+    session.append(st.user("cherry"))
+    assert [message["content"] for message in st.open(file).context().messages] == ["apple", "cherry"]
 
 
 @pytest.mark.parametrize("start", [b"", file_of(header())], ids=["no header", "a header"])

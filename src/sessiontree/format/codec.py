@@ -435,8 +435,15 @@ def unknown_fields(wire: JsonObject) -> JsonObject:
 
 
 def copy_fields(entry: Entry) -> JsonObject:
-    """The further fields of a copy of `entry`: those that its body does not hold, and which entry it is a copy of."""
-    return {**unknown_fields(read_object(entry.raw)), "copiedFrom": entry.id}
+    """The further fields of a copy of `entry`: those that its body does not hold, and which entry it is a copy of.
+
+    Raises `InvalidOperation` for one that cannot be read.
+    """
+    try:
+        wire = read_object(entry.raw)
+    except NotJson as error:
+        raise InvalidOperation(f"entry {entry.id!r} cannot be copied, since it cannot be read: {error}") from None
+    return {**unknown_fields(wire), "copiedFrom": entry.id}
 
 
 def type_of(body: Body) -> str:
