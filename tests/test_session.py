@@ -13,11 +13,13 @@ from hypothesis import strategies as some
 
 import sessiontree as st
 from sessiontree.draft import RECORD_EVERY, Item
+from sessiontree.format.nesting import NESTING_LIMIT
 from sessiontree.loaded import FEW
 from sessiontree.session import Session
 from sessiontree.store import jsonl
 from sessiontree.store.jsonl import JsonlStore
 from sessiontree.store.memory import MemoryStore
+from tests.builders import nested
 from tests.simulation import Simulation
 
 steps = some.lists(some.tuples(some.integers(0, 99), some.integers(0, 99), some.integers(0, 99)), max_size=40)
@@ -193,6 +195,8 @@ def test_a_compaction_carries_the_system_messages_it_takes_away(session: Session
         (st.Compaction(summary="s", first_kept="nope"), st.InvalidOperation),
         (st.BranchPoint(name="b"), st.InvalidOperation),
         (st.Custom(custom_type="sessiontree.head", data={}), st.InvalidOperation),
+        (st.Custom(custom_type="x", data=nested(NESTING_LIMIT)), st.InvalidOperation),
+        (st.Message({"role": "user", "content": nested(990)}), st.InvalidOperation),
     ],
 )
 def test_entries_that_make_no_sense_are_refused_and_nothing_is_written(session, body, error) -> None:
