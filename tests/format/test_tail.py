@@ -1,6 +1,7 @@
 """The context read from the end of a file equals the one that the whole file gives."""
 
 import json
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -8,12 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from sessiontree.core.context import Context, build_context
-from sessiontree.core.entries import entries_of
+from sessiontree.core.entries import HEAD_RECORD, UNREADABLE, entries_of
 from sessiontree.core.heads import Heads
 from sessiontree.core.tree import Tree
 from sessiontree.errors import FormatError
+from sessiontree.format import codec, jsonl, tail
 from sessiontree.format.jsonl import Reader
-from sessiontree.format.tail import Above, tail_context, tail_heads
+from sessiontree.format.tail import Above, Block, tail_context, tail_heads
+from sessiontree.loaded import Loaded
+from sessiontree.store.memory import MemoryStore
 from tests.builders import TIME, entry, file_of, header
 from tests.strategies import damaged_sessions, sessions
 
@@ -21,9 +25,11 @@ RECORDED = sorted((Path(__file__).parents[1] / "conformance" / "data" / "pi-1.5.
 
 
 def heads_of(data: bytes) -> tuple[Tree, Heads]:
-    tree, heads = Tree(Reader().feed(data)), Heads()
-    heads.replay(tree.entries, tree)
-    return tree, heads
+    """What reading everything gives."""
+    store = MemoryStore()
+    store.create(data.split(b"\n")[:-1])
+    loaded = Loaded(store, store.end())
+    return loaded.tree, loaded.heads
 
 
 def whole(data: bytes, branch: str | None = None) -> Context | None:
@@ -44,8 +50,8 @@ def blocks(data: bytes, size: int) -> list[tuple[bytes, bool]]:
 
 
 def indexed(data: bytes) -> Above:
-    """What an index of the file's lines by their ids tells."""
-    found = {entry.id: entry for entry in entries_of(Reader().feed(data))}
+    """What an index of the file's lines by their ids tells, the header among them."""
+    found = {entry.id: entry for entry in entries_of(Block(data).items)}
 
     def above(id: str, count: int) -> list[tuple[int, bytes]]:
         path: list[tuple[int, bytes]] = []
@@ -60,7 +66,8 @@ def indexed(data: bytes) -> Above:
 
 def check(data: bytes, size: int) -> bool:
     """The tail agrees with the whole, or leaves the answer to it, also by an index; says which."""
-    for branch in heads_of(data)[1].heads:
+    tree, heads = heads_of(data)
+    for branch in (*heads.heads, "nowhere"):
         for above in (None, indexed(data)):
             other = tail_context(blocks(data, size), branch, above)
             assert other is None or other == whole(data, branch)
@@ -68,6 +75,13 @@ def check(data: bytes, size: int) -> bool:
     assert told is None or told == whole(data)
     by_index = tail_context(blocks(data, size), None, indexed(data))
     assert by_index is None or by_index == whole(data)
+    ends = tail_heads(blocks(data, size))
+    if ends is not None:
+        assert (ends.current, ends.archived, list(ends.heads)) == (heads.current, heads.archived, list(heads.heads))
+        assert all(
+            heads.heads[name] == head or (head in tree and tree[head].body is UNREADABLE)
+            for name, head in ends.heads.items()
+        )
     return told is not None
 
 
@@ -103,13 +117,59 @@ def test_all_heads_are_told_by_the_end_of_a_file() -> None:
     assert tail_heads(blocks(peers, 4000)) is None
 
 
-@given(some.one_of(sessions(), damaged_sessions()), some.integers(1, 4000))
+def records(ids: list[str]) -> some.SearchStrategy:
+    """What head records may say, little or nothing of it what they should."""
+    head = some.sampled_from([*ids, None, "gone"])
+    heads = some.dictionaries(some.sampled_from(["main", "side", "other"]), head, max_size=3)
+    parts = {"current": some.sampled_from(["main", "side", "gone", 5]), "heads": heads, "archived": some.just(["side"])}
+    return some.none() | some.just("odd") | some.fixed_dictionaries({}, optional=parts)
+
+
+PREAMBLES = ("", "junk", '{"type":"title","title":"t","id":"00000000"}', *["junk\n" * 40])
+
+
+@some.composite
+def marred_sessions(draw) -> bytes:
+    """Files with lines that begin like messages and are no JSON, head records that say less, and a header anywhere."""
+    first, *lines = draw(some.one_of(sessions(12), damaged_sessions(12))).splitlines()
+    ids = [f"{number:08x}" for number in range(len(lines))]
+    for at in range(len(lines)):
+        match draw(some.integers(0, 9)):
+            case 0 | 1:
+                lines[at] = lines[at].replace(b',"message":{', b',"message":{oops')
+            case 2 | 3:
+                place = {"type": "custom", "id": ids[at], "parentId": ids[at - 1] if at else None}
+                keys = draw(some.sampled_from([{"branch": "main"}, {"branch": "side"}, {"branch": None}, {}]))
+                data = draw(records(ids))
+                lines[at] = json.dumps({**place, **keys, "customType": HEAD_RECORD, "data": data}).encode()
+            case 4 if draw(some.booleans()):
+                lines[at] = first
+            case _:
+                pass
+    return file_of(*filter(None, [draw(some.sampled_from(PREAMBLES))]), first, *lines)
+
+
+@given(some.one_of(sessions(), damaged_sessions(), marred_sessions()), some.integers(1, 4000))
 def test_the_tail_never_contradicts_the_whole_file(data, size) -> None:
     try:
         Reader().feed(data)
     except FormatError:
         return
     check(data, size)
+
+
+@contextmanager
+def line_limit(limit: int):
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (codec, jsonl, tail):
+            patch.setattr(module, "LINE_LIMIT", limit)
+        yield
+
+
+@given(marred_sessions(), some.integers(1, 4000), some.integers(150, 400))
+def test_lines_over_the_limit_are_passed_over_as_in_the_whole_file(data, size, limit) -> None:
+    with line_limit(limit):
+        check(data, size)
 
 
 @pytest.mark.parametrize("path", RECORDED, ids=lambda path: path.stem)
@@ -276,7 +336,68 @@ def test_too_many_lines_since_the_last_record_are_left_to_the_whole_file(monkeyp
     assert tail_context(blocks(file_of(header(), *lines), 10)) is None
 
 
+def test_a_line_over_the_limit_is_no_leaf() -> None:
+    lines = [line("a", None, branch="main"), line("b", "a", branch="main", text="x" * 500)]
+    data = file_of(header(), *lines)
+
+    with line_limit(400):
+        context = tail_context(blocks(data, 100))
+
+        assert context == whole(data)
+    assert context is not None
+    assert context.leaf == "a"
+
+
 def test_lines_that_are_no_json_are_passed_over() -> None:
     data = file_of(header(), line("a", None), "junk", line("b", "a"), "", "{broken", line("c", "b"))
 
     assert tail_context(blocks(data, 60)) == whole(data)
+
+
+BROKEN = b'{"type":"message","id":"%s","parentId":"%s","timestamp":"","branch":"%s","message":{"role":oops}}'
+"""A line that begins like a message and is no JSON."""
+
+
+def record(id: str, data: object, **keys) -> dict:
+    return {"type": "custom", "id": id, "parentId": "a", "customType": HEAD_RECORD, "data": data, **keys}
+
+
+def test_a_leaf_that_cannot_be_read_is_left_to_the_whole_file() -> None:
+    lines = [line("a", None, branch="main"), line("b", "a", branch="side")]
+    last = file_of(header(), *lines, BROKEN % (b"c", b"b", b"side"))
+    of_a_branch = file_of(header(), *lines, BROKEN % (b"c", b"b", b"side"), line("d", "a", branch="main"))
+    by_a_record = file_of(
+        header(),
+        *lines,
+        BROKEN % (b"c", b"b", b"side"),
+        record("r", {"current": "side", "heads": {"main": "a", "side": "c"}}, branch="side"),
+    )
+
+    assert tail_context(blocks(last, 100)) is None
+    assert tail_context(blocks(of_a_branch, 100), "side") is None
+    for above in (None, indexed(by_a_record)):
+        assert tail_context(blocks(by_a_record, 100), None, above) is None
+        assert tail_context(blocks(by_a_record, 100), "main", above) == whole(by_a_record, "main")
+    assert tail_heads(blocks(last, 100)) is None
+
+
+@pytest.mark.parametrize("data", [None, {"heads": {"main": "a", "side": "b"}}, {"current": "side", "heads": {}}])
+def test_a_record_that_does_not_say_everything_sends_one_further_back(data) -> None:
+    lines = [line("a", None, branch="main"), line("b", "a", branch="side"), record("r", data, branch="side")]
+    after = line("c", "a", branch="other", current="side")
+
+    for data in (file_of(header(), *lines), file_of(header(), *lines, after)):
+        context = tail_context(blocks(data, 100))
+        assert context is not None
+        assert context == whole(data)
+        assert context.leaf == "b"
+
+
+def test_a_header_behind_much_else_is_no_entry() -> None:
+    title = {"type": "title", "title": "t", "id": "t"}
+    alone = file_of(*["junk"] * 100, header())
+    named = file_of(title, *["junk"] * 100, header(), record("r", {"current": "main", "heads": {"main": "t"}}))
+
+    for data in (alone, named):
+        assert tail_context(blocks(data, 100)) is None
+        assert tail_context(blocks(data, 100), None, indexed(data)) is None

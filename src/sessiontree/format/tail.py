@@ -2,7 +2,8 @@
 
 The last lines say where the current leaf is; from there the path is walked up, backward through
 the file, to the last compaction and what it keeps. What comes out is what the whole file would
-give; where that cannot be told from the end, the answer is `None` and the whole file must be read.
+give; where that cannot be told from the end, the answer is `None` and the whole file must be read. What the lines mean
+for the heads is not here: see `core.heads`.
 """
 
 from __future__ import annotations
@@ -13,13 +14,17 @@ from typing import TypeAlias
 
 from sessiontree.core.context import Context, Need, context_of
 from sessiontree.core.entries import UNREADABLE, Chain, Entry, EntryId, entries_of
-from sessiontree.core.heads import Heads
+from sessiontree.core.heads import Heads, tells_all
 from sessiontree.core.tree import Tree
-from sessiontree.format.codec import NotJson, Reading, read_entry, scan
+from sessiontree.format.codec import LINE_LIMIT, NotJson, Reading, read_entry, scan
 from sessiontree.format.jsonl import Reader
 
 REPLAY_LIMIT = 4096
 """So many lines are looked at for a head record before the whole file is read instead."""
+
+
+class Unclear(Exception):
+    """Only the whole file can tell."""
 
 
 class Block(Reading):
@@ -30,7 +35,7 @@ class Block(Reading):
         self._offsets = array("Q", [0])
         self.items: list[Entry | Chain] = []
         for line, start, end in scan(data, self._offsets, self, self.items):
-            if start == end:
+            if start == end or end - start > LINE_LIMIT:
                 continue
             try:
                 self.items.append(read_entry(data[start:end], line, self))
@@ -52,13 +57,13 @@ class Tail:
         """What was taken in so far, the last line first."""
 
     def more(self) -> bool:
-        """Take in another block; says whether there was one."""
+        """Take in another block; says whether there was one. Raises `Unclear`."""
         block = next(self._blocks, None)
         if block is None:
             return False
         data, is_first = block
-        items = Reader().feed(data) if is_first else Block(data).items
-        for entry in reversed(list(entries_of(items))):
+        entries = list(entries_of(Reader().feed(data))) if is_first else _entries(data)
+        for entry in reversed(entries):
             self._found.setdefault(entry.id, len(self.read))
             self.read.append(entry)
         return True
@@ -78,6 +83,14 @@ class Tail:
                 index += 1
 
 
+def _entries(data: bytes) -> list[Entry]:
+    """The entries of some lines that are not the beginning of the file."""
+    items = Block(data).items
+    if any(item.type in ("session", "title") for item in items if isinstance(item, Entry)):
+        raise Unclear  # a header, or a title before it, where much else stands first: those are no entries
+    return list(entries_of(items))
+
+
 Above: TypeAlias = Callable[[EntryId, int], list[tuple[int, bytes]] | None]
 """The line with an id and those above it, so many at most, each with where it stands: see `store.base.Indexed`."""
 
@@ -93,50 +106,62 @@ def tail_context(
     `blocks` are whole lines, the last ones first, each with whether it is the beginning of the file. With `above` only
     the lines that say where the leaf is are taken from them, and the path is found by an index.
     """
-    tail = Tail(blocks)
-    leaf = _current_leaf(tail) if branch is None else None
-    if leaf is None:
-        heads = _heads(tail)
-        if heads is None or (branch is not None and branch not in heads.heads):
-            return None
-        leaf = heads.leaf if branch is None else heads.heads[branch]
-    if leaf is None:
+    try:
+        tail = Tail(blocks)
+        leaf = _leaf(tail, branch)
+        return context_of(_path(tail, leaf) if above is None else _found_path(above, leaf))
+    except Unclear:
         return None
-    path = _path(tail, leaf) if above is None else _found_path(above, leaf)
-    return None if path is None else context_of(path)
 
 
 def tail_heads(blocks: Iterable[tuple[bytes, bool]]) -> Heads | None:
-    """All heads of a file of version 3, by its end; `None` where only the whole file can tell."""
-    return _heads(Tail(blocks))
+    """All heads of a file of version 3, by its end; `None` where only the whole file can tell.
 
-
-def _current_leaf(tail: Tail) -> EntryId | None:
-    """The last line, where it is a peer's, which is where the peer was, or one of ours on the current branch."""
-    last = next(tail.backward(), None)
-    if last is None or last.is_annotation or last.branch is None or last.current is not None:
+    A head that stands before the last head record is where the record says, whether or not that line can be read.
+    """
+    try:
+        return _heads(Tail(blocks))
+    except Unclear:
         return None
-    return None if last.body is UNREADABLE else last.id
 
 
-def _heads(tail: Tail) -> Heads | None:
-    """All heads, by the last head record and the lines behind it."""
+def _leaf(tail: Tail, branch: str | None) -> EntryId:
+    if branch is None:
+        last = next(tail.backward(), None)
+        # A peer's line is where the peer was, and one of ours without `current` is on the current branch.
+        if last is not None and not last.is_annotation and last.branch is not None and last.current is None:
+            return last.id
+    heads = _heads(tail)
+    leaf = heads.leaf if branch is None else heads.heads.get(branch)
+    if leaf is None:
+        raise Unclear
+    return leaf
+
+
+def _heads(tail: Tail) -> Heads:
+    """All heads, by the last head record that tells them all, and the lines behind it."""
     since: list[Entry] = []
     for entry in tail.backward():
         since.append(entry)
-        if entry.is_head_record:
+        if tells_all(entry):
             break
         if len(since) > REPLAY_LIMIT:
-            return None
+            raise Unclear
     since.reverse()
     if any(not isinstance(entry.branch, str | None) for entry in since):
-        return None  # peers' lines hang from places that only the whole file can tell
-    heads = Heads()
-    heads.replay(since, Tree(since))
+        raise Unclear  # peers' lines hang from places that only the whole file can tell
+    tree, heads = Tree(since), Heads()
+    heads.replay(since, tree)
+    if any(head in tree and _is_unreadable(tree[head]) for head in heads.heads.values() if head is not None):
+        raise Unclear  # such a line moves nobody, so one before it counts
     return heads
 
 
-def _path(tail: Tail, leaf: EntryId) -> list[Entry] | None:
+def _is_unreadable(entry: Entry) -> bool:
+    return entry.body is UNREADABLE
+
+
+def _path(tail: Tail, leaf: EntryId) -> list[Entry]:
     """The end of the path to `leaf`, as much of it as the context needs, oldest first."""
     path: list[Entry] = []
     need = Need()
@@ -147,15 +172,14 @@ def _path(tail: Tail, leaf: EntryId) -> list[Entry] | None:
         if at is None:
             break
         if at <= below:
-            return None  # a parent that stands behind its child, as in every cycle: only the whole file can tell
+            raise Unclear  # a parent that stands behind its child, as in every cycle
         path.append(tail.read[at])
         need.seen(tail.read[at])
         id, below = tail.read[at].parent, at
-    path.reverse()
-    return path or None
+    return _from_readable(path)
 
 
-def _found_path(above: Above, leaf: EntryId) -> list[Entry] | None:
+def _found_path(above: Above, leaf: EntryId) -> list[Entry]:
     """The same by an index: some entries at a time, twice as many each time, so a long path is not asked for often."""
     path: list[Entry] = []
     need = Need()
@@ -163,21 +187,28 @@ def _found_path(above: Above, leaf: EntryId) -> list[Entry] | None:
     below, count = 1 << 62, STEPS[0]
     while id is not None and not need.nothing:
         found = above(id, count)
+        if found is None:
+            raise Unclear
         if not found:
-            if found is None:
-                return None
             break
-        entries = list(entries_of(Block(b"".join([raw + b"\n" for _, raw in reversed(found)])).items))
+        entries = _entries(b"".join([raw + b"\n" for _, raw in reversed(found)]))
         if len(entries) != len(found):
-            return None
+            raise Unclear
         for (at, _), entry in zip(found, reversed(entries), strict=True):
             if at >= below:
-                return None
+                raise Unclear
             path.append(entry)
             need.seen(entry)
             id, below = entry.parent, at
             if need.nothing:
                 break
         count = min(2 * count, STEPS[1])
+    return _from_readable(path)
+
+
+def _from_readable(path: list[Entry]) -> list[Entry]:
+    """A path that was walked up, from its beginning to its leaf, if there is a leaf that can be read."""
+    if not path or _is_unreadable(path[0]):
+        raise Unclear
     path.reverse()
-    return path or None
+    return path
