@@ -1092,3 +1092,14 @@ def test_a_forked_process_has_the_session_whatever_other_threads_did(tmp_path: P
 
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 2
     assert len(session.refresh()) == 1
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"), [(b"", "the file is empty"), (b'{"type":"sess', "its first line is not whole")]
+)
+def test_a_file_without_a_whole_line_says_what_it_is(tmp_path: Path, data: bytes, reason: str) -> None:
+    path = tmp_path / "s.jsonl"
+    path.write_bytes(data)
+
+    with pytest.raises(st.FormatError, match=reason):
+        st.open(path)

@@ -41,7 +41,15 @@ from sessiontree.core.problems import find_problems
 from sessiontree.core.times import iso
 from sessiontree.core.tree import BLANKS, Tree
 from sessiontree.draft import Draft, Drafted, Item, moves, random_id, under
-from sessiontree.errors import BranchMoved, Conflict, InvalidOperation, NotFound, ReadOnly, SessionTreeError
+from sessiontree.errors import (
+    BranchMoved,
+    Conflict,
+    FormatError,
+    InvalidOperation,
+    NotFound,
+    ReadOnly,
+    SessionTreeError,
+)
 from sessiontree.format.codec import VERSION, write_entry, write_header
 from sessiontree.format.jsonl import Reader
 from sessiontree.format.tail import tail_context
@@ -137,6 +145,8 @@ class Session:
         while True:
             chunk = self._store.read(cursor, before=self._end.cursor, limit=PEEK)
             reader.feed(chunk.data)
+            if not (reader.number or chunk.data) and self._end.unfinished:
+                raise FormatError(self.where, "its first line is not whole")
             if reader.has_header or not chunk.data:
                 return reader.header
             cursor = chunk.cursor

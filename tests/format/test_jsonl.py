@@ -194,6 +194,24 @@ def test_junk_before_the_header_is_reported_and_kept():
     assert joined(reader) == data
 
 
+def test_a_byte_order_mark_before_the_header_is_no_part_of_it():
+    data = file_of(header(), entry("a").raw)
+
+    reader = Reader()
+    reader.feed(b"\xef\xbb\xbf" + data)
+
+    assert reader.header.raw == data.split(b"\n")[0]
+    assert reader.problems == []
+    assert list(reader.lines()) == data.split(b"\n")[1:-1]
+
+
+def test_no_header_is_looked_for_far_from_the_beginning(monkeypatch):
+    monkeypatch.setattr(jsonl, "PREAMBLE_LIMIT", 1 << 10)
+
+    with pytest.raises(FormatError, match="no session header in its first 1 KiB"):
+        Reader().feed(b"junk\n" * 1000 + file_of(header()))
+
+
 def test_a_title_slot_before_the_header_names_the_session():
     slot = {"type": "title", "v": 1, "title": " called ", "pad": " " * 40}
     data = file_of(slot, header(title="older"), A)

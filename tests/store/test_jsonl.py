@@ -12,6 +12,8 @@ import pytest
 
 from sessiontree.errors import Conflict, NotFound, StoreError
 from sessiontree.store import jsonl
+from sessiontree.store.base import Cursor
+from sessiontree.store.files import identity_of, make_private_directory
 from sessiontree.store.jsonl import JsonlStore
 
 
@@ -375,3 +377,44 @@ def test_what_another_program_put_behind_a_write_that_failed_is_not_taken_back(p
     assert path.read_bytes() == b'{}\n{"a":1}\n{"theirs":1}\n'
     with pytest.raises(StoreError, match="open it anew"):
         store.append([b"{}"], after=cursor)
+
+
+def test_a_line_without_end_is_an_error_and_not_read(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jsonl, "LONGEST", 1 << 16)
+    store = JsonlStore(str(path))
+    cursor = store.create([b"{}"])
+    os.truncate(path, 1 << 40)  # a hole: all of it would fit into no memory
+    opened = JsonlStore(str(path))
+    with path.open("r+b") as file:
+        file.seek(-2, os.SEEK_END)
+        file.write(b"}\n")
+
+    for attempt in (
+        lambda: opened.read(limit=10),
+        lambda: list(opened.backward(Cursor((identity_of(path.stat()), 1 << 40, b"}\n")))),
+        lambda: store.read(cursor, limit=1),
+    ):
+        with pytest.raises(StoreError, match="a line goes on for more than"):
+            attempt()
+
+
+def test_behind_a_last_line_without_end_nothing_is_written(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jsonl, "LONGEST", 1 << 16)
+    store = JsonlStore(str(path))
+    cursor = store.create([b"{}"])
+    os.truncate(path, 1 << 40)
+
+    for attempt in (lambda: store.append([b"{}"], after=cursor), JsonlStore(str(path)).end):
+        with pytest.raises(StoreError, match="a line goes on for more than"):
+            attempt()
+    assert path.stat().st_size == 1 << 40
+
+
+def test_a_session_may_stand_in_a_folder_that_is_named_from_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    make_private_directory("one/two")
+
+    assert mode(tmp_path / "one" / "two") == 0o700

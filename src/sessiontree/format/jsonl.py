@@ -31,6 +31,12 @@ from sessiontree.format.migrations import Dialect, current_header, dialect_of
 Fetch: TypeAlias = Callable[[int, int], bytes]
 """Bytes of the file: from where, how many."""
 
+BOM = b"\xef\xbb\xbf"
+"""What some editors put before everything."""
+
+PREAMBLE_LIMIT = 1 << 20
+"""Where nothing up to here is a header, nothing behind it is looked for, in bytes."""
+
 FETCH = 1 << 18
 """How much is fetched at once where many lines are wanted, in bytes."""
 
@@ -194,6 +200,10 @@ class Reader(Reading):
     def _take_header(self, raw: bytes) -> None:
         if not raw.strip():
             return
+        if self.number == 1:
+            raw = raw.removeprefix(BOM)
+        if self._offsets[-1] > PREAMBLE_LIMIT:
+            raise FormatError(self.where, f"no session header in its first {PREAMBLE_LIMIT >> 10} KiB")
         try:
             wire = read_object(raw)
         except NotJson as error:

@@ -70,6 +70,7 @@ def write_all(fd: int, data: bytes) -> None:
 
 def make_private_directory(path: str) -> None:
     """Make `path` and what is missing above it, for this user alone."""
+    path = os.path.abspath(path)
     missing: list[str] = []
     while not os.path.exists(path):
         missing.append(path)

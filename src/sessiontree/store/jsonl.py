@@ -47,6 +47,8 @@ Durability: TypeAlias = Literal["fsync", "flush", "none"]
 
 READ, WRITE = os.O_RDONLY, os.O_RDWR | os.O_APPEND
 NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+LONGEST = 4 * LINE_LIMIT
+"""A line that goes on for so many bytes is not read to its end. A shorter one is, and passed over if it is too long."""
 SEEN = 64
 """How many bytes before its place a cursor remembers, to notice that they were changed."""
 NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
@@ -106,6 +108,7 @@ class JsonlStore:
         if cut is None:
             start, tail = size, b""
             while start > 0 and b"\n" not in tail:
+                self._check_length(len(tail))
                 start = max(0, start - max(1 << 12, len(tail)))
                 tail = self._all(fd, start, size - start)
             end = start + whole_lines(tail)
@@ -153,8 +156,9 @@ class JsonlStore:
 
     def _line_end(self, fd: int, start: int, stop: int) -> int:
         """Where the line ends that `start` is in, or `stop`."""
-        size = 1 << 12
+        begun, size = start, 1 << 12
         while start < stop:
+            self._check_length(start - begun)
             data = self._all(fd, start, min(size, stop - start))
             found = data.find(b"\n") + 1
             if found:
@@ -194,6 +198,7 @@ class JsonlStore:
             cut = data.find(b"\n") + 1 if start else 0
             if start and not cut:
                 rest.append(data)
+                self._check_length(sum(map(len, rest)))
             else:
                 whole = b"".join((data[cut:], *reversed(rest)))
                 rest = [data[:cut]]
@@ -256,6 +261,10 @@ class JsonlStore:
         if len(data) < size:
             raise _Shorter(self.where, "the file was truncated by another program")
         return data
+
+    def _check_length(self, size: int) -> None:
+        if size > LONGEST:
+            raise StoreError(self.where, f"a line goes on for more than {LONGEST >> 20} MiB")
 
     def _replaced(self) -> Conflict:
         return Conflict(self.where, "the file was replaced by another program")
@@ -453,8 +462,11 @@ class JsonlStore:
 
     def _mend_tail(self, fd: int, start: int, size: int) -> bool:
         """Move an unfinished last line out of the way, to a file of its own; `False` when there are whole lines."""
-        tail = read_all(fd, start, size - start)
-        if b"\n" in tail or is_whole_line(tail):
+        tail = read_all(fd, start, min(size - start, LONGEST + 1))
+        if b"\n" in tail:
+            return False
+        self._check_length(len(tail))
+        if is_whole_line(tail):
             return False
         self._set_aside(start, tail)
         if os.fstat(fd).st_size != size:

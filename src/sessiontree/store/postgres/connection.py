@@ -140,8 +140,7 @@ class Database:
         limits = (
             f"-c statement_timeout={STATEMENT_SECONDS}s -c lock_timeout={LOCK_SECONDS}s"
             f" -c idle_in_transaction_session_timeout={IDLE_SECONDS}s"
-            f" -c tcp_user_timeout={UNHEARD_MS}"
-            + "".join(f" -c tcp_{name}={value}" for name, value in PROBE.items())
+            f" -c tcp_user_timeout={UNHEARD_MS}" + "".join(f" -c tcp_{name}={value}" for name, value in PROBE.items())
         )
         defaults: dict[str, Any] = {
             "application_name": "sessiontree",
