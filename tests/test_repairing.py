@@ -90,7 +90,7 @@ def headless(*said: str, first: str = '{"type":"session","vers') -> str:
     return "".join(f"{line}\n" for line in [*([first] if first else []), *lines])
 
 
-@pytest.mark.parametrize("first", ["", "garbage", '\ufeff{"type":"session","version":3,"id":"s"}', "[1]", "{}"])
+@pytest.mark.parametrize("first", ["", "garbage", '\x00{"type":"session","version":3,"id":"s"}', "[1]", "{}"])
 def test_a_session_is_rescued_from_a_file_whose_header_is_lost(tmp_path: Path, first: str) -> None:
     file = tmp_path / "s.jsonl"
     file.write_text(headless("one", "two", first=first))

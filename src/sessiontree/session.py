@@ -496,7 +496,7 @@ class Session:
                 self._in_doubt = True
                 raise
 
-    def after_fork(self) -> None:
+    def _after_fork(self) -> None:
         """In a process that was forked: another thread may have been at work, and is not here to end it."""
         self._mutex = threading.RLock()
         self._in_doubt = self._loaded is not None
@@ -783,7 +783,7 @@ _sessions: WeakSet[Session] = WeakSet()
 
 def _forked() -> None:
     for session in _sessions:
-        session.after_fork()
+        session._after_fork()
 
 
 os.register_at_fork(after_in_child=_forked)
