@@ -783,7 +783,7 @@ _sessions: WeakSet[Session] = WeakSet()
 
 def _forked() -> None:
     for session in _sessions:
-        session._after_fork()
+        session._after_fork()  # pyright: ignore[reportPrivateUsage]
 
 
 os.register_at_fork(after_in_child=_forked)
