@@ -14,7 +14,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from sessiontree.core.entries import Entry
+from sessiontree.core.entries import HEAD_RECORD, Entry
 from tests.builders import file_of, header, read
 
 Wire = dict[str, Any]
@@ -213,11 +213,45 @@ def sessions(max_size: int = 20) -> st.SearchStrategy[bytes]:
     return st.builds(lambda lines, spaced: file_of(header(), *lines, spaced=spaced), lines, st.booleans())
 
 
+def _damaged_lines(max_size: int) -> st.SearchStrategy[list[Wire | bytes]]:
+    harm = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 59)), min_size=max_size, max_size=max_size)
+    return st.builds(_damaged, _histories(max_size), harm, st.lists(json_values, min_size=1, max_size=3))
+
+
 def damaged_sessions(max_size: int = 20) -> st.SearchStrategy[bytes]:
     """Files with any damage behind the header."""
-    harm = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 59)), min_size=max_size, max_size=max_size)
-    damaged = st.builds(_damaged, _histories(max_size), harm, st.lists(json_values, min_size=1, max_size=3))
-    return st.builds(lambda lines, spaced: file_of(header(), *lines, spaced=spaced), damaged, st.booleans())
+    lines = _damaged_lines(max_size)
+    return st.builds(lambda lines, spaced: file_of(header(), *lines, spaced=spaced), lines, st.booleans())
+
+
+PREAMBLES = ((), ("junk",), ("junk", "") * 20, ({"type": "title", "title": "t", "id": "00000000"},))
+
+
+def _records(ids: list[str]) -> st.SearchStrategy[Any]:
+    """What head records may say, little or nothing of it what they should."""
+    heads = st.dictionaries(st.sampled_from(BRANCHES), st.sampled_from([*ids, *ids, None, "gone"]), max_size=3)
+    parts = {"current": st.sampled_from(["main", "side", "gone", 5]), "heads": heads, "archived": st.just(["side"])}
+    return st.sampled_from([None, "odd"]) | st.fixed_dictionaries({}, optional=parts)
+
+
+@st.composite
+def marred_sessions(draw: st.DrawFn, max_size: int = 12) -> bytes:
+    """Files with lines that begin like messages and are no JSON, odd head records, and headers anywhere."""
+    lines: list[Any] = draw(st.one_of(_histories(max_size).map(_well_formed), _damaged_lines(max_size)))
+    ids = [f"{number:08x}" for number in range(len(lines))]
+    for at in range(len(lines)):
+        match draw(st.integers(0, 9)):
+            case 0 | 1 | 2:
+                lines[at] = file_of(lines[at], spaced=False)[:-1].replace(b',"message":{', b',"message":{oops')
+            case 3 | 4:
+                place = {"type": "custom", "id": ids[at], "parentId": ids[at - 1] if at else None}
+                keys: Wire = draw(st.sampled_from(BRANCH_KEYS))
+                lines[at] = {**place, **keys, "customType": HEAD_RECORD, "data": draw(_records(ids))}
+            case 5 if draw(st.booleans()):
+                lines[at] = header()
+            case _:
+                pass
+    return file_of(*draw(st.sampled_from(PREAMBLES)), header(), *lines, spaced=False)
 
 
 def entry_lists(max_size: int = 20) -> st.SearchStrategy[list[Entry]]:

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from sessiontree.core.entries import UNREADABLE, Chain, Entry, EntryId
 from sessiontree.core.heads import Heads
@@ -44,13 +44,12 @@ class Loaded:
 
     def _replay(self) -> None:
         self.heads.replay(self.tree.items, self.tree)
-        if self._unreadable_heads():
-            self._leave_unreadable()
+        self._look_at_heads(set())
 
     def _leave_unreadable(self) -> None:
         """A line that begins like a message and is no JSON moves nobody: peers do not know it."""
         passed = self._passed
-        while unreadable := self._unreadable_heads() - passed:
+        while unreadable := self._unreadable(self.heads.heads.values()) - passed:
             passed |= unreadable if len(passed) < FEW else self._all_unreadable()
             self.heads = Heads()
             self.heads.replay([entry for entry in self.tree.entries if entry.id not in passed], self.tree)
@@ -59,8 +58,12 @@ class Loaded:
             if head in passed:  # a head record says so
                 heads[name] = next((id for id in self.tree.up_ids(head) if not self._is_unreadable(id)), None)
 
-    def _unreadable_heads(self) -> set[EntryId]:
-        heads = self.heads.heads.values()
+    def _look_at_heads(self, known: set[EntryId | None]) -> None:
+        """Leave what cannot be read, where heads are elsewhere than at places known to be readable."""
+        if self._unreadable(set(self.heads.heads.values()) - known):
+            self._leave_unreadable()
+
+    def _unreadable(self, heads: Iterable[EntryId | None]) -> set[EntryId]:
         return {head for head in heads if head is not None and head in self.tree and self._is_unreadable(head)}
 
     def _all_unreadable(self) -> set[EntryId]:
@@ -78,19 +81,20 @@ class Loaded:
 
     def take(self, data: bytes) -> list[Entry]:
         items = self.reader.feed(data)
-        before = self.tree.count
+        before, heads = self.tree.count, set(self.heads.heads.values())
         self._index(items)
         entries = self.tree.entries_from(before)
-        if any(entry.decoded() is UNREADABLE for entry in entries):
-            self._leave_unreadable()
+        self._look_at_heads(heads.difference(entry.id for entry in entries))
         return entries
 
     def wrote(self, items: Sequence[Entry | Chain], lines: Sequence[bytes], cursor: Cursor) -> list[Entry]:
         """Take in what was just appended here, and return it."""
         self.reader.wrote(items, lines)
         tree = self.tree
-        before = tree.count
+        before, heads = tree.count, self.heads.heads
         self._index(items)
+        if self.heads.heads is not heads:  # a head record says where they are
+            self._look_at_heads(set(heads.values()))
         self.cursor, self.unfinished = cursor, b""
         return tree.entries_from(before)
 

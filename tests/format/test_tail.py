@@ -19,7 +19,7 @@ from sessiontree.format.tail import Above, Block, tail_context, tail_heads
 from sessiontree.loaded import Loaded
 from sessiontree.store.memory import MemoryStore
 from tests.builders import TIME, entry, file_of, header
-from tests.strategies import damaged_sessions, sessions
+from tests.strategies import damaged_sessions, marred_sessions, sessions
 
 RECORDED = sorted((Path(__file__).parents[1] / "conformance" / "data" / "pi-1.5.0").glob("*.jsonl"))
 
@@ -115,38 +115,6 @@ def test_all_heads_are_told_by_the_end_of_a_file() -> None:
     assert heads is not None
     assert (heads.heads, heads.current) == ({"main": "a", "try": "b"}, "try")
     assert tail_heads(blocks(peers, 4000)) is None
-
-
-def records(ids: list[str]) -> some.SearchStrategy:
-    """What head records may say, little or nothing of it what they should."""
-    head = some.sampled_from([*ids, None, "gone"])
-    heads = some.dictionaries(some.sampled_from(["main", "side", "other"]), head, max_size=3)
-    parts = {"current": some.sampled_from(["main", "side", "gone", 5]), "heads": heads, "archived": some.just(["side"])}
-    return some.none() | some.just("odd") | some.fixed_dictionaries({}, optional=parts)
-
-
-PREAMBLES = ("", "junk", '{"type":"title","title":"t","id":"00000000"}', *["junk\n" * 40])
-
-
-@some.composite
-def marred_sessions(draw) -> bytes:
-    """Files with lines that begin like messages and are no JSON, head records that say less, and a header anywhere."""
-    first, *lines = draw(some.one_of(sessions(12), damaged_sessions(12))).splitlines()
-    ids = [f"{number:08x}" for number in range(len(lines))]
-    for at in range(len(lines)):
-        match draw(some.integers(0, 9)):
-            case 0 | 1:
-                lines[at] = lines[at].replace(b',"message":{', b',"message":{oops')
-            case 2 | 3:
-                place = {"type": "custom", "id": ids[at], "parentId": ids[at - 1] if at else None}
-                keys = draw(some.sampled_from([{"branch": "main"}, {"branch": "side"}, {"branch": None}, {}]))
-                data = draw(records(ids))
-                lines[at] = json.dumps({**place, **keys, "customType": HEAD_RECORD, "data": data}).encode()
-            case 4 if draw(some.booleans()):
-                lines[at] = first
-            case _:
-                pass
-    return file_of(*filter(None, [draw(some.sampled_from(PREAMBLES))]), first, *lines)
 
 
 @given(some.one_of(sessions(), damaged_sessions(), marred_sessions()), some.integers(1, 4000))

@@ -1,0 +1,80 @@
+"""A session that is followed is the session that is read anew."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+
+from sessiontree.core.entries import HEAD_RECORD, Custom, Label
+from sessiontree.errors import FormatError
+from sessiontree.format.codec import write_object
+from sessiontree.format.jsonl import Reader
+from sessiontree.loaded import Loaded
+from sessiontree.session import Session
+from sessiontree.store.memory import MemoryStore
+from tests.builders import entry, header
+from tests.strategies import damaged_sessions, marred_sessions, sessions
+
+
+def loaded(store: MemoryStore) -> Loaded:
+    return Loaded(store, store.end())
+
+
+@given(some.one_of(sessions(), damaged_sessions(), marred_sessions()), some.data())
+def test_following_a_session_gives_the_heads_that_reading_it_anew_gives(data, draw) -> None:
+    try:
+        Reader().feed(data)
+    except FormatError:
+        return
+    lines = data.split(b"\n")[:-1]
+    cuts = draw.draw(some.lists(some.integers(1, len(lines)), min_size=1, max_size=4).map(sorted))
+    store = MemoryStore()
+    store.create(lines[: cuts[0]])
+    follower = loaded(store)
+
+    for start, end in zip(cuts, [*cuts[1:], len(lines)], strict=True):
+        store.append(lines[start:end], after=store.end().cursor)
+        follower.refresh()
+        anew = loaded(store)
+
+        assert follower.heads.heads == anew.heads.heads
+        assert (follower.heads.current, follower.heads.archived) == (anew.heads.current, anew.heads.archived)
+
+
+BROKEN = b'{"type":"message","id":"%s","parentId":"a","timestamp":"","branch":null,"message":{oops}}'
+
+
+def stored(*lines: bytes) -> MemoryStore:
+    store = MemoryStore()
+    store.create([write_object(header()), entry("a", branch="main").raw, *lines])
+    return store
+
+
+def record(head: str) -> bytes:
+    body = Custom(custom_type=HEAD_RECORD, data={"current": "main", "heads": {"main": head}})
+    return entry("r", "a", body, branch="main").raw
+
+
+@pytest.mark.parametrize(
+    "line",
+    [record("b"), entry("l", "b", Label(target="a", text="x")).raw, BROKEN % b"a"],
+    ids=["a record that names it", "a peer's label below it", "another with the id of the head"],
+)
+def test_a_line_that_makes_an_unreadable_one_the_head_does_so_for_nobody(line: bytes) -> None:
+    store = stored(BROKEN % b"b")
+    follower = loaded(store)
+
+    store.append([line], after=store.end().cursor)
+    follower.refresh()
+
+    anew = loaded(store)
+    assert follower.heads.heads == anew.heads.heads
+    assert anew.heads.leaf in (None, "a")
+
+
+def test_one_who_moves_to_an_unreadable_line_is_where_one_is_who_opens_the_session() -> None:
+    store = stored(BROKEN % b"b")
+    session = Session(store)
+
+    session.navigate("b")
+
+    assert session.heads.heads == loaded(store).heads.heads == {"main": "a"}
