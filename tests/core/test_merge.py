@@ -9,9 +9,10 @@ from sessiontree.core.entries import (
     ContextEdit,
     CustomMessage,
     Label,
+    Message,
     ThinkingLevelChange,
 )
-from sessiontree.core.merge import merged_from, plan_cherry_pick, plan_merge, plan_rebase, rebased
+from sessiontree.core.merge import copied, merged_from, plan_cherry_pick, plan_merge, plan_rebase, rebased
 from sessiontree.core.messages import assistant, tool_call, tool_result, user
 from sessiontree.core.tree import Tree
 from sessiontree.errors import InvalidOperation
@@ -64,6 +65,21 @@ def test_a_compaction_stands_for_what_came_before_it():
 )
 def test_a_merge_says_what_it_was_made_from(body, sources):
     assert merged_from(entry("m", body=body)) == sources
+
+
+# Copies
+
+
+def test_copies_say_the_same_without_what_the_originals_took():
+    used = {"input": 10, "output": 5, "cost": 0.01}
+    result = tool_result("1", "read", "x")
+
+    assert copied(assistant("a", usage=used)) == assistant("a")
+    assert copied(Message({**result.message, "usage": used})) == result
+    assert copied(result) == result
+    assert copied(Compaction(summary="s", usage=used)) == Compaction(summary="s")
+    assert copied(BranchSummary(summary="s", usage=used)) == BranchSummary(summary="s")
+    assert copied(ThinkingLevelChange("high")) == ThinkingLevelChange("high")
 
 
 # Cherry-picks

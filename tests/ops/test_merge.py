@@ -3,10 +3,13 @@ import asyncio
 import pytest
 
 import sessiontree as st
+from sessiontree.comparison import stats_of
+from sessiontree.core.compaction import context_tokens
 from sessiontree.core.summaries import MERGE
 from sessiontree.errors import BranchMoved, InvalidOperation, NotFound
 from sessiontree.format.codec import read_object
 from sessiontree.hooks.events import BeforeCopy, BeforeMerge, Copied, Merged, Signal
+from sessiontree.index.reading import tally_of
 from sessiontree.model.base import ModelError
 from sessiontree.model.scripted import Delay, ScriptedModel
 from sessiontree.ops.merge import CopyOutcome, MergeOutcome, cherry_pick, merge, promote, rebase
@@ -285,6 +288,30 @@ async def test_copies_keep_every_field_of_the_original(main, session, hooks) -> 
 
     assert read_object(outcome.entries[0].raw)["from_the_future"] == [1]
     assert outcome.entries[0].body == odd.body
+
+
+async def test_a_copy_took_nothing_so_that_nothing_is_paid_for_twice(main, session, hooks) -> None:
+    def cost() -> float:
+        return stats_of("all", None, list(session.tree)).cost
+
+    cache = session.branch("cache")
+    picked = cache.append(st.assistant("paid for", usage={"input": 900, "output": 60, "cost": 0.5}))
+    assert cost() == 0.5
+
+    await cherry_pick(main, [picked], hooks=hooks)
+    await rebase(cache, "dict", hooks=hooks)
+
+    assert cost() == 0.5
+    assert tally_of(session).cost == 0.5
+    assert picked.body.message["usage"]["totalTokens"] == 960
+
+
+async def test_a_copied_answer_does_not_measure_the_conversation_that_it_is_copied_to(main, session, hooks) -> None:
+    long = session.branch("cache").append(st.assistant("counted", usage={"input": 110_000, "output": 1_800}))
+
+    await cherry_pick(main, [long], hooks=hooks)
+
+    assert context_tokens(main.path()) == main.context().tokens() < 100
 
 
 async def test_what_cannot_be_picked_is_refused(main, hooks, told) -> None:

@@ -1,7 +1,8 @@
 """Merging: what a merge covers, and which entries a cherry-pick and a rebase copy. Pure.
 
 A merge is a summary of another branch. A cherry-pick and a rebase copy entries; what copies say of other entries (the
-first one that a compaction keeps, the target of a context edit) is turned to the copies. Originals stay.
+first one that a compaction keeps, the target of a context edit) is turned to the copies. Originals stay, and so does
+what they took: a copy took nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from sessiontree.core.entries import (
     EntryId,
     Message,
 )
-from sessiontree.core.messages import answered_call, is_list, is_object, role, tool_calls
+from sessiontree.core.messages import answered_call, full_usage, is_list, is_object, role, tool_calls
 from sessiontree.core.plan import summarized
 from sessiontree.core.tree import Tree
 from sessiontree.errors import InvalidOperation
@@ -44,6 +45,25 @@ def merged_from(entry: Entry) -> list[EntryId]:
         return []
     sources = details.get("sources")
     return [id for id in sources if isinstance(id, str)] if is_list(sources) else []
+
+
+# Copying
+
+
+def copied(body: Body) -> Body:
+    """What a copy says: the same, without what the original took.
+
+    The tokens were counted for another conversation, and paid for once.
+    """
+    match body:
+        case Message(message) if "usage" in message:
+            if role(message) == "assistant":  # peers look for its usage: there is one, of nothing
+                return Message({**message, "usage": full_usage(None)})
+            return Message({key: value for key, value in message.items() if key != "usage"})
+        case Compaction() | BranchSummary():
+            return msgspec.structs.replace(body, usage=None)
+        case _:
+            return body
 
 
 # Cherry-picking
@@ -126,7 +146,7 @@ def rebased(tree: Tree, entries: Sequence[Entry], onto: EntryId | None, copies: 
     above = {entry.id: entry.id for entry in tree.up(onto)}
     bodies: list[Body] = []
     for entry in entries:
-        body = entry.body
+        body = copied(entry.body)
         match body:
             case Compaction():
                 kept = _anchor(tree, entry, body.first_kept, copies, above)

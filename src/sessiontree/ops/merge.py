@@ -16,7 +16,7 @@ from sessiontree.config import SummarySettings
 from sessiontree.core.compaction import budget
 from sessiontree.core.context import build_context
 from sessiontree.core.entries import BranchSummary, Entry, EntryId, JsonObject
-from sessiontree.core.merge import plan_cherry_pick, plan_merge, plan_rebase, rebased
+from sessiontree.core.merge import copied, plan_cherry_pick, plan_merge, plan_rebase, rebased
 from sessiontree.core.messages import is_object
 from sessiontree.core.plan import Said, said
 from sessiontree.core.summaries import MERGE_PREAMBLE, PROMOTE_PREAMBLE, Files, joined_files
@@ -257,7 +257,7 @@ async def cherry_pick(into: Branch, places: Sequence[Place], *, hooks: Hooks) ->
     _, answer = await hooks.ask(event)
     if answer.cancel:
         return CopyOutcome(old_leaf=leaf, new_leaf=leaf, cancelled=True)
-    items = [Item(entry.body, copy_fields(entry)) for entry in entries]
+    items = [Item(copied(entry.body), copy_fields(entry)) for entry in entries]
     copies = tuple(session.extend(items, branch=into.name))
     await hooks.tell(Copied(kind="cherry_pick", branch=into.name, entries=copies))
     return CopyOutcome(entries=copies, old_leaf=leaf, new_leaf=into.leaf)
