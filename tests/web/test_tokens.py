@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import os
 import stat
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -54,6 +58,31 @@ def test_what_others_add_and_revoke_is_noticed_at_once() -> None:
     Tokens().revoke(made.token.id)
     assert watching.find(made.secret) is None
     assert not watching.has(made.token)
+
+
+def test_of_many_who_change_the_tokens_at_once_none_undoes_another() -> None:
+    """Each has its own descriptor of the lock, as processes have."""
+    revoked = [make(["read"]).token for _ in range(15)]
+    added = [make(["read"]).token for _ in range(30)]
+    for token in revoked:
+        Tokens().add(token)
+    start = threading.Barrier(3)
+
+    def change(deeds: list[Callable[[], object]]) -> None:
+        start.wait()
+        for deed in deeds:
+            deed()
+
+    with ThreadPoolExecutor(3) as pool:
+        done = [
+            pool.submit(change, [partial(Tokens().add, token) for token in added[:15]]),
+            pool.submit(change, [partial(Tokens().add, token) for token in added[15:]]),
+            pool.submit(change, [partial(Tokens().revoke, token.id) for token in revoked]),
+        ]
+        for one in done:
+            one.result()
+
+    assert set(Tokens().kept()) == set(added)
 
 
 def test_a_servers_own_token_is_in_no_file() -> None:

@@ -1,9 +1,9 @@
 """Tokens: who may ask, what, and of which projects.
 
 Those that are made to last stand in `tokens.json` in the home, by their hash alone, so that the file lets nobody in;
-the server looks at it again when it changes, so one that is revoked is refused at once. The token of a server is made
-when it starts and is gone when it ends; `serve-PORT.token` beside it has it for programs of the same user. Both files
-are the user's alone. A token is never part of an address, an answer or a log.
+the server looks at it again when it changes, so one that is revoked is refused at once, and whoever changes it does so
+alone. The token of a server is made when it starts and is gone when it ends; `serve-PORT.token` beside it has it for
+programs of the same user. Both files are the user's alone. A token is never part of an address, an answer or a log.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import os
 import secrets
 import tempfile
 import threading
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
 from typing import Literal, TypeAlias
 
 import msgspec
@@ -24,6 +24,7 @@ from msgspec import Struct
 from sessiontree.errors import InvalidOperation, NotFound, StoreError
 from sessiontree.home import home
 from sessiontree.store.files import make_private_directory, reason_of
+from sessiontree.store.lock import lock_of, locked_file
 
 Scope: TypeAlias = Literal["read", "write", "run"]
 SCOPES: tuple[Scope, ...] = ("read", "write", "run")
@@ -122,16 +123,31 @@ class Tokens:
 
     def add(self, token: Token) -> None:
         """Keep a token for later."""
-        self._write((*self.kept(), token))
+        with self._alone():
+            self._write((*self._read(), token))
 
     def revoke(self, id: str) -> Token:
         """Forget a token: it is refused from now on. Raises `NotFound`."""
-        kept = self.kept()
-        found = next((token for token in kept if token.id == id), None)
-        if found is None:
-            raise NotFound("token", id)
-        self._write([token for token in kept if token is not found])
-        return found
+        with self._alone():
+            kept = self._read()
+            found = next((token for token in kept if token.id == id), None)
+            if found is None:
+                raise NotFound("token", id)
+            self._write([token for token in kept if token is not found])
+            return found
+
+    @contextlib.contextmanager
+    def _alone(self) -> Generator[None]:
+        """Nobody else changes the file meanwhile, so that what another has revoked does not come back."""
+        try:
+            make_private_directory(os.path.dirname(self._file))
+            lock = locked_file(lock_of(self._file))
+        except OSError as error:
+            raise StoreError(self._file, reason_of(error)) from error
+        try:
+            yield
+        finally:
+            os.close(lock)
 
     def _write(self, tokens: Iterable[Token]) -> None:
         write_private(self._file, msgspec.json.format(msgspec.json.encode(list(tokens))) + b"\n")
