@@ -36,6 +36,24 @@ def test_outside_a_repository_only_the_folder_itself_speaks(tmp_path: Path) -> N
     assert [part.name for part in instructions(str(inner))] == [str(inner / "AGENTS.md")]
 
 
+def test_a_link_that_leads_out_of_the_project_is_not_read(tmp_path: Path, home: Path) -> None:
+    inner = tmp_path / "repo" / "src"
+    inner.mkdir(parents=True)
+    (tmp_path / "repo" / ".git").mkdir()
+    (home / ".sessiontree").mkdir(parents=True)
+    (tmp_path / "private").write_text("a secret")
+    (tmp_path / "repo" / "CLAUDE.md").write_text("inside")
+    (tmp_path / "repo" / "AGENTS.md").symlink_to("CLAUDE.md")
+    (inner / "AGENTS.md").symlink_to(tmp_path / "private")
+    (home / ".sessiontree" / "AGENTS.md").symlink_to(tmp_path / "private")
+
+    users, top, refused = instructions(str(inner))
+
+    assert users.text.endswith("a secret")
+    assert top.text.endswith("inside")
+    assert refused.text.endswith("[The file is a link that leads out of the project, and is not read.]")
+
+
 def test_a_very_long_file_is_cut_and_says_so(tmp_path: Path) -> None:
     (tmp_path / "AGENTS.md").write_text("x" * (LARGEST + 1))
 

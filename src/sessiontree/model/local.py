@@ -199,7 +199,7 @@ def _told_by_pip(said: Sequence[str]) -> str:
 
 def _pip() -> list[str]:
     if find_spec("pip") is not None:
-        return [sys.executable, "-m", "pip"]
+        return [sys.executable, "-P", "-m", "pip"]  # and nothing from the current folder
     elsewhere = shutil.which("pip3") or shutil.which("pip")
     if elsewhere is None:
         raise _not_fetched("there is no pip to download with")

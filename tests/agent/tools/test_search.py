@@ -125,6 +125,18 @@ async def test_a_pattern_that_never_ends_is_given_up(call: Call, folder: Path, m
     assert time.monotonic() - start < 5
 
 
+async def test_a_search_runs_no_python_of_the_project(
+    call: Call, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "msgspec.py").write_text("open('ran', 'w').close()")
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("PYTHONPATH", str(folder))
+
+    assert text(await call(grep, pattern="import")) == "a.py:1: import os"
+    assert text(await call(find, pattern="a.py")) == "a.py"
+    assert not (folder / "ran").exists()
+
+
 @pytest.mark.parametrize(
     ("glob", "path", "matches"),
     [

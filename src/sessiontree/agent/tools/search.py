@@ -81,10 +81,11 @@ async def run_grep(context: ToolContext) -> ToolOutput:
 
 
 async def _search(task: Find | Grep) -> Found:
+    # The same modules as here, and nothing from the current folder or the environment.
+    paths = [path for path in sys.path if os.path.isabs(path)]
+    code = f"import sys; sys.path[:] = {paths!r}; from {__name__} import main; main()"
     process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-c",
-        f"from {__name__} import main; main()",
+        *(sys.executable, "-I", "-c", code),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.DEVNULL,
