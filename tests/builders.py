@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from typing import Any
 
 from sessiontree.core.entries import Body, Entry, Message, entries_of
@@ -54,6 +56,17 @@ def nested(depth: int) -> list[Any]:
     for _ in range(depth - 1):
         value = [value]
     return value
+
+
+@contextmanager
+def stack(frames: int) -> Generator[None]:
+    """Only so many more calls within one another."""
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(len(inspect.stack(0)) + frames)
+    try:
+        yield
+    finally:
+        sys.setrecursionlimit(before)
 
 
 def work(act: Callable[[], object]) -> int:

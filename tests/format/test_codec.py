@@ -1,6 +1,4 @@
 import json
-import sys
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -32,7 +30,7 @@ from sessiontree.format.codec import (
 )
 from sessiontree.format.jsonl import Reader
 from sessiontree.format.nesting import NESTING_LIMIT
-from tests.builders import TIME, entry, nested
+from tests.builders import TIME, entry, nested, stack
 from tests.strategies import json_values, object_texts
 
 BODIES = [
@@ -258,19 +256,6 @@ def test_an_entry_that_cannot_be_read_cannot_be_copied():
 
     with pytest.raises(InvalidOperation, match="entry 'a' cannot be copied, since it cannot be read: expecting value"):
         copy_fields(tree["a"])
-
-
-@contextmanager
-def stack(frames):
-    """Only so many more calls within one another."""
-    before, frame, used = sys.getrecursionlimit(), sys._getframe(), 0
-    while frame is not None:
-        frame, used = frame.f_back, used + 1
-    sys.setrecursionlimit(used + frames)
-    try:
-        yield
-    finally:
-        sys.setrecursionlimit(before)
 
 
 def nested_line(depth):

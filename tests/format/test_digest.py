@@ -14,7 +14,7 @@ from sessiontree.errors import FormatError
 from sessiontree.format import digest as module
 from sessiontree.format.digest import Digest, Unsound, begin
 from sessiontree.format.nesting import NESTING_LIMIT
-from tests.builders import file_of, header, nested, read
+from tests.builders import file_of, header, nested, read, stack
 from tests.strategies import damaged_sessions, sessions
 
 
@@ -228,6 +228,25 @@ def test_odd_values_count_for_nothing_and_spoil_nothing() -> None:
 def test_anything_unsound_is_noticed(lines) -> None:
     with pytest.raises(Unsound):
         digest(file_of(header(), *lines))
+
+
+def ladder(depth: int) -> str:
+    """A line nested so deep in which something stands behind every bracket that is closed."""
+    value = '{"x":' + "[" * (depth - 2) + "7" + ",7]" * (depth - 2) + "}"
+    return '{"type":"future","id":"a","parentId":null,"field":' + value + "}"
+
+
+def test_a_line_that_no_decoder_gets_to_the_end_of_is_unsound_whatever_its_shape() -> None:
+    with pytest.raises(Unsound):
+        digest(file_of(header(), line("b"), ladder(5000)))
+
+
+def test_a_stack_that_is_used_up_says_nothing_of_a_file() -> None:
+    data = file_of(header(), ladder(NESTING_LIMIT))
+
+    assert digest(data).tally.entries == 1
+    with stack(100), pytest.raises(RecursionError):
+        digest(data)
 
 
 def test_what_is_nested_as_deep_as_may_be_is_sound() -> None:

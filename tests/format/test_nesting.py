@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sessiontree.format.nesting import NESTING_LIMIT, is_deep, is_deep_text, may_be_deep
+from sessiontree.format.nesting import NESTING_LIMIT, is_deep, is_deep_text, looks_deep, may_be_deep
 from tests.builders import nested
 
 
@@ -40,6 +40,16 @@ def test_brackets_in_strings_and_side_by_side_nest_nothing():
 def test_most_lines_need_no_closer_look():
     assert not may_be_deep(b"[" * NESTING_LIMIT)
     assert not may_be_deep(json.dumps({"text": "a long line " * 1000, "b": nested(50), "c": [{}] * 50}).encode())
+
+
+@pytest.mark.parametrize("around", [b"[%s]", b'{"a":%s}', b'[{"a":%s}]', b'{"a":[%s]}'])
+def test_lines_that_close_many_brackets_at_once_look_deep(around):
+    deep = b"1"
+    for _ in range(NESTING_LIMIT):
+        deep = around % deep
+
+    assert looks_deep(b'{"a":1}\n{"b":%s}\n{"c":1}' % deep)
+    assert not looks_deep(b'{"a":[[[[{"b":[{}]}]]]]}\n' * 100)
 
 
 def test_what_no_decoder_gets_to_the_end_of_is_deep_all_the_same():

@@ -4,10 +4,11 @@ Lines are decoded only as far as a listing needs, many at once; a pass can go on
 earlier one stopped. A `Digest` vouches for sound files alone: every line an entry, every
 parent and anchor an earlier line, every head there. At the first thing that is otherwise it
 stops, and the session has to be opened to tell what is wrong; so this module repairs,
-judges and migrates nothing. Only bytes that are no UTF-8, in strings that a listing does not
-show, are left to `doctor`: to check them all would take half as long as the decoding. What a
-line does to the heads is told by `core.heads`; here is its short form, for names alone, and
-a test holds the two together.
+judges and migrates nothing. Only two things are left to `doctor`, since to check all lines for
+them would take half as long as the decoding: bytes that are no UTF-8, in strings that a listing
+does not show, and lines that are nested too deeply and do not look it. What a line does to the
+heads is told by `core.heads`; here is its short form, for names alone, and a test holds the
+two together.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from sessiontree.core.outline import one_line
 from sessiontree.core.tree import BLANKS
 from sessiontree.format.codec import ANCHOR, PARENT, REFUSALS, VERSION, NotJson, read_object, write_object
 from sessiontree.format.jsonl import Reader
-from sessiontree.format.nesting import SHORT, may_be_deep
+from sessiontree.format.nesting import looks_deep, may_be_deep
 
 _NOWHERE = 1 << 62
 _NEAR = 64
@@ -189,14 +190,13 @@ class Digest:
 
     def take(self, data: bytes) -> None:
         """Take in whole lines. Raises `Unsound`."""
-        raws = data.split(b"\n")
-        for raw in raws:
-            if len(raw) > SHORT and may_be_deep(raw):
-                _object(raw)
+        if looks_deep(data):
+            _check_nesting(data)
         try:
-            lines: Sequence[_Line] = _lines.decode_lines(data)
-        except REFUSALS:
-            lines = [_line(raw) for raw in raws if raw.strip()]
+            lines = _read(data)
+        except RecursionError:
+            _check_nesting(data)
+            raise  # whoever calls has used up the stack
         self._link(lines)
         self._count(lines)
         self._replay(lines)
@@ -346,6 +346,11 @@ def _value(raw: Raw) -> Any:
     return _object(b'{"":%b}' % bytes(raw))[""]
 
 
+def _check_nesting(data: bytes) -> None:
+    for raw in filter(may_be_deep, data.split(b"\n")):
+        _object(raw)
+
+
 def _object(raw: bytes) -> JsonObject:
     try:
         return read_object(raw)
@@ -360,6 +365,13 @@ def _money(usage: _Usage) -> float:
 def _encodable(text: str) -> str:
     """`text` without what UTF-8 cannot hold."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
+
+
+def _read(data: bytes) -> Sequence[_Line]:
+    try:
+        return _lines.decode_lines(data)
+    except REFUSALS:
+        return [_line(raw) for raw in data.split(b"\n") if raw.strip()]
 
 
 def _line(raw: bytes) -> _Line:
