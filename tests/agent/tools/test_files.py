@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sessiontree.agent.tool import ToolError
-from sessiontree.agent.tools import edit, ls, read, write
+from sessiontree.agent.tools import edit, find, grep, ls, read, write
 from sessiontree.agent.tools.output import BYTES, LINES
 from sessiontree.agent.tools.read import IMAGE_BYTES
 from sessiontree.model.cleaning import Image, Images
@@ -24,6 +24,46 @@ async def test_a_file_is_read_as_it_is(call: Call, folder: Path) -> None:
     assert text(await call(read, path="a.py")) == "one\ntwo"
     assert text(await call(read, path="@a.py")) == "one\ntwo"
     assert text(await call(read, path=str(folder / "a.py"))) == "one\ntwo"
+
+
+async def test_what_is_written_or_edited_is_the_file_that_is_named_and_no_other(call: Call, folder: Path) -> None:
+    (folder / "types").mkdir()
+    (folder / "types/index.d.ts").write_text("precious")
+
+    assert text(await call(write, path="@types/index.d.ts", content="new")) == "Wrote @types/index.d.ts: 3 bytes."
+    assert text(await call(read, path="@types/index.d.ts")) == "new"
+    with pytest.raises(ToolError, match="there is no file @types/other"):
+        await call(edit, path="@types/other", old_text="precious", new_text="")
+
+    assert (folder / "types/index.d.ts").read_text() == "precious"
+    assert (folder / "@types/index.d.ts").read_text() == "new"
+
+
+async def test_the_folder_above_a_link_is_the_one_that_the_system_takes(call: Call, folder: Path) -> None:
+    (folder / "a").mkdir()
+    (folder / "b/sub").mkdir(parents=True)
+    (folder / "a/link").symlink_to(folder / "b/sub")
+    (folder / "a/x").write_text("beside the link")
+    (folder / "b/x").write_text("beside its target")
+
+    assert text(await call(read, path="a/link/../x")) == "beside its target"
+    assert text(await call(ls, path="a/link/..")) == "sub/\nx"
+    assert text(await call(grep, pattern="beside", path="a/link/..")) == "a/link/../x:1: beside its target"
+    assert text(await call(find, pattern="x", path="a/link/..")) == "a/link/../x"
+    await call(edit, path="a/link/../x", old_text="beside", new_text="by")
+    assert (folder / "b/x").read_text() == "by its target"
+    assert text(await call(write, path="a/link/../x", content="new")) == "Wrote over a/link/../x: 3 bytes."
+    assert (folder / "b/x").read_text() == "new"
+    assert (folder / "a/x").read_text() == "beside the link"
+
+
+async def test_a_file_that_is_written_over_is_told_as_such_however_its_path_is_spelled(
+    call: Call, folder: Path
+) -> None:
+    (folder / "a").write_text("old")
+
+    for path in ("a/", "gone/../a", "./a"):
+        assert text(await call(write, path=path, content="new")) == f"Wrote over {path}: 3 bytes."
 
 
 async def test_a_part_of_a_file_says_how_to_go_on(call: Call, folder: Path) -> None:

@@ -61,6 +61,13 @@ def test_rules_of_the_repository_hold_in_the_folders_below(folder: Path) -> None
     assert list(files_below(str(folder / "src"))) == [".gitignore", "build/in.py"]
 
 
+def test_rules_are_those_of_where_a_folder_really_is(folder: Path) -> None:
+    (folder / "docs/link").symlink_to(folder / "src/build")
+    (folder / "src/draft.md").touch()
+
+    assert list(files_below(str(folder / "docs/link/.."))) == [".gitignore", "draft.md", "build/in.py"]
+
+
 async def test_lines_are_found_with_their_place(call: Call) -> None:
     assert text(await call(grep, pattern=r"\bone\b")).split("\n") == [
         "a.py:2: print('one')",

@@ -20,11 +20,20 @@ SNIFF = 8192
 
 
 def resolve(path: str, cwd: str) -> str:
-    """Where `path` leads from `cwd`; `~` is the home, and a leading `@`, as people mention files, is left out."""
-    named = path.removeprefix("@") if path.startswith("@") and not os.path.lexists(os.path.join(cwd, path)) else path
-    if not named or "\0" in named:
+    """Where `path` leads from `cwd`; `~` is the home. It is left to the system what `..` behind a link is."""
+    if not path or "\0" in path:
         raise ToolError(f"{path!r} is no path")
-    return os.path.normpath(os.path.join(cwd, os.path.expanduser(named)))
+    return os.path.join(cwd, os.path.expanduser(path))
+
+
+def resolve_mention(path: str, cwd: str) -> str:
+    """The same for tools that only look: a leading `@`, as people mention files, is left out where that finds it."""
+    resolved = resolve(path, cwd)
+    if path.startswith("@") and path != "@" and not os.path.lexists(resolved):
+        mentioned = resolve(path[1:], cwd)
+        if os.path.lexists(mentioned):
+            return mentioned
+    return resolved
 
 
 def check_regular(path: str, named: str) -> os.stat_result:

@@ -9,7 +9,7 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from sessiontree.agent.tool import Tool, ToolContext, ToolError, ToolOutput
-from sessiontree.agent.tools.files import resolve
+from sessiontree.agent.tools.files import resolve_mention
 from sessiontree.agent.tools.output import head
 
 LIMIT = 500
@@ -25,7 +25,7 @@ async def run(context: ToolContext) -> ToolOutput:
 
 
 def _list(arguments: Arguments, cwd: str) -> ToolOutput:
-    path = resolve(arguments.path, cwd)
+    path = resolve_mention(arguments.path, cwd)
     try:
         with os.scandir(path) as found:
             names = sorted(f"{entry.name}/" if entry.is_dir() else entry.name for entry in found)

@@ -9,7 +9,7 @@ from typing import Annotated, BinaryIO
 from msgspec import Meta, Struct
 
 from sessiontree.agent.tool import Tool, ToolContext, ToolError, ToolOutput
-from sessiontree.agent.tools.files import SNIFF, check_regular, image_type, is_binary, resolve
+from sessiontree.agent.tools.files import SNIFF, check_regular, image_type, is_binary, resolve_mention
 from sessiontree.agent.tools.output import BYTES, LINES, head
 from sessiontree.core.messages import image
 from sessiontree.model.cleaning import IMAGE_LIMIT
@@ -31,7 +31,7 @@ async def run(context: ToolContext) -> ToolOutput:
 
 
 def _read(arguments: Arguments, cwd: str) -> ToolOutput:
-    path = resolve(arguments.path, cwd)
+    path = resolve_mention(arguments.path, cwd)
     size = check_regular(path, arguments.path).st_size
     try:
         with open(path, "rb") as file:

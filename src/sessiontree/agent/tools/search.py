@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from sessiontree.agent.tool import Tool, ToolContext, ToolError, ToolOutput
-from sessiontree.agent.tools.files import SNIFF, is_binary, resolve
+from sessiontree.agent.tools.files import SNIFF, is_binary, resolve_mention
 from sessiontree.agent.tools.output import BYTES, cut, full_output, head
 from sessiontree.agent.tools.walk import files_below, glob_pattern
 
@@ -70,13 +70,13 @@ class Grep(Task, frozen=True, tag="grep"):
 
 async def run_find(context: ToolContext) -> ToolOutput:
     arguments: FindArguments = context.arguments
-    found = await _search(Find(resolve(arguments.path, context.cwd), arguments))
+    found = await _search(Find(resolve_mention(arguments.path, context.cwd), arguments))
     return _told(found, "No file has such a name.", f"the first {arguments.limit} files")
 
 
 async def run_grep(context: ToolContext) -> ToolOutput:
     arguments: GrepArguments = context.arguments
-    found = await _search(Grep(resolve(arguments.path, context.cwd), arguments))
+    found = await _search(Grep(resolve_mention(arguments.path, context.cwd), arguments))
     return _told(found, "No line matches.", f"the first {arguments.limit} matching lines")
 
 

@@ -61,6 +61,7 @@ def glob_pattern(glob: str) -> re.Pattern[str]:
 
 def files_below(root: str) -> Iterator[str]:
     """Paths of files below `root`, relative to it, in the order of their names, folders after files."""
+    root = os.path.realpath(root)
     yield from _walk(root, "", _rules_above(root))
 
 

@@ -22,7 +22,7 @@ async def run(context: ToolContext) -> ToolOutput:
 
 
 def _write(arguments: Arguments, cwd: str) -> ToolOutput:
-    path = resolve(arguments.path, cwd)
+    path = os.path.realpath(resolve(arguments.path, cwd))
     existed = os.path.exists(path)
     if existed:
         check_regular(path, arguments.path)
