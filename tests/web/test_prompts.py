@@ -8,6 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
+import sessiontree as st
 from sessiontree.core.messages import ToolCall
 from sessiontree.model.base import ModelError
 from sessiontree.model.scripted import Delay, Thinking
@@ -160,3 +161,55 @@ async def test_nothing_to_say_and_images_that_are_none_are_refused(house: House,
     session = house.session()
     for said in ({"text": " "}, {"text": "x", "images": [{"type": "text"}]}, {"text": "x", "images": [{"data": 1}]}):
         assert (await client.post(f"/api/sessions/{session}/prompt", json=said)).status_code == 422
+
+
+async def replaced_under_a_run(client: httpx.AsyncClient, session: str) -> None:
+    """Have an agent begin, and put the same file anew in its place, as an editor does."""
+    assert (await client.post(f"/api/sessions/{session}/prompt", json={"text": "Go"})).status_code == 202
+    with st.open(session, read_only=True) as opened:
+        file = opened.file
+    assert file is not None
+    async with asyncio.timeout(20):
+        while b'"Go"' not in file.read_bytes():
+            await asyncio.sleep(0.01)
+    new = file.with_suffix(".new")
+    new.write_bytes(file.read_bytes())
+    new.replace(file)
+
+
+async def test_a_run_is_seen_and_aborted_also_when_its_file_was_replaced(tmp_path: Any) -> None:
+    house = House(tmp_path, Gate().then("Never."))
+    session = house.session()
+    async with asking(house.app(), house.owner) as client:
+        await replaced_under_a_run(client, session)
+
+        running = (await client.get(f"/api/sessions/{session}")).json()["running"]
+        aborted = await client.post(f"/api/sessions/{session}/abort", json={})
+        info = (await client.get(f"/api/sessions/{session}")).json()
+
+    assert running == ["main"]
+    assert aborted.json() == {"branch": "main"}
+    assert info["running"] == []
+
+
+async def test_a_new_prompt_gives_up_the_run_whose_file_was_replaced(tmp_path: Any) -> None:
+    house = House(tmp_path, Gate().then("Never."), "Second.")
+    session = house.session()
+    with served(house) as base:
+        async with httpx.AsyncClient(base_url=base, headers=bearing(house.owner), timeout=20) as client:
+            etag = (await client.get(f"/api/sessions/{session}")).headers["etag"]
+            await replaced_under_a_run(client, session)
+
+            second = await client.post(f"/api/sessions/{session}/prompt", json={"text": "Again"})
+            heard = await listen(
+                client,
+                f"/api/sessions/{session}/events",
+                lambda event: is_over(event) and event.data["run"] == second.json()["run"],
+                after=etag,
+            )
+            path = (await client.get(f"/api/sessions/{session}/path")).json()["entries"]
+
+    runs = [event.data for event in heard if event.kind == "run"]
+    assert [run["status"] for run in runs] == ["started", "ended", "started", "ended"], "never two at once"
+    assert "was replaced" in runs[1]["error"]
+    assert [row["text"] for row in path if row["role"]][-3:] == ["Go", "Again", "Second."]

@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import logging
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -60,10 +60,14 @@ class Run(Struct, frozen=True, eq=False):
 class Place(Struct, frozen=True, eq=False):
     """Where one session is worked on."""
 
+    opened: Opened
     desk: Desk
     extensions: Extensions
-    runs: dict[str, Run]
-    """By the name of the branch."""
+
+    async def put_away(self) -> None:
+        with contextlib.suppress(SessionTreeError):
+            await self.desk.close()
+        self.extensions.unload()
 
 
 class Runs:
@@ -72,6 +76,8 @@ class Runs:
         self._models = models
         self._places: dict[str, Place] = {}
         """By the file of the session."""
+        self._at_work: dict[str, dict[str, Run]] = {}
+        """By the file and the name of the branch, also when the file was replaced under a run and opened anew."""
         self._making = dict[str, asyncio.Lock]()
 
     def _place_of(self, opened: Opened) -> Place | None:
@@ -88,8 +94,7 @@ class Runs:
 
     def running(self, opened: Opened) -> list[str]:
         """The branches of a session with an agent at work."""
-        place = self._place_of(opened)
-        return [] if place is None else list(place.runs)
+        return list(self._at_work.get(opened.file, ()))
 
     def at_rest(self, opened: Opened, branch: str) -> None:
         """Raises `InvalidOperation` while an agent is at work on a branch: it cannot be moved under it."""
@@ -98,14 +103,14 @@ class Runs:
 
     async def leave(self, opened: Opened) -> None:
         """Let go of a session."""
-        if self._place_of(opened) is not None:
-            await self._workshop.do(self._leave(opened))
-        else:
-            await asyncio.to_thread(opened.session.close)
+        place = self._places.get(opened.file)
+        if place is not None and place.opened is opened:
+            await self._workshop.do(self._leave(place))
+        await asyncio.to_thread(opened.session.close)
 
     async def close(self) -> None:
         """Give up all runs, and wait until that is written down."""
-        if self._places:
+        if self._at_work:
             await self._workshop.do(self._abort_all())
 
     # In the workshop
@@ -116,6 +121,10 @@ class Runs:
             place = self._place_of(opened)
             if place is not None:
                 return place
+            before = self._places.get(opened.file)
+            if before is not None:  # nothing can be written from there any more
+                await _give_up(self._at_work.get(opened.file, {}).values())
+                await self._leave(before)
             hooks = Hooks()
             hooks.listen(partial(tell_notice, opened))
             settings = await asyncio.to_thread(config.load)
@@ -123,7 +132,7 @@ class Runs:
             extensions = Extensions(desk)
             await extensions.load()
             await desk.start()
-            made = self._places[opened.file] = Place(desk, extensions, {})
+            made = self._places[opened.file] = Place(opened, desk, extensions)
             return made
 
     async def model(self, place: Place, branch: Branch, name: str | None = None) -> Model:
@@ -166,14 +175,13 @@ class Runs:
         thinking = place.desk.settings.thinking if on.leaf is None else None
         agent = Agent(on, found, place.desk.tools, hooks, settings=place.desk.settings, thinking=thinking)
         id = secrets.token_hex(4)
-        task = asyncio.create_task(self._carry_out(opened, place, agent, id, text, images, ended))
-        place.runs[on.name] = Run(agent, task)
+        task = asyncio.create_task(self._carry_out(opened, agent, id, text, images, ended))
+        self._at_work.setdefault(opened.file, {})[on.name] = Run(agent, task)
         return id, on.name
 
     async def _carry_out(
         self,
         opened: Opened,
-        place: Place,
         agent: Agent,
         id: str,
         text: str,
@@ -198,16 +206,21 @@ class Runs:
             error = "something went wrong here; the server's log tells what"
         finally:
             agent.close()
-            place.runs.pop(name, None)
+            self._forget(opened.file, name)
             tell("run", {**told, "status": "ended", "error": error})
             ended()
+
+    def _forget(self, file: str, branch: str) -> None:
+        running = self._at_work[file]
+        del running[branch]
+        if not running:
+            del self._at_work[file]
 
     def run_on(self, opened: Opened, branch: str | None) -> Run:
         """The run on a branch, the current one by default. Raises `InvalidOperation` where none is."""
         session = opened.session
         name = (session.head if branch is None else session.branch(branch)).name
-        place = self._place_of(opened)
-        run = None if place is None else place.runs.get(name)
+        run = self._at_work.get(opened.file, {}).get(name)
         if run is None:
             raise InvalidOperation(f"no agent is at work on branch {name!r}")
         return run
@@ -226,20 +239,21 @@ class Runs:
         return name
 
     async def _abort_all(self) -> None:
-        running = [run for place in self._places.values() for run in place.runs.values()]
-        for run in running:
-            run.agent.abort()
-        if running:
-            await asyncio.wait([run.task for run in running], timeout=10)
+        await _give_up(run for runs in self._at_work.values() for run in runs.values())
 
-    async def _leave(self, opened: Opened) -> None:
-        place = self._place_of(opened)
-        if place is not None:
-            del self._places[opened.file]
-            with contextlib.suppress(SessionTreeError):
-                await place.desk.close()
-            place.extensions.unload()
-        await asyncio.to_thread(opened.session.close)
+    async def _leave(self, place: Place) -> None:
+        if self._places.get(place.opened.file) is place:
+            del self._places[place.opened.file]
+            await place.put_away()
+
+
+async def _give_up(runs: Iterable[Run]) -> None:
+    """Abort runs, and wait a while until that is written down."""
+    given_up = list(runs)
+    for run in given_up:
+        run.agent.abort()
+    if given_up:
+        await asyncio.wait([run.task for run in given_up], timeout=10)
 
 
 def _count(opened: Opened) -> int:
