@@ -995,6 +995,19 @@ def test_a_head_record_that_names_an_unreadable_line_means_the_nearest_above(tmp
         assert reopened(session).heads.heads == session.heads.heads
 
 
+def test_a_branch_whose_name_is_that_of_another_place_is_not_what_the_place_means(tmp_path: Path) -> None:
+    path = tmp_path / "s.jsonl"
+    with st.create(file=path) as session:
+        one = session.append(st.user("one"))
+        session.create_branch("other", at="root")
+        session.append(st.user("two"))
+        session.switch("main")
+    path.write_bytes(path.read_bytes().replace(b'"other"', b'"HEAD@{2}"'))
+
+    assert st.open(path).place("HEAD@{2}") == one.id
+    assert st.open(path).context("HEAD@{2}").leaf == one.id
+
+
 def test_any_number_of_unreadable_lines_one_behind_the_other_moves_nobody(tmp_path: Path) -> None:
     path = tmp_path / "s.jsonl"
     with st.create(file=path) as session:

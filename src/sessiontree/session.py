@@ -295,7 +295,8 @@ class Session:
 
     def context(self, place: Place = "HEAD") -> Context:
         """What the model sees from a place. From the head of a branch, only the end of the file is read."""
-        if isinstance(place, str) and place != "root" and self._loaded is None and self.header.version == VERSION:
+        unread = self._loaded is None and self.header.version == VERSION
+        if unread and isinstance(place, str) and place != "root" and not place.startswith("HEAD@"):
             branch = None if place == "HEAD" else place
             store, end = self._store, self._end.cursor
             above = partial(store.above, end) if isinstance(store, Indexed) else None
