@@ -258,10 +258,10 @@ def test_an_entry_that_cannot_be_read_cannot_be_copied():
         copy_fields(tree["a"])
 
 
-def nested_line(depth):
-    """A message that is nested so deep as a line."""
+def nested_line(depth, inmost=b""):
+    """A message that is nested so deep as a line, without what is in the inmost list."""
     return write_object({"type": "message", "id": "a", "message": {"role": "user"}})[:-2] + (
-        b',"details":' + b"[" * (depth - 2) + b"]" * (depth - 2) + b"}}"
+        b',"details":' + b"[" * (depth - 2) + inmost + b"]" * (depth - 2) + b"}}"
     )
 
 
@@ -280,8 +280,10 @@ def test_how_deep_a_line_may_be_nested_does_not_depend_on_who_reads_it():
     for depth in (NESTING_LIMIT + 1, 500, 2000):
         with stack(100):
             assert read_body(nested_line(depth)) is e.UNREADABLE
-    with stack(100), pytest.raises(RecursionError):
-        read_body(nested_line(NESTING_LIMIT))
+    for line in (nested_line(NESTING_LIMIT), nested_line(NESTING_LIMIT - 1, b",".join([b"{}"] * 300))):
+        assert read_body(line) == e.Message(json.loads(line)["message"])
+        with stack(100), pytest.raises(RecursionError):
+            read_body(line)
 
 
 @pytest.mark.parametrize("depth", [NESTING_LIMIT, 500, 990, 5000])
