@@ -1,6 +1,8 @@
 """Redaction: planted secrets are gone from every field, and the session still reads."""
 
 import json
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -78,6 +80,50 @@ def test_every_shape_is_gone_from_every_field(shape: str) -> None:
     text = export(lines, "jsonl", redactor=Redactor()).content.decode()
 
     assert gone(text.replace("\\\\", "\\"), shape)
+
+
+REPEATED = (
+    *(
+        "-----BEGIN PRIVATE KEY",
+        "-----BEGIN " + " " * 50,
+        "eyJaaaaaaaa-",
+        "eyJaaaaaaaa.",
+        "SG.aaaaaaaaaaaaaaaa-",
+        "sk-",
+    ),
+    *(
+        "://a:b",
+        "://",
+        "x@",
+        "password ",
+        "password= ",
+        "password='",
+        "password: ",
+        'password=\\"a',
+        "secret_",
+        "token=",
+    ),
+    *("Authorization: a", "cookie:", "password: |\n  ", "<password>", "curl -u ", "--token", "api_", "key", "aaaa\n"),
+    *("/home/", "-home-", "\\", "1.", "st_", "A", "|", "is ", " ", "ya29.aaaaaaaaaaaaaaaaaaaa-"),
+)
+BEGUN = {"-----BEGIN ": "PRIVATE KEY", "eyJaaaaaaaa.": "-eyJaaaaaaaa", "://": "a:", "password": " ", "C:": "\\"}
+REDACTS = """
+import json, resource, sys
+from sessiontree.export import Redactor
+resource.setrlimit(resource.RLIMIT_CPU, (60, 60))
+for text in json.load(sys.stdin):
+    Redactor().text(text)
+"""
+
+
+def test_a_text_made_to_be_slow_takes_time_that_grows_with_its_length_alone() -> None:
+    """Time that grows with the square of the length would be many minutes of the processor here."""
+    texts = [piece * (150_000 // len(piece)) for piece in REPEATED]
+    texts += [start + piece * (600_000 // len(piece)) for start, piece in BEGUN.items()]
+
+    done = subprocess.run([sys.executable, "-c", REDACTS], input=json.dumps(texts), text=True, timeout=170)
+
+    assert done.returncode == 0
 
 
 def test_the_tree_stays_whole_when_ids_and_names_of_branches_hold_secrets() -> None:

@@ -32,7 +32,7 @@ _TOKENS = (
     r"AIza[A-Za-z0-9_-]{30,}|ya29\.[A-Za-z0-9_-]{20,}",  # Google
     r"(?:AKIA|ASIA|ABIA|ACCA)[A-Z0-9]{16}",  # AWS
     r"SG\.[A-Za-z0-9_-]{16,}\.[A-Za-z0-9_-]{16,}",
-    r"eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*",  # JSON web tokens
+    r"(?<![_-])eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*",  # JSON web tokens
 )
 _SECRET_NAME = (
     r"(?:pass(?:word|wd|phrase)|secret(?:[_-]?(?:access[_-]?)?key)?|(?:api|access|private|signing|encryption)[_-]?key"
@@ -41,7 +41,7 @@ _SECRET_NAME = (
 _RULES: tuple[tuple[str, str], ...] = (
     (
         "private key",
-        r"-----BEGIN (?P<what>[A-Z0-9 ]*PRIVATE KEY[A-Z ]*)-----.*?(?:-----END (?P=what)-----|\Z)",
+        r"-----BEGIN (?P<what>[A-Z0-9 ]{0,40}PRIVATE KEY[A-Z ]{0,20})-----.*?(?:-----END (?P=what)-----|\Z)",
     ),
     ("token", _WORD + "(?:" + "|".join(_TOKENS) + ")"),
     ("password in an address", r"(?<=://)[^\s/:@'\"]+:[^\s/@'\"]+(?=@)"),
