@@ -27,3 +27,9 @@ def test_a_time_before_the_epoch_keeps_its_milliseconds():
 @given(st.integers(0, 253_402_300_799_999))
 def test_a_time_survives_the_way_to_text_and_back(moment):
     assert milliseconds(iso(moment)) == moment
+
+
+@pytest.mark.parametrize("seconds", [253_402_300_800, 1 << 40, 1 << 62])
+def test_a_moment_beyond_the_calendar_is_its_end(seconds):
+    assert iso(seconds * 1000) == "9999-12-31T23:59:59.000Z"
+    assert iso(-seconds * 1000) == "0001-01-01T00:00:00.000Z"

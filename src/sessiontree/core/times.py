@@ -21,7 +21,7 @@ def milliseconds(timestamp: str) -> int | None:
 
 
 def iso(milliseconds: int) -> str:
-    """The ISO time that entries carry: UTC, with milliseconds."""
+    """The ISO time that entries carry: UTC, with milliseconds. Before and after all calendars it is their end."""
     seconds, rest = divmod(milliseconds, 1000)
     return f"{_iso_second(seconds)}.{rest:03d}Z"
 
@@ -29,4 +29,8 @@ def iso(milliseconds: int) -> str:
 @lru_cache(maxsize=2)
 def _iso_second(seconds: int) -> str:
     """Entries come by the second, and formatting a time takes longer than writing a line."""
-    return datetime.fromtimestamp(seconds, UTC).isoformat()[:19]
+    try:
+        moment = datetime.fromtimestamp(seconds, UTC)
+    except (ValueError, OverflowError, OSError):
+        moment = datetime.max if seconds > 0 else datetime.min
+    return moment.isoformat()[:19]
