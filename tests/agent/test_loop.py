@@ -481,6 +481,89 @@ async def test_a_tool_that_does_not_stop_is_left_behind(
     assert said(session.head)[-1] == "toolResult: The call was aborted."
 
 
+@pytest.mark.parametrize(
+    ("event", "written"),
+    [
+        ("input", []),
+        ("run_start", ["user: Go"]),
+        ("before_message", []),
+        ("message_end", ["user: Go"]),
+        ("turn_start", ["user: Go"]),
+        ("before_request", ["user: Go"]),
+        ("tool_end", ["user: Go", "assistant: ", "toolResult: x"]),
+        ("turn_end", ["user: Go", "assistant: ", "toolResult: x"]),
+    ],
+)
+async def test_aborting_does_not_wait_for_a_handler_that_is_at_work(
+    agent: MakeAgent, session: Session, event: str, written: list[str]
+) -> None:
+    made = agent([call("c1", text="x")], "Never.", tools=[echo])
+    at_work = asyncio.Event()
+
+    async def hang(event: Any, ctx: Any) -> None:
+        at_work.set()
+        await asyncio.Event().wait()
+
+    made.hooks.on(event, hang)
+    asking = asyncio.create_task(made.prompt("Go"))
+    await asyncio.wait_for(at_work.wait(), 5)
+
+    made.abort()
+    outcome = await asyncio.wait_for(asking, 2)
+
+    assert outcome.aborted
+    assert outcome.cancelled == (written == [])
+    assert said(session.head) == written
+
+
+async def test_an_answer_is_written_as_it_came_when_a_handler_had_no_time_to_change_it(
+    agent: MakeAgent, session: Session
+) -> None:
+    made = agent("Paid for.")
+    at_work = asyncio.Event()
+
+    async def hang(event: Any, ctx: Any) -> None:
+        if event.message["role"] == "assistant":
+            at_work.set()
+            await asyncio.Event().wait()
+
+    made.hooks.on("before_message", hang)
+    asking = asyncio.create_task(made.prompt("Go"))
+    await asyncio.wait_for(at_work.wait(), 5)
+
+    made.abort()
+    await asyncio.wait_for(asking, 2)
+
+    assert said(session.head) == ["user: Go", "assistant: Paid for."]
+
+
+async def test_handlers_called_after_an_abort_have_a_little_time(
+    agent: MakeAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sessiontree.agent.handlers.GRACE", 0.3)
+    made = agent([Delay(30), "Never."])
+    events = recorded(made.hooks)
+    told: list[str] = []
+
+    async def quick(event: Any, ctx: Any) -> None:
+        await asyncio.sleep(0)
+        told.append("turn_end")
+
+    async def hang(event: Any, ctx: Any) -> None:
+        await asyncio.Event().wait()
+
+    made.hooks.on("turn_end", quick)
+    made.hooks.on("run_end", hang)
+    asking = asyncio.create_task(made.prompt("Go"))
+    await wait_until(lambda: names(events).count("message_start") == 2)
+
+    made.abort()
+    assert (await asyncio.wait_for(asking, 5)).aborted
+
+    assert told == ["turn_end"]
+    assert names(events)[-1] == "run_end"
+
+
 async def test_cancelling_the_caller_aborts_and_still_writes(agent: MakeAgent, session: Session) -> None:
     made = agent(["Half ", Delay(30)])
 

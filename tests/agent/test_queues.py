@@ -14,7 +14,7 @@ from sessiontree.agent.queues import Queued
 from sessiontree.agent.tool import tool
 from sessiontree.core.entries import CustomMessage
 from sessiontree.core.messages import ToolCall
-from sessiontree.errors import BranchMoved
+from sessiontree.errors import BranchMoved, StoreError
 from sessiontree.hooks.events import Notice, QueueChanged, ToolUpdate
 from sessiontree.model.base import ModelError
 from sessiontree.model.scripted import Delay, ScriptedModel
@@ -24,6 +24,10 @@ from tests.agent.conftest import MakeAgent, last, recorded, said, scripted, sent
 
 def note(text: str) -> CustomMessage:
     return CustomMessage(custom_type="note", content=text)
+
+
+def full_disk(*_: Any, **__: Any) -> None:
+    raise StoreError("here", "no space left")
 
 
 def kinds(session: Session) -> list[str]:
@@ -153,6 +157,61 @@ async def test_what_was_to_stand_before_a_prompt_that_was_refused_waits_on(tmp_p
         await made.prompt("Go")
 
     assert made.queued.next_turn == ("By the way",)
+
+
+async def test_of_what_waits_only_the_message_is_gone_that_a_handler_does_not_let_be_said(
+    agent: MakeAgent, session: Session
+) -> None:
+    async def steered(request: Any) -> str:
+        for text in ("good", "bad", "better"):
+            await made.steer(text)
+        return "One."
+
+    made = agent(steered, "Two.")
+    made.hooks.on("before_message", lambda event, ctx: {"cancel": "bad" in str(event.message["content"])})
+    events = recorded(made.hooks)
+
+    assert (await made.prompt("Go")).cancelled
+
+    assert made.queued.steering == ("good", "better")
+    assert [event for event in events if isinstance(event, QueueChanged)][-1].steering == ("good", "better")
+    assert said(session.head) == ["user: Go", "assistant: One."]
+
+
+async def test_a_follow_up_that_could_not_be_said_is_a_follow_up_again(
+    agent: MakeAgent, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = agent("One.")
+    await made.follow_up("later")
+    made.hooks.on("turn_end", lambda event, ctx: monkeypatch.setattr(session._store, "append", full_disk))
+
+    with pytest.raises(StoreError):
+        await made.prompt("Go")
+
+    assert made.queued == Queued(follow_up=("later",))
+
+
+@pytest.mark.parametrize("why", ["disk", "handler"])
+async def test_what_was_to_stand_before_a_prompt_that_could_not_be_said_waits_on(
+    agent: MakeAgent, session: Session, monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    made = agent("One.")
+    await made.next_turn(note("By the way"))
+
+    if why == "disk":
+        with monkeypatch.context() as patched:
+            patched.setattr(session._store, "append", full_disk)
+            with pytest.raises(StoreError):
+                await made.prompt("Go")
+    else:
+        off = made.hooks.on("before_message", lambda event, ctx: {"cancel": event.message["role"] == "user"})
+        assert (await made.prompt("Go")).cancelled
+        off()
+
+    assert made.queued.next_turn == ("By the way",)
+    await made.prompt("Again")
+    assert kinds(session) == ["custom_message", "message", "message"]
+    assert made.queued.next_turn == ()
 
 
 async def test_a_message_of_an_extension_is_written_at_once_when_nothing_runs(

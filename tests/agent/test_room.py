@@ -163,6 +163,42 @@ async def test_every_user_message_has_a_recovery_of_its_own(agent: MakeAgent, se
     assert (await made.prompt("2")).text == "Three."
 
 
+async def test_every_answer_in_between_allows_for_another_recovery(agent: MakeAgent) -> None:
+    @tool
+    def look() -> str:
+        """Look."""
+        return LONG
+
+    called = ["Looking.", ToolCall("c1", "look", {})]
+    made = agent("One.", called, TOO_LONG, "Summary 1.", called, TOO_LONG, "Summary 2.", "Done.", tools=[look])
+    await made.prompt("1")
+
+    outcome = await made.prompt("2")
+
+    assert outcome.text == "Done."
+    assert outcome.ok
+
+
+async def test_giving_up_a_recovery_is_an_abort(agent: MakeAgent) -> None:
+    summarizing = asyncio.Event()
+
+    async def summary(request: Any) -> Any:
+        summarizing.set()
+        await asyncio.Event().wait()
+
+    made = agent("One.", TOO_LONG, summary, "Two.")
+    await made.prompt("1")
+    asking = asyncio.create_task(made.prompt("2"))
+    await asyncio.wait_for(summarizing.wait(), 5)
+
+    made.abort()
+    outcome = await asyncio.wait_for(asking, 5)
+
+    assert outcome.aborted
+    assert outcome.error is None
+    assert (await made.continue_()).text == "Two."
+
+
 async def test_an_empty_answer_to_a_full_window_is_a_refusal_too(agent: MakeAgent) -> None:
     nothing = ["", Stop("length"), Used({"input": 3990, "output": 0})]
     made = agent(model=small("One.", nothing, "The summary.", "Two."))

@@ -12,6 +12,7 @@ from collections.abc import AsyncGenerator, Coroutine, Iterable, Mapping, Sequen
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from sessiontree.agent.handlers import Handlers
 from sessiontree.agent.loop import Outcome, Run, tell_written
 from sessiontree.agent.queues import Queued, QueueName, Queues, Said
 from sessiontree.agent.record import Beside, Record
@@ -24,7 +25,7 @@ from sessiontree.agent.tools.process import Ran
 from sessiontree.config import Config
 from sessiontree.core.entries import Body, CustomMessage, JsonObject, Message, ModelChange, ThinkingLevelChange
 from sessiontree.core.messages import role, user
-from sessiontree.errors import BranchMoved, InvalidOperation
+from sessiontree.errors import InvalidOperation
 from sessiontree.hooks.bus import Hooks
 from sessiontree.hooks.events import (
     Event,
@@ -38,6 +39,7 @@ from sessiontree.hooks.events import (
     ThinkingChanged,
 )
 from sessiontree.model.base import Model
+from sessiontree.ops.ask import Stopped
 from sessiontree.session import Branch
 
 if TYPE_CHECKING:
@@ -167,21 +169,19 @@ class Agent:
         return until_the_end()
 
     async def _prompted(self, text: str, images: Sequence[JsonObject]) -> Outcome:
-        event, answer = await self.hooks.ask(Input(text=text))
+        try:
+            event, answer = await Handlers(self.hooks, self.stop.signal).ask(Input(text=text))
+        except Stopped:
+            return Outcome(aborted=True, cancelled=True)
         if answer.cancel:
             return Outcome(cancelled=True)
-        held = self.queues.take("next_turn")
-        try:
-            return await self._run([*held, _user(event.text, images)])
-        except BranchMoved:  # nothing was written
-            self.queues.put_back("next_turn", held)
-            raise
+        return await self._run([_user(event.text, images)], prompted=True)
 
-    async def _run(self, opening: Sequence[Said]) -> Outcome:
+    async def _run(self, opening: Sequence[Said], *, prompted: bool = False) -> Outcome:
         # Files are read elsewhere, since they may be slow; a text that was given is there.
         parts = await asyncio.to_thread(self.system_parts) if self.system is None else self.system_parts()
         async with self._beginning(joined(parts)) as run:
-            return await run.through(opening)
+            return await run.through(opening, prompted=prompted)
 
     async def _compacted(self, instructions: str | None) -> CompactOutcome:
         async with self._beginning() as run:
@@ -284,13 +284,13 @@ class Agent:
             if self._gave_way:
                 record.give_way(self._elsewhere())
             (entry,) = await record.extend_or_late([body])
-        await tell_written(self.hooks, entry)
+        await tell_written(self.hooks.tell, entry)
 
     async def _note(self, body: Body) -> None:
         """Write something where the agent stands, while it runs too."""
         async with self._noting:
             (entry,) = await (self._record or Record(self.branch)).extend([body])
-        await tell_written(self.hooks, entry)
+        await tell_written(self.hooks.tell, entry)
 
     # What holds
 

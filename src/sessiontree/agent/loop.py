@@ -8,16 +8,18 @@ written is in `record`, tool calls in `calls`, making room in `room`; who starts
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
 from typing import NamedTuple
 
 from msgspec import Struct
 
 from sessiontree.agent.calls import ABORTED, CUT_OFF, NOT_MADE, carry_out, groups, result_message
-from sessiontree.agent.queues import Said
+from sessiontree.agent.handlers import Handlers
+from sessiontree.agent.queues import Due, Said
 from sessiontree.agent.record import Record
 from sessiontree.agent.room import Room
+from sessiontree.agent.stop import GRACE
 from sessiontree.agent.tool import ToolOutput
 from sessiontree.agent.worker import Worker
 from sessiontree.core.context import build_context, reach, state_of
@@ -33,10 +35,10 @@ from sessiontree.core.entries import (
 )
 from sessiontree.core.messages import ToolCall, role, stop_reason, string, text, tool_calls
 from sessiontree.errors import BranchMoved, SessionTreeError
-from sessiontree.hooks.bus import Hooks
 from sessiontree.hooks.events import (
     BeforeMessage,
     BeforeRequest,
+    Event,
     MessageDelta,
     MessageEnd,
     MessageStart,
@@ -60,9 +62,7 @@ from sessiontree.model.base import (
     ToolCallEnd,
     ToolCallStart,
 )
-
-GRACE = 5.0
-"""Seconds that an aborted tool has to come to its end; then it is left behind."""
+from sessiontree.ops.ask import Stopped
 
 
 class Outcome(Struct, frozen=True, kw_only=True):
@@ -72,7 +72,7 @@ class Outcome(Struct, frozen=True, kw_only=True):
     """The model's last message, as it was written."""
     aborted: bool = False
     cancelled: bool = False
-    """A handler did not let it happen."""
+    """A handler did not let it happen, or it was aborted before anything was said."""
     error: SessionTreeError | None = None
     """A `ModelError`; or `BranchMoved` when the branch was moved meanwhile, and `message` is a late result."""
 
@@ -103,10 +103,6 @@ class _Turn(NamedTuple):
     error: Exception | None
 
 
-class _Cancelled(Exception):
-    """A handler cancelled what the run was about to do."""
-
-
 class Run:
     def __init__(self, agent: Worker, record: Record, system: str) -> None:
         self.agent = agent
@@ -115,27 +111,33 @@ class Run:
         self._room = Room(agent, record, system)
         self._hooks = agent.hooks
         self._signal = agent.stop.signal
+        self._handlers = Handlers(agent.hooks, self._signal)
 
-    async def through(self, opening: Sequence[Said]) -> Outcome:
-        """Say what opens the run, and go on until the model has answered."""
-        await self._hooks.tell(RunStart())
+    async def through(self, opening: Sequence[Said], *, prompted: bool = False) -> Outcome:
+        """Say what opens the run, and go on until the model has answered.
+
+        A prompt has before it what waited for it.
+        """
+        await self._handlers.tell(RunStart())
         error: BaseException | None = None
         try:
-            outcome = await self._loop(opening)
+            outcome = await self._loop(opening, prompted=prompted)
             error = outcome.error
             return outcome
         except BaseException as raised:
             error = raised
             raise
         finally:
-            await self._hooks.tell(RunEnd(aborted=self._signal.aborted, error=None if error is None else str(error)))
+            await self._handlers.tell(RunEnd(aborted=self._signal.aborted, error=None if error is None else str(error)))
 
-    async def _loop(self, opening: Sequence[Said]) -> Outcome:
+    async def _loop(self, opening: Sequence[Said], *, prompted: bool) -> Outcome:
         last: Entry | None = None
-        recovered, count = False, 0
+        opened, recovered, count = False, False, 0
         try:
             await self._room.make()
-            await self._say(opening)
+            held = self.agent.queues.take("next_turn") if prompted else []
+            await self._say(Due("next_turn", held), opening)
+            opened = True
             while not self._signal.aborted and not self.record.left():
                 count += 1
                 turn = await self._turn(count)
@@ -149,53 +151,50 @@ class Run:
                     if isinstance(turn.error, SessionTreeError):
                         return Outcome(message=last, error=turn.error)
                     raise turn.error
-                if await self._said_more(run_ends=not turn.called):
-                    recovered = False
-                elif not turn.called:
+                recovered = False
+                if not await self._said_more(run_ends=not turn.called) and not turn.called:
                     break
             return Outcome(message=last, error=self.record.moved, aborted=self._signal.aborted)
         except BranchMoved as moved:
             if last is None:
                 raise
             return Outcome(message=last, error=moved)
-        except _Cancelled:
-            return Outcome(message=last, cancelled=True)
+        except Stopped as stopped:
+            return Outcome(message=last, aborted=stopped.aborted, cancelled=not (opened and stopped.aborted))
 
     async def _said_more(self, *, run_ends: bool) -> bool:
         """Between two requests, or where the run would end: say what waits, and make room."""
         while not self._signal.aborted:
             due = self.agent.queues.due(run_ends=run_ends)
-            if due:
-                try:
-                    await self._say(due)
-                except SessionTreeError:
-                    self.agent.queues.put_back("steering", due)
-                    raise
-                await self._hooks.tell(self.agent.queues.changed())
+            if due.messages:
+                await self._say(due)
+                await self._handlers.tell(self.agent.queues.changed())
             await self._room.make()
-            if due or not run_ends or not self.agent.queues.has_due:
-                return bool(due)
+            if due.messages or not run_ends or not self.agent.queues.has_due:
+                return bool(due.messages)
         return False
 
     async def _turn(self, count: int) -> _Turn:
-        await self._hooks.tell(TurnStart(number=count))
+        await self._handlers.tell(TurnStart(number=count))
         message, error = await self._answer()
         entry = await self._write(Message(message))
         results: list[Entry] = []
         if error is None and stop_reason(message) != "aborted":
             results = await self._call_tools(message)
-        await self._hooks.tell(TurnEnd(number=count, message=entry, tool_results=tuple(results)))
+        await self._handlers.tell(TurnEnd(number=count, message=entry, tool_results=tuple(results)))
         await self.write_annexes()
         return _Turn(entry, bool(results), error)
 
     # Asking the model
 
     async def _answer(self) -> tuple[JsonObject, Exception | None]:
-        """The model's message, as far as it has come, and what went wrong."""
+        """The model's message, as far as it has come, and what went wrong. Raises `Stopped` before it is asked."""
+        if self._signal.aborted:
+            raise Stopped(aborted=True)
         context = build_context(self.record.branch.session.tree, self.record.follow())
-        asked, answer = await self._hooks.ask(BeforeRequest(messages=context.to_llm(), system=self._system))
+        asked, answer = await self._handlers.ask(BeforeRequest(messages=context.to_llm(), system=self._system))
         if answer.cancel:
-            raise _Cancelled
+            raise Stopped(aborted=False)
         request = Request(
             messages=asked.messages,
             system=asked.system,
@@ -243,7 +242,7 @@ class Run:
             for call, task in [(call, None if cut_off else self._called(call)) for call in group]:
                 output = CUT_OFF if cut_off else NOT_MADE if task is None else await self._output(task)
                 entry = await self._write(result_message(call, output))
-                await self._hooks.tell(ToolEnd(call=call, entry=entry))
+                await self._handlers.tell(ToolEnd(call=call, entry=entry))
                 results.append(entry)
         return results
 
@@ -264,16 +263,34 @@ class Run:
 
     # Writing
 
-    async def _say(self, messages: Sequence[Said]) -> None:
-        """Write what users and extensions say, and before it the settings that hold from here on."""
-        bodies = [*self._settings(), *[await self._before(said) for said in messages]]
-        for entry in await self.record.extend(bodies) if bodies else ():
-            await tell_written(self._hooks, entry)
+    async def _say(self, due: Due, further: Sequence[Said] = ()) -> None:
+        """Write what users and extensions say, and before it the settings that hold from here on.
+
+        If nothing is written, what was due waits again, without what a handler did not let be said.
+        """
+        bodies = self._settings()
+        waiting = list(due.messages)
+        try:
+            for said in (*due.messages, *further):
+                try:
+                    bodies.append(await self._before(said))
+                except Stopped as stopped:
+                    if not stopped.aborted:
+                        waiting = [other for other in waiting if other is not said]
+                    raise
+            entries = await self.record.extend(bodies) if bodies else []
+        except Exception:
+            if due.messages:
+                self.agent.queues.put_back(due._replace(messages=waiting))
+                await self._handlers.tell(self.agent.queues.changed())
+            raise
+        for entry in entries:
+            await tell_written(self._handlers.tell, entry)
 
     async def _write(self, body: Body) -> Entry:
         """Write what has come of the run, late if need be."""
         (entry,) = await self.record.extend_or_late([await self._before(body)])
-        await tell_written(self._hooks, entry)
+        await tell_written(self._handlers.tell, entry)
         return entry
 
     async def write_annexes(self) -> None:
@@ -286,9 +303,15 @@ class Run:
     async def _before(self, body: Body) -> Body:
         if not isinstance(body, Message):
             return body
-        event, answer = await self._hooks.ask(BeforeMessage(message=body.message))
-        if answer.cancel and role(body.message) == "user":
-            raise _Cancelled
+        users = role(body.message) == "user"
+        try:
+            event, answer = await self._handlers.ask(BeforeMessage(message=body.message))
+        except Stopped:
+            if users:
+                raise
+            return body  # it has come of the run, and is written
+        if answer.cancel and users:
+            raise Stopped(aborted=False)
         if role(event.message) != role(body.message):
             self._hooks.show(Notice(level="error", text="a handler changed the role of a message: it stays as it was"))
             return body
@@ -306,20 +329,26 @@ class Run:
         return changes
 
     async def _recovered(self, turn: _Turn) -> bool:
-        """After an answer that failed since the conversation is too long: whether it is short enough to ask again."""
+        """After an answer that failed since the conversation is too long: whether it is short enough to ask again.
+
+        Raises `Stopped` if that was given up.
+        """
         if not isinstance(turn.error, ModelError) or turn.error.kind != "overflow" or not self._room.enabled:
             return False
         await self.record.extend([ContextEdit(target=turn.entry.id, replacement=None)])
-        return await self._room.make_after_overflow()
+        made = await self._room.make_after_overflow()
+        if not made and self._signal.aborted:
+            raise Stopped(aborted=True)
+        return made
 
 
-async def tell_written(hooks: Hooks, entry: Entry) -> None:
+async def tell_written(tell: Callable[[Event], Awaitable[None]], entry: Entry) -> None:
     """Tell of a message that was written. The model's own began when it began to arrive."""
     if isinstance(entry.body, Message | CustomMessage):
         said_by = role(entry.body.message) if isinstance(entry.body, Message) else "custom"
         if said_by != "assistant":
-            await hooks.tell(MessageStart(role=said_by))
-        await hooks.tell(MessageEnd(entry=entry))
+            await tell(MessageStart(role=said_by))
+        await tell(MessageEnd(entry=entry))
 
 
 def _delta(event: ModelEvent) -> MessageDelta | None:

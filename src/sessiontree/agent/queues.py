@@ -8,7 +8,7 @@ they are written as soon as the turn that runs has ended.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 from msgspec import Struct
 
@@ -18,6 +18,13 @@ from sessiontree.hooks.events import QueueChanged
 
 Said: TypeAlias = Message | CustomMessage
 QueueName: TypeAlias = Literal["steering", "follow_up", "next_turn"]
+
+
+class Due(NamedTuple):
+    """What is to be said now, and where it waited."""
+
+    queue: QueueName
+    messages: Sequence[Said]
 
 
 class Queued(Struct, frozen=True, kw_only=True):
@@ -36,12 +43,12 @@ class Queues:
     def put(self, queue: QueueName, message: Said) -> None:
         self._waiting[queue].append(message)
 
-    def due(self, *, run_ends: bool) -> list[Said]:
+    def due(self, *, run_ends: bool) -> Due:
         """Take what is to be said now."""
         steering = self.take("steering")
         if steering or not run_ends or not self._waiting["follow_up"]:
-            return steering
-        return [self._waiting["follow_up"].pop(0)]
+            return Due("steering", steering)
+        return Due("follow_up", [self._waiting["follow_up"].pop(0)])
 
     @property
     def has_due(self) -> bool:
@@ -53,9 +60,9 @@ class Queues:
         taken, self._waiting[queue] = self._waiting[queue], []
         return taken
 
-    def put_back(self, queue: QueueName, messages: Sequence[Said]) -> None:
+    def put_back(self, due: Due) -> None:
         """Let what could not be said wait again, before all else."""
-        self._waiting[queue][:0] = messages
+        self._waiting[due.queue][:0] = due.messages
 
     def listed(self) -> Queued:
         return Queued(**{name: tuple(map(words, waiting)) for name, waiting in self._waiting.items()})

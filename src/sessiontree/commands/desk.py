@@ -266,7 +266,7 @@ class Desk:
             await self._agent.write_beside(record, message)
             return
         (entry,) = await record.extend_or_late([message])
-        await tell_written(self.hooks, entry)
+        await tell_written(self.hooks.tell, entry)
 
     async def _follow(self, done: Done) -> Outcome | None:
         if done.prompt is not None:

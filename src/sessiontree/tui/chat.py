@@ -228,7 +228,8 @@ class ChatScreen(Screen[None]):
             return
         outcome = (await desk.submit(said, self._images(said))).outcome
         if outcome is not None and outcome.cancelled:
-            self.tell("a handler did not let it happen")
+            if not outcome.aborted:
+                self.tell("a handler did not let it happen")
             self._give_back(said)
 
     def _images(self, said: str) -> list[JsonObject]:

@@ -1,0 +1,54 @@
+"""Handlers in a run: asked and told like anywhere, but aborting the run ends the waiting for them.
+
+How their answers combine is in `hooks.bus`; what a run does without an answer, in `loop`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from contextlib import suppress
+from typing import TypeVar
+
+from sessiontree.agent.stop import GRACE
+from sessiontree.hooks.bus import Hooks
+from sessiontree.hooks.events import Answer, Event, Signal
+from sessiontree.ops.ask import Stopped, unless_aborted
+
+T = TypeVar("T")
+E = TypeVar("E", bound=Event)
+
+
+class Handlers:
+    """The handlers of one run. Those that work when it is aborted are given up at once; those that are called
+    afterwards, about what had arrived and about the end, have a little time together."""
+
+    def __init__(self, hooks: Hooks, signal: Signal) -> None:
+        self._hooks = hooks
+        self._signal = signal
+        self._until: float | None = None
+        """Until when an aborted run waits, by the clock of its loop."""
+
+    async def tell(self, event: Event) -> None:
+        """Tell of something that has happened, for as long as the run waits."""
+        with suppress(Stopped):
+            await self._waited_for(self._hooks.tell(event))
+
+    async def ask(self, event: E) -> tuple[E, Answer]:
+        """The event as the handlers changed it, and their answer. Raises `Stopped` if the run no longer waits."""
+        return await self._waited_for(self._hooks.ask(event))
+
+    async def _waited_for(self, work: Awaitable[T]) -> T:
+        if not self._signal.aborted:
+            return await unless_aborted(self._signal, work)
+        now = asyncio.get_running_loop().time()
+        if self._until is None:
+            self._until = now + GRACE
+        working = asyncio.ensure_future(work)
+        try:
+            await asyncio.wait({working}, timeout=max(0.0, self._until - now))
+            if not working.done():
+                raise Stopped(aborted=True)
+            return working.result()
+        finally:
+            working.cancel()
