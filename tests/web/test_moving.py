@@ -81,6 +81,19 @@ async def test_a_branch_is_renamed_hidden_and_shown(client: httpx.AsyncClient, i
     assert (await change("main")).status_code == 422
 
 
+@pytest.mark.parametrize(("branch", "name"), [("other", "main"), ("main", "new")], ids=["name taken", "current"])
+async def test_a_change_that_is_refused_changes_nothing(
+    client: httpx.AsyncClient, id: str, branch: str, name: str
+) -> None:
+    path = f"/api/sessions/{id}/branches"
+    before = (await client.get(path)).json()
+
+    refused = await client.patch(f"{path}/{branch}", json={"archived": True, "name": name})
+
+    assert refused.status_code == 409
+    assert (await client.get(path)).json() == before
+
+
 async def test_switching_makes_another_branch_current(client: httpx.AsyncClient, id: str) -> None:
     here = await post(client, id, "switch-branch", branch="other")
     unknown = await client.post(f"/api/sessions/{id}/switch-branch", json={"branch": "HEAD~1"})

@@ -74,10 +74,13 @@ def change_branch(
         session = opened.session
         session.branch(name)
         call.serving.runs.at_rest(opened, name)
+        renamed = None if said.name == name else said.name
+        if renamed in session.heads.heads:  # before anything is done
+            raise InvalidOperation(f"there is a branch {renamed!r} already")
         if said.archived is not None:
             session.archive_branch(name, archived=said.archived)
-        if said.name is not None and said.name != name:
-            session.rename_branch(name, said.name)
+        if renamed is not None:
+            session.rename_branch(name, renamed)
         return Json(branches_of(session), at=opened)
 
 
