@@ -271,3 +271,24 @@ async def test_a_quiet_session_still_says_that_it_is_there(
         async for line in answer.aiter_lines():
             if line == ": quiet":
                 break
+
+
+@pytest.mark.parametrize("content", [b"", b"no session\n"], ids=["empty", "no header"])
+async def test_who_listens_to_a_session_that_becomes_unreadable_is_told(
+    house: House, real: httpx.AsyncClient, content: bytes
+) -> None:
+    id = house.session()
+    with st.open(id, read_only=True) as session:
+        file = session.file
+    assert file is not None
+    heard: list[Told] = []
+
+    async with asyncio.timeout(20), real.stream("GET", f"/api/sessions/{id}/events") as answer:
+        async for event in read(answer.aiter_lines()):
+            heard.append(event)
+            if event.kind == "head":
+                file.write_bytes(content)
+
+    assert [event.kind for event in heard] == ["head", "resync"]
+    assert heard[-1].data["error"]["code"] == "resync"
+    assert "cannot be read" in heard[-1].data["error"]["message"]

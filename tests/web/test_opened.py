@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import sessiontree as st
+from sessiontree.errors import SessionTreeError
 from sessiontree.web import opened as opened_module
 from sessiontree.web.guard import Limits
-from sessiontree.web.opened import OpenSessions, Position, read_position
+from sessiontree.web.opened import Opened, OpenSessions, Position, read_position
 from sessiontree.web.refusals import Refused
 from sessiontree.web.tokens import Token
 from tests.web.conftest import House
@@ -141,6 +144,54 @@ def test_depths_are_counted_from_the_root(house: House) -> None:
     id, sessions = house.session(), OpenSessions(Limits())
     with sessions.reading(id, OWNER) as opened:
         assert [opened.depth(entry.id) for entry in opened.session.tree.entries] == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("late", "parent", "depths"),
+    [("b", "a", {"a": 0, "b": 1, "c": 2, "d": 3}), ("c", "a", {"a": 0, "c": 1, "d": 2})],
+    ids=["a parent that was missing", "an id that was there"],
+)
+def test_depths_are_counted_anew_when_a_late_line_puts_others_elsewhere(
+    tmp_path: Path, late: str, parent: str, depths: dict[str, int]
+) -> None:
+    def line(id: str, parent: str | None) -> str:
+        message = {"role": "user", "content": id}
+        fields = {"type": "message", "id": id, "parentId": parent, "timestamp": "2026-01-01T00:00:00.000Z"}
+        return json.dumps({**fields, "message": message}) + "\n"
+
+    header = {"type": "session", "version": 3, "id": "x", "timestamp": "2026-01-01T00:00:00.000Z", "cwd": "/x"}
+    file = tmp_path / "x.jsonl"
+    file.write_text(json.dumps(header) + "\n" + line("a", None) + line("c", "b") + line("d", "c"))
+    with st.open(file) as session:
+        opened = Opened(session, str(file), Limits())
+        assert [opened.depth(id) for id in ("a", "c", "d")] == [0, 0, 1]
+        with file.open("a") as other:
+            other.write(line(late, parent))
+
+        opened.refresh()
+
+        assert {id: opened.depth(id) for id in depths} == depths
+
+
+def test_who_asks_for_a_session_that_became_unreadable_does_not_hold_it(house: House) -> None:
+    clock = Clock()
+    id, sessions = house.session(), OpenSessions(Limits(idle_seconds=10), clock)
+    with sessions.reading(id, OWNER) as opened:
+        file = Path(opened.file)
+    whole = file.read_bytes()
+
+    file.write_bytes(b"")
+    for _ in range(3):
+        with pytest.raises(SessionTreeError):
+            sessions.hold(id, OWNER)
+    held = opened.holders
+    file.write_bytes(whole)
+    with sessions.reading(id, OWNER) as again:
+        assert len(again.session.tree.entries) == 3
+    clock.now = 20
+
+    assert held == 0
+    assert list(sessions.idle()) == [opened]
 
 
 @pytest.mark.parametrize("text", ["", "x", "1", "-", "x-1", "-1-ab", "9" * 20 + "-ab", "²-ab"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -11,6 +12,8 @@ import pytest
 import sessiontree as st
 from sessiontree import shelf
 from sessiontree._version import __version__
+from sessiontree.session import Session
+from sessiontree.web.opened import Opened
 from tests.web.conftest import House, asking, bearing
 
 
@@ -187,6 +190,29 @@ async def test_a_session_that_is_taken_away_is_not_there_any_more(house: House, 
 
     assert (await client.get(f"/api/sessions/{id}")).status_code == 404
     assert (await client.post(f"/api/sessions/{id}/label", json={"entry": "HEAD", "label": "x"})).status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("path", "owner", "name"),
+    [("", Opened, "totals"), ("/export?format=jsonl", Session, "lines")],
+    ids=["what it is", "as it is"],
+)
+async def test_a_session_that_goes_away_while_it_is_told_of_is_not_there(
+    house: House, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch, path: str, owner: type[Any], name: str
+) -> None:
+    id = house.session()
+    with st.open(id) as session:
+        file = Path(str(session.file))
+    found = getattr(owner, name)
+
+    def found_and_gone(self: Any) -> Any:
+        file.unlink()
+        return found(self)
+
+    monkeypatch.setattr(owner, name, found_and_gone)
+    answer = await client.get(f"/api/sessions/{id}{path}")
+
+    assert (answer.status_code, answer.json()["error"]["code"]) == (404, "not_found")
 
 
 async def test_a_file_that_was_put_in_the_place_of_another_is_read_anew(

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from starlette.types import Receive, Scope, Send
 
 from sessiontree.core.entries import JsonObject
-from sessiontree.errors import NotFound
+from sessiontree.errors import NotFound, SessionTreeError
 from sessiontree.web.encoding import encoded
 from sessiontree.web.opened import Opened, Position, position_at, read_position
 from sessiontree.web.refusals import Refused
@@ -126,9 +126,8 @@ async def _stream(call: Call, opened: Opened, come: Come) -> AsyncGenerator[byte
             something.clear()
             try:
                 told, come, heads, full = await asyncio.to_thread(_next, opened, come, heads)
-            except (Refused, NotFound) as error:
-                told = error.wire if isinstance(error, Refused) else Refused(410, "the session is gone").wire
-                yield b"event: resync\ndata: " + msgspec.json.encode(told) + b"\n\n"
+            except (Refused, SessionTreeError) as error:
+                yield b"event: resync\ndata: " + encoded(_broken_off(error).wire) + b"\n\n"
                 return
             if told:
                 yield told
@@ -141,6 +140,14 @@ async def _stream(call: Call, opened: Opened, come: Come) -> AsyncGenerator[byte
             except TimeoutError:
                 yield b": quiet\n\n"
                 quiet = time.monotonic()
+
+
+def _broken_off(error: Refused | SessionTreeError) -> Refused:
+    """Why a stream does not go on."""
+    if isinstance(error, Refused):
+        return error
+    gone = isinstance(error, NotFound)
+    return Refused(410, "the session is gone" if gone else f"the session cannot be read: {error}")
 
 
 def _next(opened: Opened, come: Come, heads: JsonObject | None) -> tuple[bytes, Come, JsonObject | None, bool]:

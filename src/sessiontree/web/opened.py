@@ -111,6 +111,8 @@ class Opened:
         self.watch = Watch(session.store, file, self.feed)
         self._outlines: OrderedDict[tuple[str, str], Outline] = OrderedDict()
         self._depths: dict[EntryId, int] = {}
+        self._depths_at = 0
+        """How many entries there were when they were counted."""
         self._gists: dict[int, Gist] = {}
         """By the line, since of two entries with one id the last counts."""
         self._totals = Totals()
@@ -166,6 +168,10 @@ class Opened:
     def depth(self, id: EntryId) -> int:
         """How many entries stand above one."""
         tree, known, way = self.session.tree, self._depths, list[EntryId]()
+        if len(tree.entries) != self._depths_at:
+            if known and self._moves(tree.entries[self._depths_at :]):
+                known.clear()
+            self._depths_at = len(tree.entries)
         above: EntryId | None = id
         while above is not None and above not in known:
             way.append(above)
@@ -175,6 +181,11 @@ class Opened:
             depth += 1
             known[step] = depth
         return known[id]
+
+    def _moves(self, fresh: Iterable[Entry]) -> bool:
+        """Whether entries that came late put others elsewhere: their parent, or one of the same id."""
+        known, tree = self._depths, self.session.tree
+        return any(entry.id in known or not known.keys().isdisjoint(tree.child_ids(entry.id)) for entry in fresh)
 
     def kept(self, kind: type[T], make: Callable[[], T]) -> T:
         """What somebody has made of this session before, or makes now: it is kept as long as the session is."""
@@ -221,6 +232,7 @@ class Opened:
         self.session = session
         self._outlines.clear()
         self._depths.clear()
+        self._depths_at = 0
         self._gists.clear()
         self._kept.clear()
         self._answers_at = None
@@ -320,10 +332,11 @@ class OpenSessions:
     def _refresh(self, opened: Opened) -> None:
         try:
             opened.refresh()
-        except NotFound:
+        except BaseException as error:
             with self._lock:
                 opened.holders -= 1
-                self._open.pop(opened.file, None)
+                if isinstance(error, NotFound):
+                    self._open.pop(opened.file, None)
             raise
 
     # Closing

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -23,7 +25,7 @@ from sessiontree.session import Session
 from sessiontree.web import wire
 from sessiontree.web.opened import Opened
 from sessiontree.web.paging import Cursor, Limit, number
-from sessiontree.web.refusals import Refused
+from sessiontree.web.refusals import Refused, no_session
 from sessiontree.web.schema import told
 from sessiontree.web.serving import Call, Json, Reads, Said, Writes
 
@@ -203,8 +205,17 @@ def folder_for(call: Call, cwd: str | None) -> str:
 @router.get("/sessions/{id}", **told(wire.SessionInfo))
 def get_session(call: Reads, id: str) -> Json:
     """What a session is, and what it has cost."""
-    with call.reading(id) as opened:
+    with call.reading(id) as opened, _there(id):
         return Json(_info(call, opened), at=opened)
+
+
+@contextmanager
+def _there(id: str) -> Generator[None]:
+    """What goes away while it is looked at is not there. Raises `Refused`."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise no_session(id) from None
 
 
 def _info(call: Call, opened: Opened) -> wire.SessionInfo:
@@ -273,7 +284,8 @@ def export_session(
         session, lines = opened.session, opened.session.lines()
     redactor = Redactor((), homes=_homes()) if redact else None
     if form == "jsonl" and branch is None and redactor is None:
-        content = _bytes(session, lines)
+        with _there(id):
+            content = _bytes(session, lines)
     else:
         content = export(lines, form, branch=branch, redactor=redactor).content
     known = "".join(letter for letter in session.id if letter.isascii() and letter.isalnum())[-12:]
