@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
+import select
 import stat
+import subprocess
+import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,9 +18,32 @@ import pytest
 from sessiontree.agent.tools import bash
 from sessiontree.agent.tools import output as limits
 from sessiontree.agent.tools.output import BYTES, LINES, Tail, clean
-from sessiontree.agent.tools.process import CommandError
+from sessiontree.agent.tools.process import CommandError, run_command
 from tests.agent.conftest import alive
 from tests.agent.tools.conftest import Call, text
+
+
+class Background:
+    """Something that a command leaves running, which prints more than a pipe holds once it is told to."""
+
+    command = "(read go <go; echo log; head -c 1000000 /dev/zero; seq 3 && echo alive >over) & echo started"
+
+    def __init__(self, folder: Path) -> None:
+        self._ends: list[int] = []
+        for name in ("go", "over"):
+            os.mkfifo(folder / name)
+            self._ends.append(os.open(folder / name, os.O_RDWR))
+
+    def goes_on(self) -> bool:
+        """Whether it lives after it has printed."""
+        go, over = self._ends
+        os.write(go, b"\n")
+        ready, _, _ = select.select([over], [], [], 10)
+        return bool(ready)
+
+    def close(self) -> None:
+        for end in self._ends:
+            os.close(end)
 
 
 async def test_a_command_runs_in_the_folder_and_both_its_outputs_are_shown(call: Call, folder: Path) -> None:
@@ -115,6 +142,46 @@ async def test_something_left_in_the_background_does_not_hold_up_the_command(cal
 
     assert text(output) == "started"
     assert time.monotonic() - start < 2
+
+
+@pytest.fixture
+def background(folder: Path) -> Iterator[Background]:
+    made = Background(folder)
+    yield made
+    made.close()
+
+
+async def test_what_is_left_in_the_background_may_print_as_much_as_it_likes(call: Call, background: Background) -> None:
+    assert text(await call(bash, command=background.command)) == "started"
+
+    assert await asyncio.to_thread(background.goes_on)
+
+
+def test_what_is_left_in_the_background_outlives_the_program(folder: Path, background: Background) -> None:
+    program = f"""
+import asyncio
+from sessiontree.agent.tools.process import run_command
+asyncio.run(run_command({background.command!r}, cwd={str(folder)!r}))
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+    assert background.goes_on()
+
+
+async def test_a_command_that_is_given_up_while_it_starts_leaves_nothing_open(folder: Path) -> None:
+    await run_command("true", cwd=str(folder))
+    before = len(os.listdir("/proc/self/fd"))
+
+    for turns in range(8):
+        task = asyncio.create_task(run_command("sleep 61.4567", cwd=str(folder)))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait([task])
+
+    await asyncio.sleep(0)
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert not alive("61.4567")
 
 
 async def test_a_command_in_a_folder_that_is_gone_is_a_clear_error(call: Call, folder: Path) -> None:

@@ -1,7 +1,7 @@
 """Shell commands: one process group each, bounded in time, ended as a whole.
 
 Giving up a command ends its whole group, politely at first. A command that has ended by itself may leave something
-running in the background, as shells do.
+running in the background, as shells do; what that prints then is read by nobody, and holds it up as little.
 """
 
 from __future__ import annotations
@@ -11,8 +11,10 @@ import contextlib
 import os
 import shutil
 import signal
+import subprocess
 import time
 from collections.abc import Callable
+from io import FileIO
 
 from msgspec import Struct
 
@@ -57,25 +59,30 @@ async def run_command(
 ) -> Ran:
     """Run a shell command to its end. Cancelling the caller ends the command, and what it printed is returned."""
     ours, theirs = os.pipe()  # and not asyncio's, which cannot be closed while something else holds the other end
-    try:
-        process = await asyncio.create_subprocess_exec(
-            shutil.which("bash") or "/bin/sh",
-            "-c",
-            command,
-            cwd=cwd,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=theirs,
-            stderr=theirs,
-            start_new_session=True,
-        )
-    except (OSError, ValueError) as error:
-        os.close(ours)
-        raise CommandError(command, str(error)) from error
-    finally:
-        os.close(theirs)
+    with os.fdopen(ours, "rb", buffering=0) as output:
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *(shutil.which("bash") or "/bin/sh", "-c", command),
+                cwd=cwd,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=theirs,
+                stderr=theirs,
+                start_new_session=True,
+            )
+        except (OSError, ValueError) as error:
+            raise CommandError(command, str(error)) from error
+        finally:
+            os.close(theirs)
+        return await _ran(process, output, timeout, update)
+
+
+async def _ran(
+    process: asyncio.subprocess.Process, output: FileIO, timeout: float | None, update: Callable[[str], None]
+) -> Ran:
+    """Follow a command to its end."""
     tail = Tail()
     aborted = timed_out = False
-    reading = asyncio.create_task(_read(ours, tail, update))
+    reading = asyncio.create_task(_read(output, tail, update))
     try:
         try:
             async with asyncio.timeout(timeout):
@@ -89,9 +96,12 @@ async def run_command(
                 await _end(process)
             await asyncio.wait([reading], timeout=LINGER)
     finally:
+        held_open = not reading.done()
         reading.cancel()
         await asyncio.wait([reading])
         tail.close()
+        if held_open:
+            _drain(output)
     code = process.returncode
     return Ran(
         output=tail.text(),
@@ -104,22 +114,46 @@ async def run_command(
     )
 
 
-async def _read(fd: int, tail: Tail, update: Callable[[str], None]) -> None:
-    reader = asyncio.StreamReader()
-    transport, _ = await asyncio.get_running_loop().connect_read_pipe(
-        lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(fd, "rb", buffering=0)
-    )
+async def _read(output: FileIO, tail: Tail, update: Callable[[str], None]) -> None:
+    """Read to the end."""
+    loop, readable, fd = asyncio.get_running_loop(), asyncio.Event(), output.fileno()
+    os.set_blocking(fd, False)
+    loop.add_reader(fd, readable.set)
     waiting, last = "", 0.0
     try:
-        while data := await reader.read(1 << 16):
+        while (data := output.read(1 << 16)) != b"":
+            if data is None:
+                readable.clear()
+                await readable.wait()
+                continue
             waiting += tail.take(data)
             if time.monotonic() - last >= UPDATES:
                 update(waiting)
                 waiting, last = "", time.monotonic()
+            await asyncio.sleep(0)  # so that one who prints without end is heard among others, and can be ended
     finally:
-        transport.close()
+        loop.remove_reader(fd)
         if waiting:
             update(waiting)
+
+
+def _drain(output: FileIO) -> None:
+    """Leave the reading to a process of its own: whoever printed to a pipe that nobody reads would be ended by that.
+
+    It ends with the last who can print, which may be after this program. The shell in between ends at once, so that
+    there is nobody to wait for.
+    """
+    os.set_blocking(output.fileno(), True)
+    with contextlib.suppress(OSError):
+        subprocess.run(
+            ["/bin/sh", "-c", "exec 3<&0; cat <&3 3<&- >/dev/null &"],
+            cwd="/",
+            stdin=output,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            check=False,
+        )
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
