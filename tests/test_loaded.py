@@ -38,6 +38,7 @@ def test_following_a_session_gives_the_heads_that_reading_it_anew_gives(data, dr
 
         assert follower.heads.heads == anew.heads.heads
         assert (follower.heads.current, follower.heads.archived) == (anew.heads.current, anew.heads.archived)
+        assert (follower.heads.moves, follower.heads.undoable) == (anew.heads.moves, anew.heads.undoable)
 
 
 BROKEN = b'{"type":"message","id":"%s","parentId":"a","timestamp":"","branch":null,"message":{oops}}'
@@ -78,3 +79,14 @@ def test_one_who_moves_to_an_unreadable_line_is_where_one_is_who_opens_the_sessi
     session.navigate("b")
 
     assert session.heads.heads == loaded(store).heads.heads == {"main": "a"}
+
+
+def test_moves_are_those_of_the_whole_file_once_a_missing_parent_is_there() -> None:
+    store = stored(entry("c", "b", branch="main").raw)
+    follower = loaded(store)
+    assert len(follower.heads.moves) == 1
+
+    store.append([entry("b", "a", Label(target="a", text="x"), branch=None).raw], after=store.end().cursor)
+    follower.refresh()
+
+    assert follower.heads.moves == loaded(store).heads.moves == []

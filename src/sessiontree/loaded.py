@@ -99,8 +99,11 @@ class Loaded:
         return tree.entries_from(before)
 
     def _index(self, items: Sequence[Entry | Chain]) -> None:
+        upsets = self.tree.upsets
         self.tree.extend(items)
-        if self._passed:  # what was passed over as the last line is history by now, as for whoever reads all anew
+        # What was passed over as the last line is history by now, and lines before may mean something else, as for
+        # whoever reads all anew.
+        if self._passed or self.tree.upsets > upsets:
             self._passed, self.heads = set(), Heads()
             self._replay()
         else:

@@ -353,3 +353,15 @@ def test_the_nearest_real_entry_is_another_once_a_missing_parent_is_there():
     tree.add(entry("a", line=3))
 
     assert tree.real("b") == "a"
+
+
+def test_a_line_upsets_others_by_an_id_that_was_there_or_was_missed():
+    tree = grow("a>b")
+    tree.add(entry("d", "c", line=4))
+    assert (tree.upsets, tree.parent("d")) == (0, None)
+
+    tree.add(entry("c", "b", line=5))
+    assert (tree.upsets, tree.parent("d")) == (1, "c")
+
+    tree.extend([Chain(ids=["e", "a"], parent="d", line=6, source=tree["d"].source)])
+    assert tree.upsets == 2

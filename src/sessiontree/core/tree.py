@@ -48,6 +48,8 @@ class Tree:
         self._labels: dict[EntryId, Entry] = {}
         self._name: str | None = None
         self._relink = False
+        self.upsets = 0
+        """How often a line changed what others before it mean: by an id that was there, or that they had missed."""
         self.named = False
         """Whether the session was ever given a name."""
         self.real_count = 0
@@ -76,6 +78,7 @@ class Tree:
                 by_id.update(zip(ids, range(at, count), strict=True))
                 if len(by_id) - known < len(ids) or (missing and not missing.isdisjoint(ids)):
                     self._relink = True
+                    self.upsets += 1
                 self.real_count += len(ids)
             else:
                 id = item.id
@@ -84,6 +87,7 @@ class Tree:
                     self._relink = True
                 if by_id.setdefault(id, at) != at or id in missing:
                     self._relink = True
+                    self.upsets += 1
                     by_id[id] = at
                 if item.type not in QUIET and item.is_annotation:
                     self.last_annotation = id
