@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import os
+import threading
 from pathlib import Path
 
 import pytest
 
-from sessiontree.agent.tool import ToolError
+from sessiontree.agent.tool import Tool, ToolError
 from sessiontree.agent.tools import edit, find, grep, ls, read, write
 from sessiontree.agent.tools.output import BYTES, LINES
 from sessiontree.agent.tools.read import IMAGE_BYTES
@@ -243,12 +245,66 @@ async def test_an_edit_leaves_the_ends_of_other_lines_alone(call: Call, folder: 
     assert (folder / "a").read_bytes() == b"\xef\xbb\xbf1\r\n2\r\nthree\nlast"
 
 
+@pytest.mark.parametrize(
+    ("before", "old", "new", "after"),
+    [
+        (b"one\r\ntwo\r\n", "two", "two\nthree", b"one\r\ntwo\r\nthree\r\n"),
+        (b"one\r\ntwo", "two", "two\nthree", b"one\r\ntwo\r\nthree"),
+        (b"one\r\ntwo\n", "two", "two\nthree", b"one\r\ntwo\nthree\n"),
+        (b"a x x\r\nb x\nc x", "x", "y\nz", b"a y\r\nz y\r\nz\r\nb y\nz\nc y\nz"),
+        (b"one\r\ntwo\r\n", "one\r\ntwo", "one\ntwo", b"one\ntwo\r\n"),
+    ],
+)
+async def test_new_lines_end_as_the_line_that_they_are_put_in(
+    call: Call, folder: Path, before: bytes, old: str, new: str, after: bytes
+) -> None:
+    (folder / "a").write_bytes(before)
+
+    await call(edit, path="a", old_text=old, new_text=new, replace_all=True)
+
+    assert (folder / "a").read_bytes() == after
+
+
 async def test_bytes_that_are_no_utf_8_survive_an_edit_elsewhere(call: Call, folder: Path) -> None:
-    (folder / "a").write_bytes(b"text\n" * 2000 + b"\xff\xfe\n")
+    (folder / "a").write_bytes(b"text\n" * 2000 + b"end\xff\xfe\n")
 
-    await call(edit, path="a", old_text="text\n\udcff", new_text="word\n\udcff")
+    await call(edit, path="a", old_text="end", new_text="word")
 
-    assert (folder / "a").read_bytes() == b"text\n" * 1999 + b"word\n\xff\xfe\n"
+    assert (folder / "a").read_bytes() == b"text\n" * 2000 + b"word\xff\xfe\n"
+
+
+@pytest.mark.parametrize("half", [0xD800, 0xDCFF])
+async def test_an_edit_writes_no_half_characters(call: Call, folder: Path, half: int) -> None:
+    (folder / "a").write_text("abc")
+
+    with pytest.raises(ToolError, match="new_text has half of a surrogate pair"):
+        await call(edit, path="a", old_text="b", new_text=chr(half))
+    assert (folder / "a").read_text() == "abc"
+
+
+@pytest.mark.parametrize(("tool", "said"), [(edit, "Edited a at line 1."), (write, "Wrote over a: 3 bytes.")])
+async def test_what_was_written_is_told_though_it_was_aborted_meanwhile(
+    call: Call, folder: Path, monkeypatch: pytest.MonkeyPatch, tool: Tool, said: str
+) -> None:
+    (folder / "a").write_text("old")
+    begun, go, replace = threading.Event(), threading.Event(), os.replace
+
+    def slowly(*paths: str) -> None:
+        begun.set()
+        assert go.wait(10)
+        replace(*paths)
+
+    monkeypatch.setattr(os, "replace", slowly)
+    arguments = {"content": "new"} if tool is write else {"old_text": "old", "new_text": "new"}
+    task = asyncio.create_task(call(tool, path="a", **arguments))
+    assert await asyncio.to_thread(begun.wait, 10)
+
+    task.cancel()
+    await asyncio.sleep(0)
+    go.set()
+
+    assert text(await task) == said
+    assert (folder / "a").read_text() == "new"
 
 
 async def test_a_folder_is_listed_in_order_with_folders_marked(call: Call, folder: Path) -> None:

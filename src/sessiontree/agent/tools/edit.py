@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-import difflib
-import re
+from collections.abc import Iterator, Sequence
 from typing import Annotated
 
 from msgspec import Meta, Struct
 
 from sessiontree.agent.tool import Tool, ToolContext, ToolError, ToolOutput
-from sessiontree.agent.tools.files import SNIFF, check_regular, is_binary, resolve, write_whole
+from sessiontree.agent.tools.diff import Change, unified_diff
+from sessiontree.agent.tools.files import SNIFF, check_regular, is_binary, resolve, to_its_end, write_whole
 
 LARGEST = 32 << 20
 """Files larger than this are not edited."""
@@ -24,7 +23,7 @@ class Arguments(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 async def run(context: ToolContext) -> ToolOutput:
-    return await asyncio.to_thread(_edit, context.arguments, context.cwd)
+    return await to_its_end(_edit, context.arguments, context.cwd)
 
 
 def _edit(arguments: Arguments, cwd: str) -> ToolOutput:
@@ -32,28 +31,30 @@ def _edit(arguments: Arguments, cwd: str) -> ToolOutput:
     if check_regular(path, arguments.path).st_size > LARGEST:
         raise ToolError(f"{arguments.path} is larger than {LARGEST >> 20} MiB, which is too large to edit")
     try:
+        arguments.new_text.encode()
         with open(path, "rb") as file:
             raw = file.read()
         if is_binary(raw[:SNIFF]):
             raise ToolError(f"{arguments.path} is a binary file")
-        before = raw.decode("utf-8", "surrogateescape")
-        after, count, line = _replaced(before, arguments)
-        write_whole(path, after.encode("utf-8", "surrogateescape"))
+        text = raw.decode("utf-8", "surrogateescape")
+        changes = _changes(text, arguments)
+        write_whole(path, _changed(text, changes).encode("utf-8", "surrogateescape"))
     except UnicodeEncodeError:
         raise ToolError("new_text has half of a surrogate pair, which no file of text can hold") from None
     except OSError as error:
         raise ToolError(f"{arguments.path}: {error.strerror or error}") from error
+    line, more = text.count("\n", 0, changes[0].start) + 1, len(changes) - 1
     return ToolOutput(
-        content=f"Edited {arguments.path} at line {line}{'' if count == 1 else f', and at {count - 1} more places'}.",
-        details={"diff": _diff(before, after, arguments.path), "firstChangedLine": line},
+        content=f"Edited {arguments.path} at line {line}{f', and at {more} more places' if more else ''}.",
+        details={"diff": unified_diff(text, changes, arguments.path), "firstChangedLine": line},
     )
 
 
-def _replaced(text: str, arguments: Arguments) -> tuple[str, int, int]:
-    """The text edited, how often, and the first line that changed. Ends of lines stay as the file has them."""
+def _changes(text: str, arguments: Arguments) -> list[Change]:
+    """What is to be changed, in order. Ends of lines stay as the file has them."""
     old, new = arguments.old_text, arguments.new_text
     if "\r\n" in text and old not in text:
-        old, new = (piece.replace("\r\n", "\n").replace("\n", "\r\n") for piece in (old, new))
+        old, new = _with_crlf(old), _with_crlf(new)
     if old == new:
         raise ToolError("old_text and new_text are the same, so there is nothing to edit")
     places = _places(text, old, len(old) if arguments.replace_all else 1)
@@ -65,7 +66,37 @@ def _replaced(text: str, arguments: Arguments) -> tuple[str, int, int]:
             f"old_text stands in {arguments.path} {len(places)} times, at lines {lines}: "
             "give more of what is round it, or replace_all"
         )
-    return text.replace(old, new), len(places), text.count("\n", 0, places[0]) + 1
+    if "\n" in old or "\n" not in new:
+        return [Change(place, place + len(old), new) for place in places]
+    crlf = _with_crlf(new)
+    return [
+        Change(place, place + len(old), crlf if ends_so else new)
+        for place, ends_so in zip(places, _in_crlf_lines(text, places), strict=True)
+    ]
+
+
+def _changed(text: str, changes: Sequence[Change]) -> str:
+    pieces: list[str] = []
+    at = 0
+    for change in changes:
+        pieces += text[at : change.start], change.new
+        at = change.end
+    return "".join((*pieces, text[at:]))
+
+
+def _with_crlf(text: str) -> str:
+    return text.replace("\r\n", "\n").replace("\n", "\r\n")
+
+
+def _in_crlf_lines(text: str, places: Sequence[int]) -> Iterator[bool]:
+    """Whether each place, in order, is in a line that ends with CRLF; the last line is as the one before it."""
+    end, crlf = -1, False
+    for place in places:
+        if place > end:
+            found = text.find("\n", place)
+            crlf = text.endswith("\r", 0, found if found >= 0 else max(0, text.rfind("\n", 0, place)))
+            end = found if found >= 0 else len(text)
+        yield crlf
 
 
 def _places(text: str, piece: str, step: int) -> list[int]:
@@ -86,14 +117,6 @@ def _hint(text: str, piece: str) -> str:
         if lines[start : start + len(wanted)] == wanted:
             return f"; what stands at line {start + 1} differs from it in blanks"
     return "; read the file again and copy it letter by letter"
-
-
-def _diff(before: str, after: str, path: str) -> str:
-    def lines(text: str) -> list[str]:
-        return re.findall(r"[^\n]*\n|[^\n]+", text.encode("utf-8", "replace").decode())
-
-    made = difflib.unified_diff(lines(before), lines(after), f"a/{path}", f"b/{path}")
-    return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in made)
 
 
 edit = Tool(

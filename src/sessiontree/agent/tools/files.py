@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import stat
 import tempfile
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
 
 from sessiontree.agent.tool import ToolError
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 IMAGES = {
     b"\x89PNG\r\n\x1a\n": "image/png",
@@ -34,6 +40,15 @@ def resolve_mention(path: str, cwd: str) -> str:
         if os.path.lexists(mentioned):
             return mentioned
     return resolved
+
+
+async def to_its_end(work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    """What `work` gives, done in a thread. Cancelled once, it is waited for: what was written has to be told."""
+    working = asyncio.ensure_future(asyncio.to_thread(work, *args, **kwargs))
+    try:
+        return await asyncio.shield(working)
+    except asyncio.CancelledError:
+        return await working
 
 
 def check_regular(path: str, named: str) -> os.stat_result:

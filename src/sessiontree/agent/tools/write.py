@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from typing import Annotated
 
 from msgspec import Meta, Struct
 
 from sessiontree.agent.tool import Tool, ToolContext, ToolError, ToolOutput
-from sessiontree.agent.tools.files import check_regular, resolve, write_whole
+from sessiontree.agent.tools.files import check_regular, resolve, to_its_end, write_whole
 
 
 class Arguments(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -18,7 +17,7 @@ class Arguments(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 async def run(context: ToolContext) -> ToolOutput:
-    return await asyncio.to_thread(_write, context.arguments, context.cwd)
+    return await to_its_end(_write, context.arguments, context.cwd)
 
 
 def _write(arguments: Arguments, cwd: str) -> ToolOutput:

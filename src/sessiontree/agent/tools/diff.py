@@ -1,0 +1,120 @@
+"""The difference that replacements make in a text, as a unified diff.
+
+Where something was replaced is known, so nothing is looked for in the rest of the text: it takes time in proportion to
+the text, whatever repeats in it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from difflib import SequenceMatcher
+from typing import NamedTuple
+
+CONTEXT = 3
+"""How many lines are shown round those that differ."""
+FINE = 400
+"""Of more lines than this, those that stayed the same between two that differ are not looked for."""
+
+
+class Change(NamedTuple):
+    """What stood from `start` to `end`, and stands there no more."""
+
+    start: int
+    end: int
+    new: str
+
+
+class _Edit(NamedTuple):
+    """Lines from `first` to before `last`, counting from 0, that others took the place of."""
+
+    first: int
+    last: int
+    new: Sequence[str]
+
+
+def unified_diff(text: str, changes: Sequence[Change], path: str) -> str:
+    """The difference that `changes` make, which are in order and do not overlap."""
+    old = _lines(text)
+    made = [f"--- a/{path}\n", f"+++ b/{path}\n"]
+    grown = 0
+    for edits in _hunks(_edits(text, changes)):
+        first, last = max(0, edits[0].first - CONTEXT), min(len(old), edits[-1].last + CONTEXT)
+        growing = sum(len(edit.new) - (edit.last - edit.first) for edit in edits)
+        made.append(f"@@ -{_range(first, last)} +{_range(first + grown, last + grown + growing)} @@\n")
+        grown += growing
+        for edit in edits:
+            made += _marked(" ", old[first : edit.first])
+            made += _marked("-", old[edit.first : edit.last])
+            made += _marked("+", edit.new)
+            first = edit.last
+        made += _marked(" ", old[first:last])
+    return "".join(made).encode("utf-8", "replace").decode()
+
+
+def _lines(text: str) -> list[str]:
+    return re.findall(r"[^\n]*\n|[^\n]+", text)
+
+
+def _range(first: int, last: int) -> str:
+    if last - first == 1:
+        return str(last)
+    return f"{first + 1 if last > first else first},{last - first}"
+
+
+def _marked(mark: str, lines: Iterable[str]) -> Iterator[str]:
+    for line in lines:
+        yield f"{mark}{line}" if line.endswith("\n") else f"{mark}{line}\n\\ No newline at end of file\n"
+
+
+def _hunks(edits: Iterable[_Edit]) -> Iterator[list[_Edit]]:
+    """Edits together whose lines round them meet."""
+    hunk: list[_Edit] = []
+    for edit in edits:
+        if hunk and edit.first - hunk[-1].last > 2 * CONTEXT:
+            yield hunk
+            hunk = []
+        hunk.append(edit)
+    if hunk:
+        yield hunk
+
+
+def _edits(text: str, changes: Sequence[Change]) -> Iterator[_Edit]:
+    regions = [(start, _lines(text[start:end]), _lines(new)) for start, end, new in _whole_lines(text, changes)]
+    fine = sum(len(old) + len(new) for _, old, new in regions) <= FINE
+    line = counted = 0
+    for start, old, new in regions:
+        line += text.count("\n", counted, start)
+        counted = start
+        if fine:
+            for what, i, j, k, m in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
+                if what != "equal":
+                    yield _Edit(line + i, line + j, new[k:m])
+        elif old != new:
+            before, behind = _same(old, new)
+            yield _Edit(line + before, line + len(old) - behind, new[before : len(new) - behind])
+
+
+def _whole_lines(text: str, changes: Sequence[Change]) -> Iterator[Change]:
+    """The changes as such of whole lines, those of the same line as one."""
+    start = end = copied = 0
+    pieces: list[str] = []
+    for change in changes:
+        if pieces and change.start >= end:
+            yield Change(start, end, "".join((*pieces, text[copied:end])))
+            pieces = []
+        if not pieces:
+            start = copied = text.rfind("\n", end, change.start) + 1 or end
+        pieces += text[copied : change.start], change.new
+        copied = change.end
+        if change.end >= end:
+            end = text.find("\n", change.end) + 1 or len(text)
+    yield Change(start, end, "".join((*pieces, text[copied:end])))
+
+
+def _same(old: Sequence[str], new: Sequence[str]) -> tuple[int, int]:
+    """How many lines are the same at the beginning, and how many of the others at the end."""
+    most = min(len(old), len(new))
+    before = next((at for at in range(most) if old[at] != new[at]), most)
+    behind = next((at for at in range(most - before) if old[-1 - at] != new[-1 - at]), most - before)
+    return before, behind
