@@ -32,7 +32,7 @@ from sessiontree.model.base import (
     ToolSpec,
     complete,
 )
-from sessiontree.model.cleaning import IMAGE_LIMIT
+from sessiontree.model.cleaning import IMAGE_LIMIT, CallIds
 from sessiontree.model.providers import Target
 from tests.model.asking import HELLO, failed
 from tests.model.server import Answer, Server, calls, cut, fail, overflow, slow
@@ -261,9 +261,22 @@ async def test_a_refusal_is_told_by_its_kind(refusal: Answer, kind: str, passing
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else None,
 )
 def test_whatever_is_raised_below_is_a_failure_of_a_kind(raised: Exception, kind: str, reason: str) -> None:
-    told = failure("acme:one", raised)
+    told = failure("acme:one", raised, None)
 
     assert (told.kind, told.reason) == (kind, reason)
+
+
+async def test_a_refusal_that_repeats_the_key_is_told_without_it() -> None:
+    key = "sk-0123456789"
+    with Server([fail(401, f"{'so ' * 160}wrong: Bearer {key}, or {key}")]) as server:
+        target = Target(provider="vllm", model="qwen", api="openai-completions", base_url=server.url, key=key)
+        _, error = await failed(ProviderModel(target))
+    told = failure("acme:one", ConnectionResetError(f"reset at http://here/?key={key}"), key)
+
+    assert error.kind == "auth"
+    assert "sk-" not in str(error)
+    assert "wrong: Bearer [" in str(error)
+    assert told.reason == "reset at http://here/?key=[key]"
 
 
 @pytest.mark.parametrize(("said", "seconds"), [(7, 7), ("0.25", 0.25), ("soon", None)])
@@ -371,8 +384,8 @@ def test_thoughts_that_led_to_nothing_are_left_out() -> None:
     thought = {"type": "thinking", "thinking": "Hm.", "thinkingSignature": "reasoning_content"}
     info = ModelInfo(provider="vllm", model="qwen", api="openai-completions")
 
-    assert parts_of(said(thought), info, "vllm") == []
-    assert parts_of(said(text("Ho"), thought), info, "vllm") == [TextPart("Ho")]
+    assert parts_of(said(thought), info, "vllm", CallIds()) == []
+    assert parts_of(said(text("Ho"), thought), info, "vllm", CallIds()) == [TextPart("Ho")]
 
 
 async def test_a_tool_that_failed_is_told_in_its_own_words() -> None:
@@ -475,6 +488,23 @@ async def test_odd_ids_of_calls_are_replaced_by_the_same_id_everywhere() -> None
 
     assert called["tool_calls"][0]["id"] == answered["tool_call_id"]
     assert answered["tool_call_id"].startswith("call_")
+
+
+async def test_calls_with_the_same_id_are_told_apart_and_so_are_their_results() -> None:
+    def called(*ids: str) -> dict:
+        return said(*({"type": "toolCall", "id": id, "name": "read", "arguments": {}} for id in ids))
+
+    def result(id: str, words: str) -> dict:
+        return {"role": "toolResult", "toolCallId": id, "toolName": "read", "content": [text(words)]}
+
+    messages = [user(text("Hi")), called("call_0"), result("call_0", "1"), called("call_0", "", "")]
+    requested = await sent(*messages, result("call_0", "2"), result("", "3"), result("", "4"))
+
+    ids = [call["id"] for message in requested for call in message.get("tool_calls", ())]
+    assert len(set(ids)) == 4
+    assert ids[:2] == ["call_0", "call_0_2"]
+    answers = [(message["tool_call_id"], message["content"]) for message in requested if message["role"] == "tool"]
+    assert answers == list(zip(ids, "1234", strict=True))
 
 
 # Usage and cost
@@ -655,9 +685,9 @@ def test_what_identifies_a_part_to_its_provider_comes_back_as_it_was(api: str, p
 
     stored = answer(ModelResponse(parts=parts, model_name="gpt-5", finish_reason="stop"), info)
 
-    assert parts_of(stored, info, "openai") == parts
+    assert parts_of(stored, info, "openai", CallIds()) == parts
     other = ModelInfo(provider="openai", model="gpt-4o", api=api)
-    assert not any(isinstance(part, ThinkingPart) for part in parts_of(stored, other, "openai"))
+    assert not any(isinstance(part, ThinkingPart) for part in parts_of(stored, other, "openai", CallIds()))
 
 
 @pytest.mark.parametrize(
@@ -688,7 +718,7 @@ def test_what_pi_wrote_of_openai_goes_back_as_items() -> None:
         api="openai-responses",
     )
 
-    thought, words, call = parts_of(stored, info, "openai")
+    thought, words, call = parts_of(stored, info, "openai", CallIds())
 
     assert (thought.id, thought.signature, words.id, call.tool_call_id, call.id) == (
         "rs_1",

@@ -6,7 +6,16 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sessiontree.model.cleaning import IMAGES_LIMIT, Image, Images, clean_id, clean_json, clean_name, clean_text
+from sessiontree.model.cleaning import (
+    IMAGES_LIMIT,
+    CallIds,
+    Image,
+    Images,
+    clean_id,
+    clean_json,
+    clean_name,
+    clean_text,
+)
 
 ANY_TEXT = st.text(alphabet=st.characters(codec=None, categories=None))  # lone surrogates too
 ANY_JSON = st.recursive(
@@ -32,6 +41,30 @@ def test_ids_of_calls_are_taken_everywhere_and_stay_apart(one: str, other: str) 
     assert re.fullmatch(r"[A-Za-z0-9_-]{1,64}", clean_id(one))
     assert re.fullmatch(r"[A-Za-z0-9_-]{1,64}", clean_name(one))
     assert (clean_id(one) == clean_id(other)) == (one == other)
+
+
+@given(st.lists(st.lists(st.sampled_from(["call_0", "call_0_2", "", "?", "x" * 64, "x" * 63 + "y"]))))
+def test_no_two_calls_of_a_request_have_the_same_id_and_results_have_that_of_theirs(turns: list[list[str]]) -> None:
+    ids = CallIds()
+    given: list[str] = []
+    for turn in turns:
+        ids.turn()
+        called = [ids.called(id) for id in turn]
+        given += called
+        assert sorted(ids.answered(id) for id in turn) == sorted(called)
+
+    assert len(set(given)) == len(given)
+    assert all(clean_id(id) == id for id in given)
+
+
+def test_a_result_belongs_to_the_last_turn_that_made_such_a_call() -> None:
+    ids = CallIds()
+    for _ in range(2):
+        ids.turn()
+        called = ids.called("call_0")
+
+    assert ids.answered("call_0") == called == "call_0_2"
+    assert ids.answered("never made") == clean_id("never made")
 
 
 def test_of_too_many_images_the_newest_are_sent() -> None:

@@ -1,8 +1,8 @@
 """Cleaning at the provider's edge: what sessions may hold but requests may not.
 
-Lone surrogates, NUL, numbers that JSON does not know, images that are broken, of an unknown kind or too large: one of
-them in a stored message would have every later request refused. Here they are replaced in what is sent; what is
-stored stays as it is.
+Lone surrogates, NUL, numbers that JSON does not know, images that are broken, of an unknown kind or too large, an id
+that two calls have: one of them in stored messages would have every later request refused. Here they are replaced in
+what is sent; what is stored stays as it is.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import binascii
 import hashlib
 import math
 import re
+from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
@@ -54,6 +55,44 @@ def clean_id(id: str) -> str:
     if _ID.fullmatch(id):
         return id
     return f"call_{hashlib.sha256(id.encode('utf-8', 'surrogatepass')).hexdigest()[:24]}"
+
+
+class CallIds:
+    """The ids of the tool calls of one request, no two the same: some servers count from 0 in every answer.
+
+    A call whose id was used before gets a number, and so does its result. What a turn is called does not depend on
+    those that come after it, so that a longer request begins like the one before.
+    """
+
+    def __init__(self) -> None:
+        self._used: dict[str, int] = {}
+        """How often each was wanted."""
+        self._waiting: dict[str, tuple[int, deque[str]]] = {}
+        """By its id as it is stored: the turn that used it last, and the ids of its calls that have no result yet."""
+        self._turn = 0
+
+    def turn(self) -> None:
+        """Another turn begins."""
+        self._turn += 1
+
+    def called(self, id: str) -> str:
+        """The id of a call of this turn."""
+        given = base = clean_id(id)
+        while given in self._used:
+            self._used[base] += 1
+            given = f"{base[:54]}_{self._used[base]}"
+        self._used[given] = 1
+        turn, waiting = self._waiting.get(id, (0, deque[str]()))
+        if turn != self._turn:
+            waiting = deque[str]()
+            self._waiting[id] = self._turn, waiting
+        waiting.append(given)
+        return given
+
+    def answered(self, id: str) -> str:
+        """The id of the call that a result belongs to: the first without one of the last turn that made such a call."""
+        _, waiting = self._waiting.get(id, (0, None))
+        return waiting.popleft() if waiting else clean_id(id)
 
 
 def clean_name(name: str) -> str:

@@ -68,7 +68,7 @@ class ProviderModel:
                         yield ours
                 response = stream.get()
         except Exception as error:
-            raise failure(self._info.name, error) from error
+            raise failure(self._info.name, error, self._target.key) from error
         if not is_whole(response, self._info.api):
             raise ModelError(self._info.name, "network", "the answer ended before it was whole")
         yield Finished(answer(response, self._info))

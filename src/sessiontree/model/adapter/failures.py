@@ -38,14 +38,17 @@ KINDS: tuple[tuple[type[Exception], Failure], ...] = (
 BY_STATUS: dict[int | None, Failure] = {408: "timeout", 413: "overflow", 504: "timeout"}
 """Where the status says more than what is raised for it."""
 
+SECRET = 8
+"""Characters of the shortest key that is a secret; a server of one's own takes anything."""
+
 TRANSPORTS = frozenset({"httpx", "httpx2", "httpcore", "httpcore2", "h11", "anyio"})
 """Libraries whose errors come through as they are."""
 
 
-def failure(model: str, error: Exception) -> ModelError:
-    """What went wrong, told as a `ModelError`."""
+def failure(model: str, error: Exception, key: str | None) -> ModelError:
+    """What went wrong, told as a `ModelError`. It is written down and shown, so it does not tell the `key`."""
     status: int | None = getattr(error, "status_code", None)
-    reason = _reason(error)
+    reason = sentence(_without(key, _reason(error))) or type(error).__name__
     kind = _kind(error, status)
     if kind in ("rejected", "server") and status != 429 and _is_overflow(reason):
         kind = "overflow"
@@ -78,16 +81,21 @@ def _is_overflow(reason: str) -> bool:
 
 
 def _reason(error: Exception) -> str:
-    """What the provider says, in one line, without the wrapping."""
+    """What the provider says, without the wrapping."""
     body: Any = getattr(error, "body", None)
     while is_object(body) and is_object(body.get("error")):
         body = body["error"]
     for said in (body.get("message"), body.get("detail"), body.get("error")) if is_object(body) else (body,):
         if isinstance(said, str) and said.strip():
-            return sentence(said)
+            return said
     cause = error.__cause__
     deepest = str(cause.__cause__ or cause) if cause is not None else ""
-    return sentence(f"{error} {deepest if deepest not in str(error) else ''}") or type(error).__name__
+    return f"{error} {deepest if deepest not in str(error) else ''}"
+
+
+def _without(key: str | None, said: str) -> str:
+    """Some servers repeat in their refusal what they were sent."""
+    return said if key is None or len(key) < SECRET else said.replace(key, "[key]")
 
 
 def sentence(said: str) -> str:

@@ -20,7 +20,7 @@ from sessiontree.core.entries import JsonObject
 from sessiontree.core.messages import blocks, is_object, role, string, text
 from sessiontree.model.adapter.parts import parts_of
 from sessiontree.model.base import ModelInfo, Request, ToolSpec
-from sessiontree.model.cleaning import Image, Images, clean_id, clean_json, clean_name, clean_text
+from sessiontree.model.cleaning import CallIds, Image, Images, clean_json, clean_name, clean_text
 from sessiontree.model.providers import Api
 
 TELLS_FAILURES = frozenset({Api.ANTHROPIC, Api.GOOGLE})
@@ -34,7 +34,7 @@ def tool_definition(tool: ToolSpec) -> ToolDefinition:
 
 
 def outgoing(request: Request, info: ModelInfo, model: PydanticModel) -> list[ModelMessage]:
-    images = Images(request.messages, taken=info.images)
+    images, ids = Images(request.messages, taken=info.images), CallIds()
     sent: list[ModelMessage] = []
 
     def ask(part: ModelRequestPart) -> None:
@@ -48,7 +48,7 @@ def outgoing(request: Request, info: ModelInfo, model: PydanticModel) -> list[Mo
     for message in request.messages:
         match role(message):
             case "assistant":
-                parts = parts_of(message, info, model.system)
+                parts = parts_of(message, info, model.system, ids)
                 if parts:
                     sent.append(
                         ModelResponse(
@@ -60,7 +60,7 @@ def outgoing(request: Request, info: ModelInfo, model: PydanticModel) -> list[Mo
                         )
                     )
             case "toolResult":
-                ask(_tool_return(message, images, info.api))
+                ask(_tool_return(message, images, ids, info.api))
             case "system":
                 words = _system_text(message)
                 if words.strip():
@@ -84,12 +84,12 @@ def _content(message: JsonObject, images: Images) -> str | list[UserContent]:
     return made
 
 
-def _tool_return(message: JsonObject, images: Images, api: str) -> ToolReturnPart:
+def _tool_return(message: JsonObject, images: Images, ids: CallIds, api: str) -> ToolReturnPart:
     failed = message.get("isError") is True and api in TELLS_FAILURES
     return ToolReturnPart(
         tool_name=clean_name(string(message.get("toolName"))),
         content=_content(message, images),
-        tool_call_id=clean_id(string(message.get("toolCallId")).partition("|")[0]),
+        tool_call_id=ids.answered(string(message.get("toolCallId")).partition("|")[0]),
         outcome="failed" if failed else "success",
     )
 

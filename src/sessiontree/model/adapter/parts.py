@@ -15,7 +15,7 @@ from pydantic_ai.messages import FilePart, ModelResponsePart, TextPart, Thinking
 from sessiontree.core.entries import JsonObject
 from sessiontree.core.messages import blocks, is_object, string
 from sessiontree.model.base import ModelInfo
-from sessiontree.model.cleaning import clean_id, clean_json, clean_name, clean_text
+from sessiontree.model.cleaning import CallIds, clean_json, clean_name, clean_text
 from sessiontree.model.providers import Api
 
 THINKING_FIELDS = frozenset({"reasoning_content", "reasoning", "reasoning_text"})
@@ -97,18 +97,19 @@ def _thinking_signature(part: ThinkingPart, api: str) -> str | None:
 # Back to it
 
 
-def parts_of(message: JsonObject, info: ModelInfo, system: str) -> list[ModelResponsePart]:
+def parts_of(message: JsonObject, info: ModelInfo, system: str, ids: CallIds) -> list[ModelResponsePart]:
     """An assistant's message as parts for the model `info`, whose provider is known as `system`.
 
     Thoughts that led to nothing are left out: an answer that ends in them is refused.
     """
-    parts = list(_parts(message, info, system))
+    ids.turn()
+    parts = list(_parts(message, info, system, ids))
     while parts and isinstance(parts[-1], ThinkingPart):
         parts.pop()
     return parts
 
 
-def _parts(message: JsonObject, info: ModelInfo, system: str) -> Iterator[ModelResponsePart]:
+def _parts(message: JsonObject, info: ModelInfo, system: str, ids: CallIds) -> Iterator[ModelResponsePart]:
     same = all(message.get(key) == getattr(info, key) for key in ("provider", "model", "api"))
     for block in blocks(message.get("content")):
         match block.get("type"):
@@ -124,7 +125,7 @@ def _parts(message: JsonObject, info: ModelInfo, system: str) -> Iterator[ModelR
                 yield ToolCallPart(
                     clean_name(string(block.get("name"))),
                     clean_json(arguments) if is_object(arguments) else {"unreadable": clean_json(arguments)},
-                    clean_id(call),
+                    ids.called(call),
                     **_identity(signature, info.api, system),
                 )
             case _:
