@@ -48,7 +48,7 @@ def applied(text: str, difference: str) -> str:
 
 
 @given(
-    text=st.text("ab\n", min_size=1, max_size=60),
+    text=st.lists(st.sampled_from(("a", "b", "ab", "\n", "\n" * 4, "\n" * 10)), min_size=1, max_size=20).map("".join),
     old=st.text("ab\n", min_size=1, max_size=3),
     new=st.text("ab\n", max_size=6),
     fine=st.sampled_from((0, diff.FINE)),
@@ -85,7 +85,7 @@ def test_a_difference_takes_no_account_of_what_repeats_elsewhere(monkeypatch: py
             super().__init__(isjunk, a, b, autojunk)
 
     monkeypatch.setattr(diff, "SequenceMatcher", Watched)
-    text = "same\n" * 50_000 + "one\n" + "same\n" * 50_000
+    text = "same\n" * 5_000 + "one\n" + "same\n" * 5_000
     at = text.index("one")
 
     made = unified_diff(text, [Change(at, at + 3, "two")], "x")
@@ -93,5 +93,5 @@ def test_a_difference_takes_no_account_of_what_repeats_elsewhere(monkeypatch: py
     assert made.count("\n") == 2 + 1 + 8
     assert seen == [2]
     every = [Change(found.start(), found.end(), "other") for found in re.finditer("same", text)]
-    assert unified_diff(text, every, "x").count("\n+other") == 100_000
+    assert unified_diff(text, every, "x").count("\n+other") == 10_000
     assert seen == [2]
