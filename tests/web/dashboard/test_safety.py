@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -67,6 +68,26 @@ def test_a_hostile_session_runs_nothing_and_asks_for_nothing(serve: Serve, visit
         page.locator("#app script, #app iframe, #app object, #app form[action], #app [onload], #app [onerror]").count()
         == 0
     )
+
+
+@pytest.mark.parametrize("name", ["__proto__", "constructor", "toString", "valueOf", "hasOwnProperty"])
+def test_a_type_or_role_is_only_ever_a_name(serve: Serve, visit: Visit, name: str) -> None:
+    """Also where it is the name of something that every object has."""
+    head = {"timestamp": "2026-01-01T00:00:00.000Z"}
+    lines = [
+        {"type": "session", "version": 3, "id": "named", "cwd": "/project", **head},
+        {"type": "message", "id": "1", "parentId": None, "message": {"role": "user", "content": "First."}, **head},
+        {"type": name, "id": "2", "parentId": "1", **head},
+        {"type": "message", "id": "3", "parentId": "2", "message": {"role": name, "content": "Third."}, **head},
+    ]
+    put([json.dumps(line).encode() for line in lines], name="named")
+    page = visit(serve(), "/s/named/talk")
+
+    page.wait_for_selector("#e-3")
+
+    assert page.locator(".path article").count() == 3
+    assert "First." in page.locator("#e-1").text_content()
+    assert page.locator("#e-3 h3").text_content() == name
 
 
 # Tokens

@@ -54,6 +54,16 @@ def drawn(page: Any) -> int:
 # Reading
 
 
+def test_a_message_that_is_too_long_for_markup_is_shown_as_it_is(serve: Serve, visit: Visit) -> None:
+    with st.create("long") as session:
+        session.head.append(st.user("First words\n" + "and more words " * 8000 + "last words"))
+    page = opened(visit, serve(), session.id)
+
+    wait_for_text(page, "last words")
+
+    assert page.locator(".path .entry.user pre").inner_text().startswith("First words\nand more")
+
+
 def test_the_list_leads_to_a_session_and_search_finds_what_was_said(serve: Serve, visit: Visit) -> None:
     a_story()
     put(long_session(4), name="long", cwd="/p")

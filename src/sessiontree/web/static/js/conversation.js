@@ -4,7 +4,8 @@ import { Button, Chip, Cleaned, Component, Empty, Notice, createRef, html } from
 import { clock, day, money, short } from "./figures.js";
 
 const NEAR = 600; // pixels from an end of the window at which more is loaded
-const TITLES = { compaction: "Compaction", branch_summary: "Branch summary", custom_message: "Note" };
+const TITLES = new Map([["compaction", "Compaction"], ["branch_summary", "Branch summary"], ["custom_message", "Note"]]);
+const SPEAKERS = new Map([["user", "User"], ["assistant", "Assistant"], ["toolResult", "Tool"]]);
 
 /** What an entry looks like: `user`, `assistant`, `tool`, `summary`, `setting` … */
 export const kindOf = ({ type, role }) => {
@@ -19,8 +20,8 @@ export const kindOf = ({ type, role }) => {
 
 export const titleOf = (entry) => {
   if (entry.merge) return "Merge";
-  if (entry.type !== "message") return TITLES[entry.type] ?? (entry.text || entry.type);
-  return { user: "User", assistant: "Assistant", toolResult: "Tool" }[entry.role] ?? entry.role ?? "Message";
+  if (entry.type !== "message") return TITLES.get(entry.type) ?? (entry.text || entry.type);
+  return SPEAKERS.get(entry.role) ?? entry.role ?? "Message";
 };
 
 const facts = ({ model, tokens, cost }) => [model, tokens && `${short(tokens)} tokens`, cost && money(cost)].filter(Boolean);
@@ -45,6 +46,10 @@ const Call = ({ use }) => html`<details class="call ${use.ok === false ? "failed
   <pre class="block">${JSON.stringify(use.arguments, null, 2)}</pre>
 </details>`;
 
+/** What was said; a text so long that the server made no markup of it is shown as it is. */
+const Words = ({ entry }) =>
+  entry.html ? html`<${Cleaned} name="prose" markup=${entry.html} />` : entry.text && html`<pre class="plain">${entry.text}</pre>`;
+
 /** That there are pictures: they are in the exported page. */
 const Pictures = ({ count }) => count > 0 && html`<p class="hint">[${count === 1 ? "image" : `${count} images`}]</p>`;
 
@@ -57,7 +62,7 @@ const Body = ({ entry }) => {
   }
   return html`
     ${entry.thinking && html`<details class="thinking"><summary>Thinking</summary><pre class="plain">${entry.thinking}</pre></details>`}
-    ${entry.html && html`<${Cleaned} name="prose" markup=${entry.html} />`}
+    <${Words} entry=${entry} />
     <${Pictures} count=${entry.images} />
     ${entry.tools?.map((use) => html`<${Call} use=${use} />`)}
     ${entry.error && html`<pre class="block error">${entry.error}</pre>`}`;

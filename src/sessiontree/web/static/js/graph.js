@@ -3,6 +3,7 @@
 import { between, pathTo } from "./layout.js";
 import { Component, createRef, html } from "./html.js";
 import { onScheme, palette } from "./palette.js";
+import { visible } from "./visible.js";
 
 const ROW = 30, DOT = 5, TEXT = 14, MARGIN = 28;
 const NARROWEST = 160, WIDEST = 420, APART = 16; // between lanes: at full scale, and however far away
@@ -10,6 +11,7 @@ const MOST = 2.5;
 const READABLE = 0.55; // from this scale on, entries have words
 const DOTTED = 0.16; // and from this one, dots; from further away only so many heads are marked
 const MARKED = 400;
+const LETTERS = 200; // of a text, the most that there could be room for
 
 export class Graph extends Component {
   canvas = createRef();
@@ -445,9 +447,10 @@ const disc = (pen, x, y, radius, colour) => {
 
 const plainText = (row) => row.text || `(${row.role ?? row.type})`;
 
-const cut = (pen, text, room) => {
+const cut = (pen, said, room) => {
+  const text = visible(said.slice(0, LETTERS));
   if (pen.measureText(text).width <= room) return text;
-  let low = 0, high = Math.min(text.length, 200);
+  let low = 0, high = text.length;
   while (low < high) {
     const middle = (low + high + 1) >> 1;
     if (pen.measureText(`${text.slice(0, middle)}…`).width <= room) low = middle;

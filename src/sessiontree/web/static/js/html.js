@@ -1,10 +1,23 @@
 // What every view is written with: `html` templates, class components, and the few small parts that all of them share.
 // `Cleaned` is the only place in the page where text becomes markup, and it takes nothing but what the server cleaned.
+// All other text goes through `html`, which makes it visible: a session says what it likes.
 import { Component, createRef, h, render } from "../vendor/preact.mjs";
 import htm from "../vendor/htm.mjs";
+import { visible } from "./visible.js";
 
 export { Component, createRef, render };
-export const html = htm.bind(h);
+
+const READ = ["title", "aria-label", "placeholder"]; // attributes that people read
+
+const shown = (child) => (typeof child === "string" ? visible(child) : Array.isArray(child) ? child.map(shown) : child);
+
+const made = (type, props, ...children) => {
+  const read = typeof type === "string" && props ? READ.filter((name) => typeof props[name] === "string") : [];
+  const told = read.length ? { ...props, ...Object.fromEntries(read.map((name) => [name, visible(props[name])])) } : props;
+  return h(type, told, ...children.map(shown));
+};
+
+export const html = htm.bind(made);
 
 export const Cleaned = ({ markup, name }) =>
   html`<div class=${name} dangerouslySetInnerHTML=${{ __html: markup }}></div>`;

@@ -11,6 +11,7 @@ import { ago, count, money, plural, short } from "./figures.js";
 import { listen } from "./keys.js";
 import { Questions } from "./questions.js";
 import { Session } from "./session.js";
+import { visible } from "./visible.js";
 
 const FILTERS = [
   ["default", "conversation"], ["no-tools", "without tools"], ["user-only", "prompts"], ["labeled-only", "labels"], ["all", "everything"],
@@ -59,7 +60,7 @@ export class Workspace extends Component {
   }
 
   componentDidUpdate(before) {
-    document.title = [this.session.info?.name, "sessiontree"].filter(Boolean).join(" · ");
+    document.title = visible([this.session.info?.name, "sessiontree"].filter(Boolean).join(" · "));
     if (before.place !== this.props.place) this.lookAt();
   }
 

@@ -1,0 +1,16 @@
+// Text of a session as it may be shown: characters that act without being seen have a sign in their place. Pure. The
+// rules are those of export/view.py, which the exported page goes by.
+
+const COLOURS = /\x1b\[[0-9;:]*m/g;
+const UNSEEN = /[\0-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\p{Cs}]/gu;
+
+const sign = (found) => {
+  const code = found.codePointAt(0);
+  if (code < 0x20) return String.fromCodePoint(0x2400 + code);
+  if (code === 0x7f) return "\u2421";
+  if (code >= 0xd800 && code <= 0xdfff) return "\ufffd";
+  return `⟨U+${code.toString(16).toUpperCase().padStart(4, "0")}⟩`;
+};
+
+/** `words` without colours of a terminal, line ends as `\n`, and with signs for what would act unseen. */
+export const visible = (words) => words.replace(COLOURS, "").replaceAll("\r\n", "\n").replace(UNSEEN, sign);
