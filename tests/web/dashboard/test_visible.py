@@ -62,7 +62,9 @@ def test_nothing_that_a_session_says_turns_the_page_around(serve: Serve, visit: 
     laid_out(
         "turned",
         message("1", None, {"role": "user", "content": f"q {TURN}"}, branch=branch),
-        message("2", "1", {"role": "assistant", "content": answer, "model": f"m{TURN}", "provider": "p"}, branch=branch),
+        message(
+            "2", "1", {"role": "assistant", "content": answer, "model": f"m{TURN}", "provider": "p"}, branch=branch
+        ),
         message("3", "2", result, branch=branch),
         {**label, "id": "4", **under_two},
         {**named, "id": "5", **under_two},
