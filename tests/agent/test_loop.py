@@ -220,6 +220,30 @@ async def test_details_that_json_cannot_hold_become_text(agent: MakeAgent, sessi
     assert messages(session.head.path())[2]["details"] == {"path": "/x", "1": 2}
 
 
+async def test_what_is_nested_too_deep_becomes_text_and_nothing_is_lost(agent: MakeAgent, session: Session) -> None:
+    deep: list[Any] = []
+    for _ in range(300):
+        deep = [deep]
+
+    async def run(context: ToolContext) -> ToolOutput:
+        return ToolOutput(content="ok", details=deep)
+
+    made = agent(
+        ["Paid for.", call("c1", text=deep)],
+        [call("c2", "odd")],
+        "Done.",
+        tools=[echo, Tool(name="odd", description="", run=run)],
+    )
+
+    assert (await made.prompt("Go")).text == "Done."
+
+    _, answer, refused, _, result, _ = messages(session.head.path())
+    assert answer["content"][0]["text"] == "Paid for."
+    assert answer["content"][1]["arguments"] == '{"text":' + "[" * 301 + "]" * 301 + "}"
+    assert refused["content"][0]["text"] == "the arguments of echo are wrong: Expected `object`, got `str`"
+    assert result["details"] == "[" * 301 + "]" * 301
+
+
 async def test_calls_of_an_answer_that_was_cut_off_are_not_made(agent: MakeAgent, session: Session) -> None:
     made = agent([call("c1", text="x"), Stop("length")], "Shorter.", tools=[echo])
 
@@ -303,6 +327,21 @@ async def test_a_handler_may_change_a_message_but_not_its_role(agent: MakeAgent,
 
     assert said(session.head) == ["user: Go", "assistant: Secret: …"]
     assert any(isinstance(event, Notice) and "role" in event.text for event in events)
+
+
+async def test_a_message_that_a_handler_made_unwritable_is_written_as_it_was(
+    agent: MakeAgent, session: Session
+) -> None:
+    made = agent("Paid for.")
+    made.hooks.on("before_message", lambda event, ctx: {"message": {**event.message, "odd": object()}})
+    events = recorded(made.hooks)
+
+    assert (await made.prompt("Go")).ok
+
+    assert said(session.head) == ["user: Go", "assistant: Paid for."]
+    assert [event.text for event in events if isinstance(event, Notice)] == [
+        "a handler changed a message, which stays as it was: Encoding objects of type object is unsupported"
+    ] * 2
 
 
 async def test_tools_are_told_when_the_place_changes_until_the_agent_is_closed(

@@ -169,6 +169,17 @@ async def test_answers_are_merged_field_by_field_and_the_last_word_counts(hooks:
     assert (event.preparation.label, event.preparation.custom_instructions) == ("two", "briefly")
 
 
+async def test_an_answer_may_be_a_struct_and_details_may_be_anything(hooks: Hooks, notices) -> None:
+    details = object()
+    given = NavigateAnswer(summary=Summary(summary="S", details=details), label="l")
+    hooks.on(BeforeNavigate, lambda event, ctx: given)
+
+    _, answer = await hooks.ask(moving())
+
+    assert answer == given
+    assert notices == []
+
+
 async def test_the_first_that_cancels_ends_it(hooks: Hooks) -> None:
     asked = []
     hooks.on(BeforeNavigate, lambda event, ctx: {"label": "one"})
@@ -293,6 +304,9 @@ def test_combining_step_by_step_equals_combining_at_once(first, second) -> None:
         {"summary": {"summary": "S", "detials": 1}},
         Summary(summary="S"),
         ToolCallAnswer(reason="x"),
+        NavigateAnswer(label=5),
+        NavigateAnswer(summary=Summary(summary=5)),
+        NavigateAnswer(summary="text"),
     ],
     ids=lambda junk: type(junk).__name__,
 )

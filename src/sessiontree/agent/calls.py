@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-import msgspec
 from msgspec import UNSET
 
+from sessiontree.agent.plain import plain
 from sessiontree.agent.tool import Tool, ToolContext, ToolError, ToolOutput, as_output
 from sessiontree.core.entries import Message
 from sessiontree.core.messages import ToolCall, text_blocks, tool_result
@@ -50,12 +50,9 @@ async def carry_out(
         call = asked.call
         await hooks.tell(ToolStart(call=call))
         output = await _run(call, tools, hooks, cwd, signal, agent)
-    result, _ = await hooks.ask(
-        ToolResult(
-            call=call, content=text_blocks(output.content), is_error=output.is_error, details=_plain(output.details)
-        )
-    )
-    return ToolOutput(content=_plain(result.content), is_error=result.is_error, details=_plain(result.details))
+    content, details = text_blocks(plain(output.content)), plain(output.details)
+    result, _ = await hooks.ask(ToolResult(call=call, content=content, is_error=output.is_error, details=details))
+    return ToolOutput(content=plain(result.content), is_error=result.is_error, details=plain(result.details))
 
 
 async def _run(
@@ -79,11 +76,6 @@ async def _run(
         return ToolOutput(content=str(error), is_error=True)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - a tool may raise anything, and the model is to know
         return ToolOutput(content=f"{call.name} failed with {type(error).__name__}: {error}", is_error=True)
-
-
-def _plain(value: Any) -> Any:
-    """`value` as JSON can hold it; what it cannot hold becomes text."""
-    return None if value is None else msgspec.to_builtins(value, enc_hook=str, str_keys=True)
 
 
 def result_message(call: ToolCall, output: ToolOutput) -> Message:

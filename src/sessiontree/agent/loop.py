@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from sessiontree.agent.calls import ABORTED, CUT_OFF, NOT_MADE, carry_out, groups, result_message
 from sessiontree.agent.handlers import Handlers
+from sessiontree.agent.plain import plain_message, unwritable
 from sessiontree.agent.queues import Due, Said
 from sessiontree.agent.record import Record
 from sessiontree.agent.room import Room
@@ -208,12 +209,12 @@ class Run:
         except asyncio.CancelledError:
             if not self._signal.aborted:
                 raise
-            return draft.message("aborted", "the run was aborted"), None
+            return plain_message(draft.message("aborted", "the run was aborted")), None
         except ModelError as error:
-            return draft.message("error", error.reason), error
+            return plain_message(draft.message("error", error.reason)), error
         except Exception as error:  # noqa: BLE001 - it is raised again, once what has arrived is written
-            return draft.message("error", f"{type(error).__name__}: {error}"), error
-        message = draft.message()
+            return plain_message(draft.message("error", f"{type(error).__name__}: {error}")), error
+        message = plain_message(draft.message())
         if stop_reason(message) == "error":
             reason = string(message.get("errorMessage")) or "the provider stopped the answer"
             return message, ModelError(model.info.name, "rejected", reason)
@@ -312,8 +313,13 @@ class Run:
             return body  # it has come of the run, and is written
         if answer.cancel and users:
             raise Stopped(aborted=False)
-        if role(event.message) != role(body.message):
-            self._hooks.show(Notice(level="error", text="a handler changed the role of a message: it stays as it was"))
+        if event.message is body.message:
+            return body
+        same_role = role(event.message) == role(body.message)
+        fault = unwritable(event.message) if same_role else "it has another role"
+        if fault is not None:
+            text = f"a handler changed a message, which stays as it was: {fault}"
+            self._hooks.show(Notice(level="error", text=text))
             return body
         return Message(event.message)
 

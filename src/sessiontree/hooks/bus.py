@@ -181,9 +181,9 @@ class Hooks:
         """An answer in its type; `None` for one that says nothing or that cannot be understood."""
         if given is None:
             return None
-        if not isinstance(given, _Failed | kind):
+        if not isinstance(given, _Failed):
             try:
-                given = msgspec.convert(given, kind, strict=True)
+                given = msgspec.convert(_fields(given) if isinstance(given, kind) else given, kind, strict=True)
             except (msgspec.ValidationError, TypeError, ValueError, RecursionError) as error:
                 given = self._report(registered, event, f"answered with something else than {kind.__name__}: {error}")
         if isinstance(given, _Failed):
@@ -276,6 +276,14 @@ def guarded(event: Event, source: str) -> Answer | None:
     if not event.guards:
         return None
     return ToolCallAnswer(cancel=True, reason=f"{source}, which has to agree to this call, failed")
+
+
+def _fields(value: Any) -> Any:
+    """A struct as the dict that would be converted to it: what is in one that was made by hand was never checked."""
+    if not isinstance(value, msgspec.Struct):
+        return value
+    fields = ((name, getattr(value, name)) for name in value.__struct_fields__)
+    return {name: _fields(field) for name, field in fields if field is not UNSET}
 
 
 def _said(answer: Answer) -> dict[str, Any]:

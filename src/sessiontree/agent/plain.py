@@ -1,0 +1,64 @@
+"""Plain values: what models, tools and handlers give, as an entry can hold it.
+
+An answer was paid for and a tool has run, so nothing of them may be lost because a part cannot be written: that part
+becomes text. Whether something is written, and where, is in `loop` and `record`.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+
+from sessiontree.core.entries import JsonObject
+from sessiontree.core.messages import is_list, is_object
+from sessiontree.errors import SessionTreeError
+from sessiontree.format.codec import write_value
+from sessiontree.format.nesting import is_deep
+
+
+def plain(value: Any) -> Any:
+    """`value` as JSON can hold it; what it cannot hold becomes text, or all of it where it is nested too deep."""
+    if value is None:
+        return None
+    try:
+        made = msgspec.to_builtins(value, enc_hook=str, str_keys=True)
+    except Exception:  # noqa: BLE001 - it may be anything, and hold itself
+        return _words(value)
+    return _shallow(made)
+
+
+def plain_message(message: JsonObject) -> JsonObject:
+    """`message` with what is nested too deep in it as text."""
+    if not is_deep({"message": message}):
+        return message
+    content = message.get("content")
+    made = {key: _shallow(value) for key, value in message.items()}
+    if is_list(content):
+        made["content"] = [
+            {key: _shallow(value) for key, value in block.items()} if is_object(block) else _shallow(block)
+            for block in content
+        ]
+    return made
+
+
+def unwritable(message: JsonObject) -> str | None:
+    """Why a message cannot be written; `None` if it can."""
+    try:
+        write_value(message)
+    except (SessionTreeError, TypeError, ValueError, RecursionError) as error:
+        return str(error)
+    return None
+
+
+def _shallow(value: Any) -> Any:
+    # A block stands in a list, that in a message, and that in a line.
+    return _words(value) if is_deep([[[[value]]]]) else value
+
+
+def _words(value: Any) -> str:
+    for spelled in (lambda: msgspec.json.encode(value).decode(), lambda: str(value)):
+        with suppress(Exception):
+            return spelled()
+    return "(this cannot be written down)"

@@ -1,0 +1,68 @@
+"""Plain values: whatever is given, something of it can be written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sessiontree.agent.plain import plain, plain_message, unwritable
+from sessiontree.core.messages import assistant, tool_call
+
+
+def nested(depth: int) -> Any:
+    value: Any = 1
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+def holding_itself() -> dict[str, Any]:
+    value: dict[str, Any] = {}
+    value["self"] = value
+    return value
+
+
+class Mute:
+    def __str__(self) -> str:
+        raise ValueError("no words")
+
+
+@pytest.mark.parametrize(
+    ("value", "made"),
+    [
+        (None, None),
+        ({"path": Path("/x"), 1: 2}, {"path": "/x", "1": 2}),
+        ({(1, 2): 3}, "{(1, 2): 3}"),
+        (nested(100), nested(100)),
+        (nested(300), "[" * 300 + "1" + "]" * 300),
+        (holding_itself(), "{'self': {...}}"),
+        (Mute(), "(this cannot be written down)"),
+    ],
+    ids=["nothing", "odd", "odd keys", "deep", "too deep", "endless", "mute"],
+)
+def test_what_json_cannot_hold_is_text(value: Any, made: Any) -> None:
+    assert plain(value) == made
+
+
+def test_of_a_message_only_what_is_nested_too_deep_becomes_text() -> None:
+    fine, deep = tool_call("1", "read", {"x": nested(195)}), tool_call("2", "read", {"x": nested(196)})
+    message = assistant([{"type": "text", "text": "Hm."}, fine, deep]).message
+
+    made = plain_message({**message, "content": [*message["content"], nested(300)], "odd": nested(300)})
+
+    assert unwritable(made) is None
+    assert made["content"][:2] == message["content"][:2]
+    assert made["content"][2] == {**deep, "arguments": '{"x":' + "[" * 196 + "1" + "]" * 196 + "}"}
+    assert isinstance(made["content"][3], str)
+    assert isinstance(made["odd"], str)
+    assert made["role"] == "assistant"
+    assert plain_message(made) is made
+    assert isinstance(plain_message({"role": "user", "content": {"x": nested(300)}})["content"], str)
+
+
+@pytest.mark.parametrize("odd", [object(), nested(300), holding_itself()], ids=["object", "deep", "endless"])
+def test_it_is_told_why_a_message_cannot_be_written(odd: Any) -> None:
+    assert unwritable({"role": "user", "content": "x"}) is None
+    assert unwritable({"role": "user", "content": "x", "odd": odd})
