@@ -123,12 +123,12 @@ def test_an_answer_is_kept_until_something_is_written(house: House, monkeypatch:
     made: list[str] = []
 
     def answer(asked: str) -> bytes:
-        def make() -> bytes:
-            made.append(asked)
-            return b"12345"
-
         with sessions.reading(id, OWNER) as opened:
-            return opened.answer(asked, make)
+            known = opened.answered(asked)
+            if known is None:
+                made.append(asked)
+                opened.keep_answer(asked, opened.position, b"12345")
+            return known or b"12345"
 
     for asked in ("a", "a", "b", "a", "c", "a"):
         assert answer(asked) == b"12345"
@@ -138,6 +138,17 @@ def test_an_answer_is_kept_until_something_is_written(house: House, monkeypatch:
     answer("a")
 
     assert made[4:] == ["a"]
+
+
+def test_an_answer_that_was_made_before_something_was_written_is_not_kept(house: House) -> None:
+    id, sessions = house.session(), OpenSessions(Limits())
+    with sessions.reading(id, OWNER) as opened:
+        before = opened.position
+        opened.session.head.append(st.user("more"))
+
+        opened.keep_answer("a", before, b"old")
+
+        assert opened.answered("a") is None
 
 
 def test_depths_are_counted_from_the_root(house: House) -> None:

@@ -10,6 +10,7 @@ import asyncio
 import re
 import time
 from collections.abc import AsyncGenerator, Callable
+from functools import partial
 from typing import Annotated
 
 import msgspec
@@ -24,9 +25,11 @@ from sessiontree.errors import NotFound, SessionTreeError
 from sessiontree.web.encoding import encoded
 from sessiontree.web.opened import Opened, Position, position_at, read_position
 from sessiontree.web.refusals import Refused
-from sessiontree.web.rows import path_row, tree_row
+from sessiontree.web.rendering import Rendered
+from sessiontree.web.rows import Telling, path_row, tree_row
 from sessiontree.web.schema import EVENTS, told
 from sessiontree.web.serving import Call, Reads
+from sessiontree.web.wire import TreeRow
 
 router = APIRouter(prefix="/api/sessions/{id}")
 
@@ -152,7 +155,7 @@ def _broken_off(error: Refused | SessionTreeError) -> Refused:
 
 def _next(opened: Opened, come: Come, heads: JsonObject | None) -> tuple[bytes, Come, JsonObject | None, bool]:
     """What a client has not been told yet, how far it has come then, and whether there may be more at once."""
-    feed, parts = opened.feed, list[bytes]()
+    feed, parts = opened.feed, list[Callable[[], bytes]]()
     opened.refresh()
     session = opened.session
     with session.held():
@@ -169,13 +172,13 @@ def _next(opened: Opened, come: Come, heads: JsonObject | None) -> tuple[bytes, 
             while waiting and waiting[-1].behind <= count:
                 event = waiting.pop()
                 come = replace(come, number=event.number)
-                parts.append(_event(event.kind, event.data, come.id(feed.boot)))
+                parts.append(partial(_event, event.kind, event.data, come.id(feed.boot)))
 
         for count, entry in enumerate(entries, start):
             pass_on(count)
             come = replace(come, position=position_at(session, count + 1))
-            row = {**msgspec.to_builtins(tree_row(opened, entry)), **_more(opened, count)}
-            parts.append(_event("entry", encoded({"entry": row}), come.id(feed.boot)))
+            row, telling = tree_row(opened, entry), _telling(opened, count)
+            parts.append(partial(_entry, row, telling, opened.rendered, come.id(feed.boot)))
         full = len(entries) == BATCH
         if not full:
             pass_on(len(session.tree.entries))
@@ -186,14 +189,20 @@ def _next(opened: Opened, come: Come, heads: JsonObject | None) -> tuple[bytes, 
             "archived": sorted(heads_now.archived),
         }
         if now != heads:
-            parts.append(_event("head", encoded(now), come.id(feed.boot)))
-    return b"".join(parts), come, now, full
+            parts.append(partial(_event, "head", encoded(now), come.id(feed.boot)))
+    return b"".join(part() for part in parts), come, now, full  # the session is not held any more: this may take long
 
 
-def _more(opened: Opened, index: int) -> JsonObject:
+def _telling(opened: Opened, index: int) -> Telling:
     """What a path tells of an entry; the result of a tool comes with an entry of its own."""
     entry = opened.session.tree.entry_at(index)
-    return msgspec.to_builtins(path_row(opened, entry, entry.decoded(), {}, html=True))
+    return path_row(opened, entry, entry.decoded(), {})
+
+
+def _entry(row: TreeRow, telling: Telling, rendered: Rendered, id: str) -> bytes:
+    """The event of an entry: what the tree and a path tell of it."""
+    told = {**msgspec.to_builtins(row), **msgspec.to_builtins(telling.rendered(rendered))}
+    return _event("entry", encoded({"entry": told}), id)
 
 
 def _event(kind: str, data: bytes, id: str) -> bytes:

@@ -31,6 +31,7 @@ from sessiontree.store.postgres.address import is_address
 from sessiontree.web.guard import Limits
 from sessiontree.web.live import Feed, Watch
 from sessiontree.web.refusals import Refused, no_session
+from sessiontree.web.rendering import Rendered
 from sessiontree.web.tokens import Token
 
 T = TypeVar("T")
@@ -115,6 +116,7 @@ class Opened:
         """How many entries there were when they were counted."""
         self._gists: dict[int, Gist] = {}
         """By the line, since of two entries with one id the last counts."""
+        self.rendered = Rendered()
         self._totals = Totals()
         self._kept: dict[type[Any], Any] = {}
         self._answers: OrderedDict[str, bytes] = OrderedDict()
@@ -193,19 +195,26 @@ class Opened:
             self._kept[kind] = make()
         return self._kept[kind]
 
-    def answer(self, asked: str, make: Callable[[], bytes]) -> bytes:
-        """What was answered to the same before, if nothing was written since; otherwise what is made now."""
+    def answered(self, asked: str) -> bytes | None:
+        """What was answered to the same before, if nothing was written since."""
+        self._forget_old_answers()
+        return self._answers.get(asked)
+
+    def keep_answer(self, asked: str, at: Position, answer: bytes) -> None:
+        """Keep an answer for who asks the same, if nothing was written since it was made `at` a position."""
+        self._forget_old_answers()
+        if at != self._answers_at or asked in self._answers:
+            return
+        self._answers[asked] = answer
+        self._answers_size += len(answer)
+        while self._answers_size > ANSWERS:
+            self._answers_size -= len(self._answers.popitem(last=False)[1])
+
+    def _forget_old_answers(self) -> None:
         now = self.position
         if now != self._answers_at:
             self._answers.clear()
             self._answers_at, self._answers_size = now, 0
-        if asked not in self._answers:
-            made = self._answers[asked] = make()
-            self._answers_size += len(made)
-            while self._answers_size > ANSWERS:
-                self._answers_size -= len(self._answers.popitem(last=False)[1])
-            return made
-        return self._answers[asked]
 
     def totals(self) -> Totals:
         self._totals.take(self.session.tree.entries[self._totals.count :])

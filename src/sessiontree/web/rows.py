@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET
+from msgspec.structs import replace
 
 from sessiontree.comparison import usages
 from sessiontree.core.entries import (
@@ -25,9 +26,8 @@ from sessiontree.web.wire import Branches, BranchRow, PathRow, ToolUse, TreeRow
 
 if TYPE_CHECKING:
     from sessiontree.web.opened import Opened
+    from sessiontree.web.rendering import Rendered
 
-LONGEST_PROSE = 100_000
-"""Characters of a text that are made HTML."""
 LONGEST_RESULT = 10_000
 """Characters of a tool's result beside its call; the row of the result has all of them."""
 
@@ -79,7 +79,17 @@ def _tree_row(opened: Opened, entry: Entry, parent: str | None, active: bool) ->
     )
 
 
-def path_rows(opened: Opened, path: Sequence[Entry], rows: range, *, html: bool) -> list[PathRow]:
+class Telling(NamedTuple):
+    """An entry with all that it says, and what of that is prose, which is made HTML when no session is held."""
+
+    row: PathRow
+    prose: str | None
+
+    def rendered(self, rendered: Rendered) -> PathRow:
+        return self.row if self.prose is None else replace(self.row, html=rendered.html(self.prose))
+
+
+def path_rows(opened: Opened, path: Sequence[Entry], rows: range) -> list[Telling]:
     """Entries of a path, with what tools answered to their calls."""
     following = [(entry, entry.decoded()) for entry in path[rows.start : rows.stop]]
     answers = {
@@ -87,7 +97,7 @@ def path_rows(opened: Opened, path: Sequence[Entry], rows: range, *, html: bool)
         for body in (*(body for _, body in following), *_results(path[rows.stop : rows.stop + REACH]))
         if isinstance(body, Message) and (call := answered_call(body.message)) is not None
     }
-    return [path_row(opened, entry, body, answers, html=html) for entry, body in following]
+    return [path_row(opened, entry, body, answers) for entry, body in following]
 
 
 def _results(entries: Iterable[Entry]) -> Iterator[Body]:
@@ -99,7 +109,7 @@ def _results(entries: Iterable[Entry]) -> Iterator[Body]:
         yield body
 
 
-def path_row(opened: Opened, entry: Entry, body: Body, answers: dict[str, JsonObject], *, html: bool) -> PathRow:
+def path_row(opened: Opened, entry: Entry, body: Body, answers: dict[str, JsonObject]) -> Telling:
     """An entry with all that it says, given what it holds."""
     message = body.message if isinstance(body, Message) else {}
     words = _words(body)
@@ -110,7 +120,7 @@ def path_row(opened: Opened, entry: Entry, body: Body, answers: dict[str, JsonOb
     thinking = "\n".join(string(block.get("thinking")) for block in blocks(message.get("content"))).strip()
     images = sum(block.get("type") == "image" for block in blocks(_content(body)))
     gist = opened.gist(entry)
-    return PathRow(
+    row = PathRow(
         id=entry.id,
         parent=opened.session.tree.parent(entry.id),
         type=entry.type,
@@ -119,7 +129,6 @@ def path_row(opened: Opened, entry: Entry, body: Body, answers: dict[str, JsonOb
         branch=branch_of(entry),
         timestamp=gist.timestamp,
         text=gist.text if words is None else words,
-        html=UNSET if not html or words is None or answered_call(message) is not None else _html(words),
         thinking=thinking or UNSET,
         tools=uses or UNSET,
         error=string(message.get("errorMessage")) or UNSET,
@@ -130,6 +139,7 @@ def path_row(opened: Opened, entry: Entry, body: Body, answers: dict[str, JsonOb
         model=":".join(model) if model is not None else UNSET,
         usage=usage if is_object(usage) else UNSET,
     )
+    return Telling(row, words if answered_call(message) is None else None)
 
 
 def _content(body: Body) -> Any:
@@ -168,16 +178,6 @@ def _use(name: str, arguments: Any, answer: JsonObject | None) -> ToolUse:
         return ToolUse(name=name, arguments=arguments, result=None, ok=None)
     result = text(answer.get("content"))[:LONGEST_RESULT]
     return ToolUse(name=name, arguments=arguments, result=result, ok=answer.get("isError") is not True)
-
-
-def _html(words: str) -> str | UnsetType:
-    """A text as clean HTML, unless it is so long that making it would take seconds."""
-    if len(words) > LONGEST_PROSE:
-        return UNSET
-    from sessiontree.export.prose import prose
-    from sessiontree.export.view import visible
-
-    return prose(visible(words))
 
 
 def branches_of(session: Session) -> Branches:

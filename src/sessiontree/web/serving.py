@@ -10,7 +10,7 @@ import re
 import time
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, contextmanager
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import msgspec
 from fastapi import Depends, Request
@@ -20,7 +20,7 @@ from sessiontree.commands.models import Models
 from sessiontree.errors import Conflict
 from sessiontree.web.encoding import encoded
 from sessiontree.web.guard import Hosts, Limits
-from sessiontree.web.opened import Opened, OpenSessions
+from sessiontree.web.opened import Opened, OpenSessions, Position
 from sessiontree.web.refusals import Refused
 from sessiontree.web.runs import Runs
 from sessiontree.web.swarming import Swarms
@@ -31,6 +31,8 @@ from sessiontree.web.workshop import Workshop
 
 if TYPE_CHECKING:
     from sessiontree.model.find import Offer
+
+T = TypeVar("T")
 
 TOKEN = "sessiontree.token"
 """Where the scope of a request has its token."""
@@ -111,11 +113,23 @@ class Call:
         with self.serving.sessions.reading(id, self.token) as opened:
             yield opened
 
-    def told(self, id: str, make: Callable[[Opened], Any]) -> Json:
-        """An answer that follows from what is in a session alone: made once, and kept until it is written to."""
-        with self.reading(id) as opened:
-            body = opened.answer(self._asked, lambda: encoded(make(opened)))
-            return Json(msgspec.Raw(body), at=opened)
+    def told(self, id: str, make: Callable[[Opened], T], finish: Callable[[Opened, T], Any] | None = None) -> Json:
+        """An answer that follows from what is in a session alone: made once, and kept until it is written to.
+
+        `finish` does what takes long, with what was made, while the session is not held.
+        """
+        with self.serving.sessions.kept(id, self.token) as opened:
+            session = opened.session
+            with session.held():
+                at, body = opened.position, opened.answered(self._asked)
+                if body is not None:
+                    return Json(msgspec.Raw(body), at=at)
+                made = make(opened)
+            body = encoded(made if finish is None else finish(opened, made))
+            with session.held():
+                if opened.session is session:
+                    opened.keep_answer(self._asked, at, body)
+            return Json(msgspec.Raw(body), at=at)
 
     @contextmanager
     def writing(self, id: str) -> Generator[Opened]:
@@ -231,8 +245,8 @@ def _sentence(error: msgspec.ValidationError) -> str:
 class Json(Response):
     media_type = "application/json"
 
-    def __init__(self, content: Any = None, status_code: int = 200, *, at: Opened | None = None) -> None:
-        """An answer; `at` says of which session it tells, and how far that goes."""
+    def __init__(self, content: Any = None, status_code: int = 200, *, at: Opened | Position | None = None) -> None:
+        """An answer; `at` says of which session it tells as it is now, or how far it goes."""
         super().__init__(encoded(content), status_code)
         if at is not None:
-            self.headers["etag"] = f'"{at.position}"'
+            self.headers["etag"] = f'"{at.position if isinstance(at, Opened) else at}"'

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Query
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from sessiontree.comparison import comparison_to_wire, diff_to_wire
 from sessiontree.core.context import explain
@@ -19,7 +20,7 @@ from sessiontree.web import wire
 from sessiontree.web.opened import Opened
 from sessiontree.web.paging import END, Cursor, Limit, number, split
 from sessiontree.web.refusals import Refused
-from sessiontree.web.rows import branch_of, branches_of, line_of, path_rows, tree_rows
+from sessiontree.web.rows import Telling, branch_of, branches_of, line_of, path_rows, tree_rows
 from sessiontree.web.schema import told
 from sessiontree.web.serving import Json, Reads, Said, Writes
 
@@ -92,7 +93,7 @@ def get_path(
 ) -> Json:
     """The entries from the root to a place; `cursor=end` gives the last page, and `previous` the one before."""
 
-    def page(opened: Opened) -> wire.PathPage:
+    def page(opened: Opened) -> tuple[wire.PathPage, list[Telling]]:
         session = opened.session
         start: int | None = 0
         if cursor is None or cursor == END:
@@ -104,15 +105,21 @@ def get_path(
         path = session.tree.path(leaf)
         first = max(0, len(path) - limit) if start is None else min(start, len(path))
         end = min(first + limit, len(path))
-        return wire.PathPage(
+        rows = path_rows(opened, path, range(first, end))
+        made = wire.PathPage(
             at=leaf,
             total=len(path),
-            entries=path_rows(opened, path, range(first, end), html=html),
+            entries=[telling.row for telling in rows],
             next=f"{leaf or ''}.{end}" if end < len(path) else None,
             previous=f"{leaf or ''}.{max(0, first - limit)}" if first else None,
         )
+        return made, rows
 
-    return call.told(id, page)
+    def rendered(opened: Opened, made: tuple[wire.PathPage, list[Telling]]) -> wire.PathPage:
+        page, rows = made
+        return replace(page, entries=[telling.rendered(opened.rendered) for telling in rows]) if html else page
+
+    return call.told(id, page, rendered)
 
 
 @router.get("/context", **told(wire.Seen))
