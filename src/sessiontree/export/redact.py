@@ -2,7 +2,8 @@
 
 Every string of every line is looked at, names of fields included: what is not known cannot slip through by standing in
 a field that nobody thought of. Ids and names of branches that hold a secret are changed everywhere alike, so that the
-tree stays whole. A line that cannot be read cannot be searched either, and is left out.
+tree stays whole. A line that cannot be read cannot be searched either, and is left out. What a secret looks like is
+told by the tables of `secrets`.
 """
 
 from __future__ import annotations
@@ -17,45 +18,15 @@ from msgspec import Struct
 from sessiontree.core.entries import HEAD_RECORD
 from sessiontree.core.messages import is_list, is_object
 from sessiontree.errors import InvalidOperation
+from sessiontree.export.secrets import RULES, Rule, made_up, own, secret_of, strength
 from sessiontree.format.codec import HEAD_KEYS, LINE_LIMIT, WIRE, NotJson, read_object, write_object, write_value
 from sessiontree.format.splice import set_value
 
-_WORD = r"(?<![A-Za-z0-9])"
-_TOKENS = (
-    r"sk-[A-Za-z0-9_-]{16,}",  # OpenAI, Anthropic and those who follow them
-    r"(?:sk|rk|pk)_(?:live|test)_[A-Za-z0-9]{10,}",  # Stripe
-    r"gh[pousr]_[A-Za-z0-9]{20,}|github_pat_[A-Za-z0-9_]{20,}",
-    r"glpat-[A-Za-z0-9_-]{16,}",
-    r"xox[abeprs]-[A-Za-z0-9-]{10,}|xapp-[A-Za-z0-9-]{10,}",  # Slack
-    r"hf_[A-Za-z0-9]{20,}|gsk_[A-Za-z0-9]{20,}|r8_[A-Za-z0-9]{20,}|nvapi-[A-Za-z0-9_-]{20,}|xai-[A-Za-z0-9]{20,}",
-    r"pypi-[A-Za-z0-9_-]{16,}|npm_[A-Za-z0-9]{20,}|dop_v1_[a-f0-9]{32,}",
-    r"AIza[A-Za-z0-9_-]{30,}|ya29\.[A-Za-z0-9_-]{20,}",  # Google
-    r"(?:AKIA|ASIA|ABIA|ACCA)[A-Z0-9]{16}",  # AWS
-    r"SG\.[A-Za-z0-9_-]{16,}\.[A-Za-z0-9_-]{16,}",
-    r"(?<![_-])eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*",  # JSON web tokens
-)
-_SECRET_NAME = (
-    r"(?:pass(?:word|wd|phrase)|secret(?:[_-]?(?:access[_-]?)?key)?|(?:api|access|private|signing|encryption)[_-]?key"
-    r"|(?:access|auth|bearer|refresh|session|id|api)[_-]?token|client[_-]?secret|authorization|credentials?|cookie)"
-)
-_RULES: tuple[tuple[str, str], ...] = (
-    (
-        "private key",
-        r"-----BEGIN (?P<what>[A-Z0-9 ]{0,40}PRIVATE KEY[A-Z ]{0,20})-----.*?(?:-----END (?P=what)-----|\Z)",
-    ),
-    ("token", _WORD + "(?:" + "|".join(_TOKENS) + ")"),
-    ("password in an address", r"(?<=://)[^\s/:@'\"]+:[^\s/@'\"]+(?=@)"),
-    ("authorization", r"(?i)\b(?<=bearer )[A-Za-z0-9._~+/=-]{12,}|\b(?<=basic )[A-Za-z0-9+/=]{12,}"),
-    (
-        "named secret",
-        rf"(?i)(?P<keep>{_SECRET_NAME}\\?[\"']?\s*[:=]\s*\\?[\"']?)(?!\[redacted)(?:(?:bearer|basic)\s+)?[^\s\"'\\,;&<>{{}}]{{4,}}",
-    ),
-    ("home path", r"(?<![A-Za-z0-9_.-])(?:/(?:home|Users)/[^/\s\"'`:;,<>|\\]+|/root(?![A-Za-z0-9_.-]))"),
-    ("home path", r"(?i)\b[A-Z]:\\{1,4}Users\\{1,4}[^\\/\s\"'`:;,<>|]+"),
-    ("home path", r"(?i)(?<![A-Za-z0-9])--?(?:home|Users)-[^-/\s\"'`:;,<>|]+"),
-)
 _PUT_INSTEAD = {"home path": "~"}
-_SECRET_KEY = re.compile(rf"(?i)(?:.*[_-])?{_SECRET_NAME}")
+_TAKEN_OUT = "[redacted"
+_LONGEST_WITHIN = 500
+"""Characters that are looked at once more, so that the time stays within bounds."""
+_SCHEMA_TYPES = ("string", "object", "array", "number", "integer", "boolean")
 _VOCABULARY = frozenset(
     {"session", "title", "version", "cwd", "redacted", *HEAD_KEYS, *WIRE}
     | {field.wire for _, fields in WIRE.values() for field in fields.values()}
@@ -84,9 +55,9 @@ class Redactor:
 
     def __init__(self, patterns: Sequence[str] = (), *, homes: Sequence[str] = ()) -> None:
         """`patterns` are the user's own; `homes` are home folders that do not look like one."""
-        self._rules = [(what, re.compile(rule, re.DOTALL)) for what, rule in _RULES]
-        self._rules += [("home path", re.compile(rf"{re.escape(home)}(?![A-Za-z0-9_.-])")) for home in homes]
-        self._rules += [(f"pattern {number}", _compiled(text)) for number, text in enumerate(patterns, 1)]
+        self._rules = [*RULES]
+        self._rules += [own("home path", re.compile(rf"{re.escape(home)}(?![A-Za-z0-9_.-])")) for home in homes]
+        self._rules += [own(f"pattern {number}", _compiled(text)) for number, text in enumerate(patterns, 1)]
         self._counts: Counter[str] = Counter()
         self._names: dict[str, str] = {}
         """Ids and names of branches that hold a secret, and what stands for each."""
@@ -99,16 +70,25 @@ class Redactor:
         return Report(counts=dict(sorted(self._counts.items())), lines_left_out=self._left_out)
 
     def text(self, text: str) -> str:
-        for what, rule in self._rules:
-
-            def put(found: re.Match[str], what: str = what) -> str:
-                if not found[0]:
-                    return ""
-                self._counts[what] += 1
-                return found.groupdict().get("keep", "") + _PUT_INSTEAD.get(what, f"[redacted {what}]")
-
-            text = rule.sub(put, text)
+        lower = text.lower()
+        for rule in self._rules:
+            if not rule.needs or any(word in lower for word in rule.needs):
+                text = self._without(rule, text)
         return text
+
+    def _without(self, rule: Rule, text: str) -> str:
+        pieces: list[str] = []
+        kept = at = 0
+        while found := rule.pattern.search(text, at):
+            start, stop = secret_of(found)
+            if start == stop or not rule.told(found):  # what was taken for its value may hold a secret
+                within = found.start() < start and stop - start <= _LONGEST_WITHIN
+                at = start if within else max(found.end(), found.start() + 1)
+                continue
+            self._counts[rule.what] += 1
+            pieces += text[kept:start], _PUT_INSTEAD.get(rule.what, f"{_TAKEN_OUT} {rule.what}]")
+            kept = at = stop
+        return "".join((*pieces, text[kept:])) if pieces else text
 
     def lines(self, lines: Iterable[bytes]) -> list[bytes]:
         """The lines of a session, header included, without secrets; the header says that they were taken out."""
@@ -130,8 +110,12 @@ class Redactor:
 
     def _learn(self, wire: dict[str, Any]) -> None:
         """Note what stands for an id or the name of a branch that holds a secret: no two may become the same."""
-        for key in ("id", "branch", "branchName"):
-            name = wire.get(key)
+        names = [wire.get(key) for key in ("id", "branch", "branchName")]
+        record = wire.get("data")
+        if wire.get("customType") == HEAD_RECORD and is_object(record):
+            heads = record.get("heads")
+            names += [record.get("current"), *(heads if is_object(heads) else ())]
+        for name in names:
             if isinstance(name, str) and name not in self._names and name not in self._taken:
                 counts = self._counts.copy()
                 clean = self.text(name)
@@ -152,31 +136,47 @@ class Redactor:
         if isinstance(value, str):
             return self._string(value)
         holder: list[Any] = [value]
-        waiting: list[tuple[Any, Any]] = [(holder, 0)]
+        waiting: list[tuple[Any, Any, str | None]] = [(holder, 0, None)]
         while waiting:
-            place, key = waiting.pop()
+            place, key, named = waiting.pop()
             at = place[key]
             if is_object(at):
                 made: dict[str, Any] = {}
+                place[key] = made
+                named = None if at.get("type") in _SCHEMA_TYPES else named
+                told = _told_beside(at)
                 for name, inner in at.items():
                     new = self._string(name)
                     new = new if new not in made else f"{new} {len(made)}"
-                    made[new] = self._named(inner) if isinstance(inner, str) and _SECRET_KEY.fullmatch(name) else inner
-                    waiting.append((made, new))
-                place[key] = made
+                    made[new] = inner
+                    waiting.append((made, new, named or strength(name) or (told if name == "value" else None)))
             elif is_list(at):
                 place[key] = list(at)
-                waiting.extend((place[key], index) for index in range(len(at)))
+                for index in range(len(at)):
+                    waiting.append((place[key], index, named or (_told_before(at[index - 1]) if index else None)))
+            elif named is not None and self._is_named_secret(at, named):
+                self._counts["named secret"] += 1
+                place[key] = f"{_TAKEN_OUT} named secret]"
             elif isinstance(at, str):
                 place[key] = self._string(at)
         return holder[0]
 
-    def _named(self, value: str) -> str:
-        """The value of a field whose name says that it is a secret."""
-        if not value or value.startswith("[redacted"):
-            return value
-        self._counts["named secret"] += 1
-        return "[redacted named secret]"
+    def _is_named_secret(self, value: Any, named: str) -> bool:
+        """Whether the value of a field whose name speaks of a secret is one."""
+        if isinstance(value, str):
+            return bool(value) and not value.startswith(_TAKEN_OUT) and (named == "certain" or made_up(value))
+        return named == "certain" and isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _told_beside(at: dict[str, Any]) -> str | None:
+    """What `name` or `key` says of `value` in the same object."""
+    name = at.get("name") or at.get("key")
+    return strength(name) if isinstance(name, str) else None
+
+
+def _told_before(item: Any) -> str | None:
+    """What one item of a list says of the next: `--password`, or the name of a header."""
+    return "likely" if isinstance(item, str) and len(item) < 80 and strength(item) else None
 
 
 def _is_plain(raw: bytes) -> bool:

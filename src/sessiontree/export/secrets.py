@@ -1,0 +1,234 @@
+r"""Secrets: what they look like in text, and which names say that a value is one. Pure tables; `redact` takes them out.
+
+Whatever a rule begins it either ends within a few letters or takes with it, so that its time grows with the length of
+the text alone: repeats are bounded, or stand where nothing after them can fail. What a rule finds and its `told` does
+not believe stays as it is: a name that merely stands in code or prose is no secret.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+
+from msgspec import Struct
+
+Found = re.Match[str]
+
+NAMES = (
+    *("password", "passwd", "pass phrase", "pass code", "secret", "secret key", "secret access key", "api key"),
+    *("access key", "account key", "master key", "private key", "signing key", "encryption key", "access token"),
+    *("api token", "auth token", "bearer token", "id token", "refresh token", "session token"),
+    *("authorization", "cookie", "credential", "credentials"),
+)
+"""Names whose value is a secret whatever it is; `dbPassword`, `X-Api-Key` and `client_secret` end in one of them."""
+
+HINTS = ("token", "pass", "pwd", "auth", "jwt", "otp", "key")
+"""Last words of names whose value is a secret if it looks made up: `token` is also what a parser reads."""
+
+_TOKENS = (
+    r"sk-[A-Za-z0-9_-]{16,}",  # OpenAI, Anthropic and those who follow them
+    r"(?:sk|rk|pk)_(?:live|test)_[A-Za-z0-9]{10,}",  # Stripe
+    r"gh[pousr]_[A-Za-z0-9]{20,}|github_pat_[A-Za-z0-9_]{20,}",
+    r"glpat-[A-Za-z0-9_-]{16,}",
+    r"xox[abeprs]-[A-Za-z0-9-]{10,}|xapp-[A-Za-z0-9-]{10,}",  # Slack
+    r"hf_[A-Za-z0-9]{20,}|gsk_[A-Za-z0-9]{20,}|r8_[A-Za-z0-9]{20,}|nvapi-[A-Za-z0-9_-]{20,}|xai-[A-Za-z0-9]{20,}",
+    r"pypi-[A-Za-z0-9_-]{16,}|npm_[A-Za-z0-9]{20,}|dop_v1_[a-f0-9]{32,}",
+    r"AIza[A-Za-z0-9_-]{30,}|ya29\.[A-Za-z0-9_-]{20,}",  # Google
+    r"(?:AKIA|ASIA|ABIA|ACCA)[A-Z0-9]{16}",  # AWS
+    r"SG\.[A-Za-z0-9_-]{16,}\.[A-Za-z0-9_-]{16,}",
+    r"hv[brs]\.[A-Za-z0-9_-]{20,}",  # Vault
+    r"AGE-SECRET-KEY-1[A-Z0-9]{40,}",
+    r"st_[A-Za-z0-9_-]{40,}",  # servers of sessiontree
+    r"(?<![_-])eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*",  # JSON web tokens
+)
+
+_GAP = r"[ \t]{0,20}"
+_FIRST = "".join(sorted({name[0] for name in NAMES}))
+_STRONG = (  # the letter is looked at first: this is tried at every place of a text
+    f"(?i:(?=[{_FIRST}])(?:"
+    + "|".join(name.replace(" ", "[ _.-]?") for name in sorted(NAMES, key=len, reverse=True))
+    + "))"
+)
+_WEAK = (  # the last word of a name, whether a_b, a-b or aB
+    "(?=[ajkoptAJKOPT])(?:(?<![A-Za-z])(?i:" + "|".join(HINTS[:-1]) + ")|(?<=[A-Za-z0-9][_-])(?i:key)"
+    "|(?<=[a-z0-9])(?:" + "|".join(hint.title() for hint in HINTS) + "))"
+)
+_CLOSED = r"(?:\\{0,8}[\"'`]|&quot;)?\]?\*{0,2}"
+_TYPED = r":[ \t]{0,8}[A-Za-z_][A-Za-z0-9_.\[\]| ]{0,40}="
+_ASSIGNED = rf"(?:{_TYPED}|:=|=>|[=!]=={{0,1}}|=|:|%3[Dd]|\\u003[Dd])\*{{0,2}}{_GAP}"
+_QUOTED = r"[bBfFrRuU]{0,2}(?P<quote>\\{0,8}[\"'`]|&quot;)(?P<quoted>(?:\\[^\n]?|[^\\\n])*?)(?=(?P=quote)|$)"
+_BLOCK = r"[|>][-+0-9]{0,2}[ \t]{0,20}\r?\n(?P<indent>[ \t]+)(?P<block>[^\n]*(?:\n(?P=indent)[^\n]*)*)"
+_BARE = r"(?P<bare>[^\s\"'`\\,;&<>{}|)]+)"
+_SECRETS = ("secret", "quoted", "block", "bare")
+"""Groups of a rule that hold the secret; where there is none, it is all that was found."""
+
+_REFERENCE = re.compile(
+    rf"\$|%[A-Za-z(]|(?:[A-Za-z0-9_.]{{0,60}}[_.])?(?:{_STRONG}|{_WEAK}|(?<=\.)key)$"
+    r"|[A-Za-z_][A-Za-z0-9_.]{0,60}[(\[]"
+    r"|(?:self|this|cls|args|config|settings|options|opts|os|env|environ|process|request|req|data|params|props|st)\."
+)
+"""What code says instead of a secret: variables, fields, calls."""
+_COMMON = frozenset(
+    {"str", "string", "bytes", "int", "bool", "boolean", "number", "any", "none", "null", "undefined", "true", "false"}
+    | {"optional", "required", "secretstr", "char", "varchar", "text", "object", "unknown", "option", "self", "nil"}
+    | {"value", "omit", "include", "bearer", "basic", "token"}
+)
+"""What stands behind a name without being a secret."""
+_PROSE = re.compile(r"[ \t]+[A-Za-z]")
+_FILLED_IN = re.compile(r"(?i)\$?\{[^}\n]{0,200}\}|\b(?:bearer|basic|token) ")
+_WORDS = re.compile(r"(?:[A-Za-z]+[0-9]?|[0-9]{1,4}[a-z]?)(?:[-_./:]+(?:[A-Za-z]+[0-9]?|[0-9]{1,4}[a-z]?))*[-_./:]*")
+_MADE_UP = re.compile(r"(?![/.~$])[A-Za-z0-9_.~+/=@!#$%^*:-]{8,}")
+
+
+class Rule(Struct, frozen=True):
+    what: str
+    pattern: re.Pattern[str]
+    told: Callable[[Found], bool]
+    """Whether what was found is a secret."""
+    needs: tuple[str, ...] = ()
+    """Words of which a text has one, in whatever letters, if anything is to be found in it."""
+
+
+def secret_of(found: Found) -> tuple[int, int]:
+    """Where in the text the secret stands."""
+    groups = found.re.groupindex
+    return next((found.span(name) for name in _SECRETS if name in groups and found[name] is not None), found.span())
+
+
+def made_up(text: str) -> bool:
+    """Whether a value is no word, number, version or path, but letters and digits in a mess."""
+    return (
+        _MADE_UP.fullmatch(text) is not None
+        and any(letter.isdigit() for letter in text)
+        and any(letter.isalpha() for letter in text)
+        and _WORDS.fullmatch(text) is None
+    )
+
+
+def strength(name: str) -> str | None:
+    """`certain` where a name says that its value is a secret, `likely` where the value has to look like one too."""
+    name = re.sub(r"(?:[_-]?[Vv]alue|[_-]?[0-9]{1,3})$", "", name[-80:])
+    squeezed = re.sub(r"[ _.-]", "", name).lower()
+    if squeezed.endswith(_SQUEEZED):
+        return "certain"
+    return "likely" if re.search(f"{_WEAK}$", name) else None
+
+
+def _always(found: Found) -> bool:
+    return True
+
+
+def _is_made_up(found: Found) -> bool:
+    start, end = secret_of(found)
+    return made_up(found.string[start:end])
+
+
+def _is_given(found: Found) -> bool:
+    """Whether a secret of this name is spelled out here."""
+    start, end = secret_of(found)
+    value = found.string[start:end]
+    if not value or value.startswith("[redacted") or (found["bare"] and _REFERENCE.match(value)):
+        return False
+    if found["certain"] is None:
+        return made_up(value)
+    if value.lower() in _COMMON or value.lower() == found["certain"].lower():
+        return False
+    spelled_out = _FILLED_IN.sub("", value)
+    if found["bare"] is None:
+        return len(spelled_out) >= 3 and any(letter.isalnum() for letter in spelled_out)
+    goes_on = value.isalpha() and _PROSE.match(found.string, end)
+    return len(spelled_out) >= 4 and not value.endswith(":") and not goes_on
+
+
+def _is_header(found: Found) -> bool:
+    start, end = secret_of(found)
+    value = found.string[start:end]
+    return not value.startswith("[redacted") and _SPELLED_OUT.search(value) is not None
+
+
+_SPELLED_OUT = re.compile(r"[0-9]|[A-Za-z]=[^\s=]|[A-Za-z+/_-]{16}")
+_NEEDS = {
+    "named secret": (*HINTS, "secret", "cookie", "credential", "sig", "curl"),
+    "authorization": ("authorization", "cookie", "bearer", "basic"),
+    "private key": ("private",),
+}
+_SQUEEZED = tuple(name.replace(" ", "") for name in NAMES)
+
+
+def _rules(rows: Iterable[tuple[str, str, Callable[[Found], bool]]]) -> tuple[Rule, ...]:
+    return tuple(
+        Rule(what, re.compile(pattern, re.MULTILINE), told, _NEEDS.get(what, ())) for what, pattern, told in rows
+    )
+
+
+RULES = _rules(
+    (
+        (
+            "private key",
+            r"-----BEGIN (?P<what>[A-Z0-9 ]{0,40}PRIVATE KEY[A-Z ]{0,20})-----(?s:.*?)(?:-----END (?P=what)-----|\Z)",
+            _always,
+        ),
+        (  # its end, where the beginning was cut off
+            "private key",
+            r"^(?:[ \t]{0,20}[A-Za-z0-9+/=]{1,80}\r?\n)++(?P<end>[ \t]{0,20}-----END [A-Z0-9 ]{0,40}PRIVATE KEY)?",
+            lambda found: found["end"] is not None,
+        ),
+        ("private key", r"(?<=Private-Lines: )[0-9]{1,4}\s++(?:[A-Za-z0-9+/=]{1,80}(?:\r?\n|\Z))++", _always),  # PuTTY
+        ("token", "(?<![A-Za-z0-9])(?:" + "|".join(_TOKENS) + ")", _always),
+        # user:password@, the password with a @ in it, or with a /, which a port is not
+        ("password in an address", r"(?<=://)[^\s/:@'\"\[]*:[^\s/'\"]+(?=@)", _always),
+        ("password in an address", r"(?<=://)[^\s/:@'\"\[]*:(?![0-9]{1,5}[/?#])[^\s@'\"]{1,200}(?=@)", _always),
+        ("password in an address", r"(?<=://)(?=[A-Za-z_.~%-]{0,200}[0-9])[A-Za-z0-9_.~%-]{16,}(?=@)", _always),
+        (
+            "authorization",
+            r"(?P<open>\\{0,8}[\"'`])?(?i:\b(?:proxy-)?authorization|\b(?:set-)?cookie)(?P<shut>\\{0,8}[\"'`])?"
+            rf"{_GAP}:{_GAP}(?:{_QUOTED}|(?P<bare>(?(open)(?(shut)[^\s,}}]+|(?:\\[^\n]?|[^\\\n])*?(?=(?P=open)|$))"
+            r"|(?:(?!\\+[nr])[^\n])+)))",
+            _is_header,
+        ),
+        (
+            "authorization",
+            r"(?i)\b(?:(?<=bearer )[A-Za-z0-9._~+/=-]{12,}|(?<=basic )[A-Za-z0-9+/=]{12,})",
+            lambda found: re.search(r"[0-9=+/]|[a-z][A-Z]", found[0]) is not None,
+        ),
+        (  # <password>...</password>
+            "named secret",
+            rf"<(?P<tag>[A-Za-z0-9_.:-]{{0,40}}?{_STRONG})>(?P<secret>[^<]+)(?=</(?P=tag)>)",
+            _always,
+        ),
+        (  # password=..., "apiKey": "...", DB_PASS: ..., password: |
+            "named secret",
+            rf"(?:(?P<certain>{_STRONG})|{_WEAK})(?i:[_-]?(?:value|[0-9]{{1,3}}))?{_CLOSED}{_GAP}{_ASSIGNED}"
+            rf"(?:{_QUOTED}|{_BLOCK}|(?:\r?\n[ \t]{{1,40}})?{_BARE})",
+            _is_given,
+        ),
+        (  # the password is ..., | password | ... |, login ada password ...
+            "named secret",
+            rf"{_STRONG}\*{{0,2}}[\"'`]?[ \t]{{1,20}}(?:(?:is|was|\|)[ \t]{{1,20}})?[\"'`]?{_BARE}",
+            _is_made_up,
+        ),
+        (  # --token ...
+            "named secret",
+            rf"(?<![A-Za-z0-9-])--[A-Za-z-]{{0,30}}?(?:{_STRONG}|(?:{'|'.join(HINTS)}))[ \t]{{1,20}}[\"']?{_BARE}",
+            _is_made_up,
+        ),
+        (  # ?sig=...
+            "named secret",
+            r"(?i:[?&;][A-Za-z_-]{0,40}?(?:key|sig|signature|token|pass|pwd|auth)=)(?P<bare>[^\s\"'`\\,;&<>{}|)]+)",
+            _is_made_up,
+        ),
+        (
+            "named secret",
+            r"\bcurl\b[^\n]{0,300}?[ \t](?:-u|--user)[ =]?[\"']?[^\s:'\"]{1,100}:(?!\[redacted)(?P<secret>[^\s'\"]+)",
+            _always,
+        ),
+        ("home path", r"(?<![A-Za-z0-9_.-])(?:/(?:home|Users)/[^/\s\"'`:;,<>|\\]+|/root(?![A-Za-z0-9_.-]))", _always),
+        ("home path", r"(?i)\b[A-Z]:\\{1,4}Users\\{1,4}[^\\/\s\"'`:;,<>|]+", _always),
+        ("home path", r"(?i)(?<![A-Za-z0-9])--?(?:home|Users)-[^-/\s\"'`:;,<>|]+", _always),
+    )
+)
+
+
+def own(what: str, pattern: re.Pattern[str]) -> Rule:
+    """A rule that takes out whatever it finds."""
+    return Rule(what, pattern, _always)
