@@ -206,6 +206,22 @@ def test_the_end_of_output_is_kept_in_little_memory_however_much_comes(monkeypat
     os.unlink(tail.path)
 
 
+def test_lines_that_a_carriage_return_ends_count_as_lines() -> None:
+    tail = Tail(lines=3)
+    for piece in (b"1\r", b"\n2\r3", b"\r"):
+        tail.take(piece)
+    assert tail.text() == "1\n2\n3"
+    assert not tail.truncated
+
+    tail.take(b"4\r5")
+    tail.close()
+
+    assert tail.text() == "3\n4\n5"
+    assert tail.note() == f"[Only the last 3 of 5 lines are shown (10 bytes). All of it is in {tail.path}]"
+    assert tail.path is not None
+    os.unlink(tail.path)
+
+
 def test_output_that_cannot_be_kept_is_told_and_holds_up_nobody(monkeypatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", "/nowhere")
     tail = Tail(lines=2)

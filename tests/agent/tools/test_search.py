@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
 from sessiontree.agent.tool import ToolError
-from sessiontree.agent.tools import find, grep, search
+from sessiontree.agent.tools import find, grep, ls, search
 from sessiontree.agent.tools.walk import files_below, glob_pattern, parse_rule
 from tests.agent.tools.conftest import Call, text
+
+PASSED_OVER = "[Not looked through: 1 binary file.]"
 
 
 @pytest.fixture(autouse=True)
@@ -73,14 +77,16 @@ async def test_lines_are_found_with_their_place(call: Call) -> None:
         "a.py:2: print('one')",
         "keep.log:1: one",
         "src/build/in.py:1: one",
+        "",
+        PASSED_OVER,
     ]
     assert text(await call(grep, pattern="ONE", ignore_case=True, glob="*.py", path="src")).split("\n") == [
         "src/build/in.py:1: one",
         "src/build/in.py:5: One",
     ]
-    assert text(await call(grep, pattern="('one')", literal=True)) == "a.py:2: print('one')"
+    assert text(await call(grep, pattern="('one')", literal=True, path="a.py")) == "a.py:2: print('one')"
     assert text(await call(grep, pattern="three", path="docs/x/final.md")) == "docs/x/final.md:1: three"
-    assert text(await call(grep, pattern="nowhere")) == "No line matches."
+    assert text(await call(grep, pattern="nowhere", path="src")) == "No line matches."
 
 
 async def test_lines_are_shown_with_those_round_them(call: Call) -> None:
@@ -132,6 +138,55 @@ async def test_a_pattern_that_never_ends_is_given_up(call: Call, folder: Path, m
     assert time.monotonic() - start < 5
 
 
+async def test_a_file_whose_name_is_no_text_is_found_like_others(call: Call, folder: Path) -> None:
+    odd = folder / "src" / os.fsdecode(b"caf\xe9.txt")
+    odd.write_text("needle\n")
+
+    assert text(await call(find, pattern="*.txt")) == "src/caf\ufffd.txt"
+    assert text(await call(grep, pattern="needle")) == f"src/caf\ufffd.txt:1: needle\n\n{PASSED_OVER}"
+    assert "caf\ufffd.txt" in text(await call(ls, path="src")).split("\n")
+
+
+async def test_a_named_file_that_cannot_be_looked_through_is_an_error(call: Call, folder: Path) -> None:
+    with open(folder / "large", "wb") as file:
+        file.truncate(search.LARGEST + 1)
+    (folder / "utf-16").write_bytes("needle".encode("utf-16"))
+    os.mkfifo(folder / "pipe")
+
+    for path, reason in {
+        "large": "large is larger than 16 MiB, which is too large to look through",
+        "utf-16": "utf-16 is a binary file",
+        "pipe": "pipe is no regular file",
+    }.items():
+        with pytest.raises(ToolError, match=reason):
+            await call(grep, pattern="needle", path=path)
+
+
+async def test_files_that_were_not_looked_through_are_counted(call: Call, folder: Path) -> None:
+    with open(folder / "large.txt", "wb") as file:
+        file.truncate(search.LARGEST + 1)
+    (folder / "utf-16.txt").write_bytes("needle".encode("utf-16"))
+
+    assert text(await call(grep, pattern="needle")) == (
+        "No line matches.\n\n[Not looked through: 2 binary files, 1 file larger than 16 MiB.]"
+    )
+    assert text(await call(grep, pattern="needle", glob="large.*")) == (
+        "No line matches.\n\n[Not looked through: 1 file larger than 16 MiB.]"
+    )
+
+
+def test_files_that_cannot_be_read_are_told(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: object, *_: object) -> NoReturn:
+        raise PermissionError(errno.EACCES, "Permission denied", path)
+
+    monkeypatch.setattr(search, "open", refuse, raising=False)
+
+    found = search.grep_lines(str(folder), search.GrepArguments(pattern="one", glob="*.py"))
+    assert found.passed_over == "3 files that cannot be read"
+    named = search.grep_lines(str(folder / "a.py"), search.GrepArguments(pattern="one", path="a.py"))
+    assert named.error == "a.py: Permission denied"
+
+
 async def test_a_search_runs_no_python_of_the_project(
     call: Call, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -139,7 +194,7 @@ async def test_a_search_runs_no_python_of_the_project(
     monkeypatch.chdir(folder)
     monkeypatch.setenv("PYTHONPATH", str(folder))
 
-    assert text(await call(grep, pattern="import")) == "a.py:1: import os"
+    assert text(await call(grep, pattern="import", glob="a.py")) == "a.py:1: import os"
     assert text(await call(find, pattern="a.py")) == "a.py"
     assert not (folder / "ran").exists()
 
@@ -156,6 +211,17 @@ async def test_a_search_runs_no_python_of_the_project(
         ("[!a]b", "cb", True),
         ("[!a]b", "ab", False),
         ("*.{py,md}", "a.md", True),
+        ("{*.txt,*.md}", "x/a.md", True),
+        ("{*.txt,*.md}", "x/a.py", False),
+        ("x.{a,{b,[cd]}?}", "x.de", True),
+        ("x.{a,{b,[cd]}?}", "x.d", False),
+        ("src/{a,b/**}/*.py", "src/b/c/d/e.py", True),
+        ("a,b}", "a,b}", True),
+        ("{a,b", "{a,b", True),
+        ("{{a}", "{{a}", True),
+        ("{{name}}/*", "{{name}}/x", True),
+        ("{,*.py", "{,a.py", True),
+        ("{," * 9999 + "}" * 9999, "x", False),
         ("a?c", "a/c", False),
         ("a[", "a[", True),
     ],

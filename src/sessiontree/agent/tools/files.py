@@ -42,6 +42,11 @@ def resolve_mention(path: str, cwd: str) -> str:
     return resolved
 
 
+def as_text(path: str) -> str:
+    """A path that can be written down: bytes that are no text are marked as such."""
+    return os.fsencode(path).decode("utf-8", "replace")
+
+
 async def to_its_end(work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
     """What `work` gives, done in a thread. Cancelled once, it is waited for: what was written has to be told."""
     working = asyncio.ensure_future(asyncio.to_thread(work, *args, **kwargs))

@@ -9,7 +9,7 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from sessiontree.agent.tool import Tool, ToolContext, ToolError, ToolOutput
-from sessiontree.agent.tools.files import resolve_mention
+from sessiontree.agent.tools.files import as_text, resolve_mention
 from sessiontree.agent.tools.output import head
 
 LIMIT = 500
@@ -28,7 +28,7 @@ def _list(arguments: Arguments, cwd: str) -> ToolOutput:
     path = resolve_mention(arguments.path, cwd)
     try:
         with os.scandir(path) as found:
-            names = sorted(f"{entry.name}/" if entry.is_dir() else entry.name for entry in found)
+            names = sorted(as_text(entry.name) + "/" * entry.is_dir() for entry in found)
     except FileNotFoundError:
         raise ToolError(f"there is no folder {arguments.path}") from None
     except OSError as error:

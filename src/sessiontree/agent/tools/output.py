@@ -81,7 +81,9 @@ class Tail:
         self._held = 0
         self.total = 0
         """Bytes in all."""
-        self.newlines = 0
+        self.lines = 0
+        """Lines in all; a lone carriage return ends one too, as `clean` has it."""
+        self._ends = 0
         self.truncated = False
         """Whether there is more than fits."""
         self.path: str | None = None
@@ -93,18 +95,23 @@ class Tail:
 
     def take(self, data: bytes) -> str:
         """Take what has come; what it says as text."""
+        self._count(data)
         self._spill(data)
         self._kept.append(data)
         self._held += len(data)
         self.total += len(data)
-        self.newlines += data.count(b"\n")
         while self._held - len(self._kept[0]) > 2 * self._size:
             self._held -= len(self._kept.popleft())
         return clean(self._decoder.decode(data))
 
+    def _count(self, data: bytes) -> None:
+        in_two = data.startswith(b"\n") and bool(self._kept) and self._kept[-1].endswith(b"\r")
+        self._ends += data.count(b"\n") + data.count(b"\r") - data.count(b"\r\n") - in_two
+        self.lines = self._ends + (not data.endswith((b"\n", b"\r")))
+
     def _spill(self, data: bytes) -> None:
         if not self.truncated:
-            if self.total + len(data) <= self._size and self.newlines + data.count(b"\n") <= self._lines:
+            if self.total + len(data) <= self._size and self.lines <= self._lines:
                 return
             self.truncated = True
             data = b"".join(self._kept) + data
@@ -133,11 +140,10 @@ class Tail:
         if not self.truncated:
             return ""
         shown = self.text().count("\n") + 1
-        lines = self.newlines + (not self._kept[-1].endswith(b"\n"))
         if self._filed == self.total:
             rest = f"All of it is in {self.path}"
         elif self._filed:
             rest = f"The first {self._filed} bytes are in {self.path}"
         else:
             rest = "The rest could not be kept"
-        return f"[Only the last {shown} of {lines} lines are shown ({self.total} bytes). {rest}]"
+        return f"[Only the last {shown} of {self.lines} lines are shown ({self.total} bytes). {rest}]"

@@ -91,7 +91,7 @@ async def _ran(
             timed_out = True
         except asyncio.CancelledError:
             aborted = True
-        with contextlib.suppress(asyncio.CancelledError):  # asked once more, it does not wait
+        with contextlib.suppress(asyncio.CancelledError):  # asked again and again, it does not wait
             if aborted or timed_out:
                 await _end(process)
             await asyncio.wait([reading], timeout=LINGER)
@@ -157,12 +157,13 @@ def _drain(output: FileIO) -> None:
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
-    """End the whole group: those who do not go when asked are killed."""
+    """End the whole group: those who do not go when asked are killed, all at once if this is cancelled."""
     try:
         _send(process.pid, signal.SIGTERM)
         end = time.monotonic() + GRACE
-        while _alive(process.pid) and time.monotonic() < end:
-            await asyncio.sleep(0.03)
+        with contextlib.suppress(asyncio.CancelledError):
+            while _alive(process.pid) and time.monotonic() < end:
+                await asyncio.sleep(0.03)
     finally:
         _send(process.pid, signal.SIGKILL)
     await process.wait()

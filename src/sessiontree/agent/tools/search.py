@@ -10,6 +10,7 @@ import asyncio
 import os
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from typing import Annotated, Any
 
@@ -17,7 +18,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from sessiontree.agent.tool import Tool, ToolContext, ToolError, ToolOutput
-from sessiontree.agent.tools.files import SNIFF, is_binary, resolve_mention
+from sessiontree.agent.tools.files import SNIFF, as_text, is_binary, resolve_mention
 from sessiontree.agent.tools.output import BYTES, cut, full_output, head
 from sessiontree.agent.tools.walk import files_below, glob_pattern
 
@@ -51,6 +52,8 @@ class Found(Struct, frozen=True, kw_only=True):
     lines: list[str]
     more: bool = False
     """Whether it stopped at its limit."""
+    passed_over: str = ""
+    """How many files were not looked through, and why."""
     error: str | None = None
 
 
@@ -106,9 +109,7 @@ async def _search(task: Find | Grep) -> Found:
 
 
 def _told(found: Found, nothing: str, limit: str) -> ToolOutput:
-    if not found.lines:
-        return ToolOutput(content=nothing)
-    shown = head(found.lines)
+    shown = head(found.lines or [nothing])
     notes: list[str] = []
     details: dict[str, Any] | None = None
     if not shown.whole:
@@ -117,6 +118,8 @@ def _told(found: Found, nothing: str, limit: str) -> ToolOutput:
         details = {"fullOutputPath": path}
     if found.more:
         notes.append(f"These are {limit}: there are more.")
+    if found.passed_over:
+        notes.append(f"Not looked through: {found.passed_over}.")
     return ToolOutput(content=f"{shown.text}\n\n[{' '.join(notes)}]" if notes else shown.text, details=details)
 
 
@@ -150,11 +153,20 @@ def grep_lines(root: str, arguments: GrepArguments) -> Found:
         return Found(lines=[], error=f"{arguments.pattern!r} is no regular expression: {error}")
     if not os.path.exists(root):
         return Found(lines=[], error=f"there is no file or folder {arguments.path}")
+    if not (os.path.isfile(root) or os.path.isdir(root)):
+        return Found(lines=[], error=f"{arguments.path} is no regular file")
     glob = None if arguments.glob is None else glob_pattern(arguments.glob)
     shown: list[str] = []
     matched = 0
+    passed_over: Counter[str] = Counter()
     for path, named in _candidates(root, arguments.path, glob):
-        lines = _text_lines(path)
+        try:
+            lines = _text_lines(path)
+        except PassedOver as error:
+            if path == root:
+                return Found(lines=[], error=f"{arguments.path}{error.reason}")
+            passed_over[error.kind] += 1
+            continue
         until = -1
         for number, line in enumerate(lines):
             if pattern.search(line) is None:
@@ -169,7 +181,7 @@ def grep_lines(root: str, arguments: GrepArguments) -> Found:
             for at in range(first, until + 1):
                 mark = ":" if at == number or pattern.search(lines[at]) else "-"
                 shown.append(f"{named}{mark}{at + 1}{mark} {cut(lines[at])}")
-    return Found(lines=shown)
+    return Found(lines=shown, passed_over=_counted(passed_over))
 
 
 def _candidates(root: str, named: str, glob: re.Pattern[str] | None) -> Iterator[tuple[str, str]]:
@@ -181,23 +193,37 @@ def _candidates(root: str, named: str, glob: re.Pattern[str] | None) -> Iterator
             yield os.path.join(root, path), _named(named, path)
 
 
+class PassedOver(Exception):
+    """A file is not looked through. `kind` is what such files are called, `reason` what is said of this one."""
+
+    def __init__(self, kind: str, reason: str) -> None:
+        super().__init__(kind)
+        self.kind = kind
+        self.reason = reason
+
+
 def _text_lines(path: str) -> list[str]:
-    """The lines of a file of text; none of one that is binary, too large, or cannot be read."""
+    """The lines of a file of text. Raises `PassedOver`."""
     try:
         if os.path.getsize(path) > LARGEST:
-            return []
+            size = f"larger than {LARGEST >> 20} MiB"
+            raise PassedOver(f"file {size}", f" is {size}, which is too large to look through")
         with open(path, "rb") as file:
             raw = file.read()
-    except OSError:
-        return []
+    except OSError as error:
+        raise PassedOver("file that cannot be read", f": {error.strerror or error}") from error
     if is_binary(raw[:SNIFF]):
-        return []
+        raise PassedOver("binary file", " is a binary file")
     text = raw.decode("utf-8", "replace").removesuffix("\n")
     return [line.removesuffix("\r") for line in text.split("\n")] if raw else []
 
 
+def _counted(files: Counter[str]) -> str:
+    return ", ".join(f"{n} {kind if n == 1 else kind.replace('file', 'files')}" for kind, n in files.items())
+
+
 def _named(folder: str, path: str) -> str:
-    return path if folder in (".", "") else os.path.join(folder, path)
+    return as_text(path if folder in (".", "") else os.path.join(folder, path))
 
 
 find = Tool(

@@ -30,10 +30,14 @@ class Rules(NamedTuple):
 
 
 def glob_pattern(glob: str) -> re.Pattern[str]:
-    """A pattern of paths: `*` and `?` stop at a slash, `**` does not. Without a slash it is of names at any depth."""
+    """A pattern of paths: `*` and `?` stop at a slash, `**` does not, and `{…,…}` is one of several.
+
+    Without a slash it is of names at any depth.
+    """
     anchored = "/" in glob.rstrip("/")
     glob = glob.strip("/")
     made = "" if anchored else "(?:.*/)?"
+    choices = _choices(glob)
     at = 0
     while at < len(glob):
         letter = glob[at]
@@ -48,15 +52,30 @@ def glob_pattern(glob: str) -> re.Pattern[str]:
         elif letter == "[" and (end := glob.find("]", at + 2)) > 0:
             inside = glob[at + 1 : end].replace("\\", r"\\")
             made, at = made + f"[{'^' + inside[1:] if inside[0] in '!^' else inside}]", end + 1
-        elif letter == "{" and (end := glob.find("}", at)) > 0:
-            choices = glob[at + 1 : end].split(",")
-            made, at = made + f"(?:{'|'.join(map(re.escape, choices))})", end + 1
+        elif at in choices:
+            made, at = made + choices[at], at + 1
         else:
             made, at = made + re.escape(letter), at + 1
     try:
         return re.compile(made)
-    except re.error:
+    except (re.error, RecursionError):
         return re.compile(re.escape(glob))
+
+
+def _choices(glob: str) -> dict[int, str]:
+    """What stands for the braces and commas of `{…,…}`, by their places. Braces without a comma are themselves."""
+    found: dict[int, str] = {}
+    opened: list[list[int]] = []
+    for at, letter in enumerate(glob):
+        if letter == "{":
+            opened.append([at])
+        elif letter == "," and opened:
+            opened[-1].append(at)
+        elif letter == "}" and opened:
+            first, *commas = opened.pop()
+            if commas:
+                found |= {first: "(?:", **dict.fromkeys(commas, "|"), at: ")"}
+    return found
 
 
 def files_below(root: str) -> Iterator[str]:
