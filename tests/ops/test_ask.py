@@ -3,8 +3,8 @@ import asyncio
 import pytest
 
 from sessiontree.hooks.bus import Hooks
-from sessiontree.hooks.events import Answer, BeforeFork, Signal
-from sessiontree.ops.ask import Stopped, ask, unless_aborted
+from sessiontree.hooks.events import Answer, BeforeFork, Event, Forked, Signal
+from sessiontree.ops.ask import Stopped, ask, tell, unless_aborted, waited_for
 
 FORK = BeforeFork(entry=None, position="at")
 
@@ -43,6 +43,53 @@ async def test_the_signal_ends_the_work_and_nobody_waits_for_a_handler(hooks: Ho
     assert stopped.value.aborted
     await asyncio.sleep(0)
     assert ended == [1]
+
+
+async def test_nobody_waits_for_handlers_that_are_told_when_the_signal_is_given(hooks: Hooks) -> None:
+    at_work = asyncio.Event()
+
+    async def hang(event, ctx):
+        at_work.set()
+        await asyncio.Event().wait()
+
+    hooks.on(Forked, hang)
+    signal = Signal()
+    work = asyncio.ensure_future(tell(hooks, Forked(entry=None), signal))
+    await asyncio.wait_for(at_work.wait(), 5)
+
+    signal.abort()
+
+    await asyncio.wait_for(work, 2)
+
+
+async def test_handlers_that_are_told_after_the_signal_have_a_little_time(
+    hooks: Hooks, told: list[Event], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quick = []
+
+    async def hang(event, ctx):
+        await asyncio.sleep(0)
+        quick.append(event)
+        await asyncio.Event().wait()
+
+    hooks.on(Forked, hang)
+    signal = Signal()
+    signal.abort()
+    monkeypatch.setattr("sessiontree.ops.ask.GRACE", 0.1)
+
+    await asyncio.wait_for(tell(hooks, Forked(entry=None), signal), 2)
+
+    assert quick == told == [Forked(entry=None)]
+
+
+async def test_what_is_done_after_the_signal_gives_what_it_gives() -> None:
+    async def work() -> int:
+        return 3
+
+    signal = Signal()
+    signal.abort()
+
+    assert await waited_for(signal, work(), 1) == 3
 
 
 async def test_work_that_ends_by_itself_gives_what_it_gives() -> None:

@@ -10,10 +10,9 @@ from collections.abc import Awaitable
 from contextlib import suppress
 from typing import TypeVar
 
-from sessiontree.agent.stop import GRACE
 from sessiontree.hooks.bus import Hooks
 from sessiontree.hooks.events import Answer, Event, Signal
-from sessiontree.ops.ask import Stopped, unless_aborted
+from sessiontree.ops.ask import GRACE, Stopped, waited_for
 
 T = TypeVar("T")
 E = TypeVar("E", bound=Event)
@@ -39,16 +38,7 @@ class Handlers:
         return await self._waited_for(self._hooks.ask(event))
 
     async def _waited_for(self, work: Awaitable[T]) -> T:
-        if not self._signal.aborted:
-            return await unless_aborted(self._signal, work)
         now = asyncio.get_running_loop().time()
-        if self._until is None:
+        if self._signal.aborted and self._until is None:
             self._until = now + GRACE
-        working = asyncio.ensure_future(work)
-        try:
-            await asyncio.wait({working}, timeout=max(0.0, self._until - now))
-            if not working.done():
-                raise Stopped(aborted=True)
-            return working.result()
-        finally:
-            working.cancel()
+        return await waited_for(self._signal, work, max(0.0, (self._until or now) - now))

@@ -20,7 +20,6 @@ from sessiontree.agent.plain import plain_message, unwritable
 from sessiontree.agent.queues import Due, Said
 from sessiontree.agent.record import Record
 from sessiontree.agent.room import Room
-from sessiontree.agent.stop import GRACE
 from sessiontree.agent.tool import ToolOutput
 from sessiontree.agent.worker import Worker
 from sessiontree.core.context import build_context, reach, state_of
@@ -63,7 +62,7 @@ from sessiontree.model.base import (
     ToolCallEnd,
     ToolCallStart,
 )
-from sessiontree.ops.ask import Stopped
+from sessiontree.ops.ask import GRACE, Stopped
 
 
 class Outcome(Struct, frozen=True, kw_only=True):

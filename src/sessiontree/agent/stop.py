@@ -10,9 +10,6 @@ from sessiontree.hooks.events import Signal
 
 T = TypeVar("T")
 
-GRACE = 5.0
-"""Seconds that tools and handlers have to come to their end after an abort; then they are left behind."""
-
 
 class Stop:
     def __init__(self) -> None:

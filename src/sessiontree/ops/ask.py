@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
+from contextlib import suppress
 from typing import TypeVar
 
 from sessiontree.hooks.bus import Hooks
@@ -11,6 +12,9 @@ from sessiontree.hooks.events import Answer, Event, Signal
 
 T = TypeVar("T")
 E = TypeVar("E", bound=Event)
+
+GRACE = 5.0
+"""Seconds that what goes on after an abort has to come to its end; then it is left behind."""
 
 
 class Stopped(Exception):
@@ -27,6 +31,26 @@ async def ask(hooks: Hooks, event: E, signal: Signal) -> tuple[E, Answer]:
     if answer.cancel:
         raise Stopped(aborted=False)
     return asked, answer
+
+
+async def tell(hooks: Hooks, event: Event, signal: Signal) -> None:
+    """Tell of what has happened, for as long as the signal lets one wait for handlers."""
+    with suppress(Stopped):
+        await waited_for(signal, hooks.tell(event), GRACE)
+
+
+async def waited_for(signal: Signal, work: Awaitable[T], grace: float) -> T:
+    """What `work` gives. Raises `Stopped` as soon as the signal is given, or `grace` seconds after an earlier one."""
+    if not signal.aborted:
+        return await unless_aborted(signal, work)
+    working = asyncio.ensure_future(work)
+    try:
+        await asyncio.wait({working}, timeout=grace)
+        if not working.done():
+            raise Stopped(aborted=True)
+        return working.result()
+    finally:
+        working.cancel()
 
 
 async def unless_aborted(signal: Signal, work: Awaitable[T]) -> T:

@@ -37,7 +37,7 @@ from sessiontree.hooks.events import (
     TreePreparation,
 )
 from sessiontree.model.base import UNKNOWN_WINDOW, Model
-from sessiontree.ops.ask import Stopped, ask
+from sessiontree.ops.ask import Stopped, ask, tell
 from sessiontree.ops.navigate import NavigateOutcome, travel
 from sessiontree.ops.summarize import Summarizer
 from sessiontree.session import Branch
@@ -110,13 +110,14 @@ async def compact(
         entry = _append(branch, body, path)
     except Stopped as stopped:
         if stopped.aborted:
-            await hooks.tell(CompactFailed(reason=reason, error="aborted", aborted=True))
+            await tell(hooks, CompactFailed(reason=reason, error="aborted", aborted=True), signal)
         return CompactOutcome(cancelled=True, aborted=stopped.aborted)
     except SessionTreeError as error:
-        await hooks.tell(CompactFailed(reason=reason, error=str(error), aborted=False))
+        await tell(hooks, CompactFailed(reason=reason, error=str(error), aborted=False), signal)
         raise
     from_hook = body.from_hook is True
-    await hooks.tell(Compacted(compaction_entry=entry, from_hook=from_hook, reason=reason, will_retry=will_retry))
+    compacted = Compacted(compaction_entry=entry, from_hook=from_hook, reason=reason, will_retry=will_retry)
+    await tell(hooks, compacted, signal)
     return CompactOutcome(entry=entry, from_hook=from_hook)
 
 
