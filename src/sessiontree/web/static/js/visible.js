@@ -1,8 +1,9 @@
 // Text of a session as it may be shown: characters that act without being seen have a sign in their place. Pure. The
-// rules are those of export/view.py, which the exported page goes by.
+// rules are those of core/safe.py and export/view.py, which the exported page goes by.
 
 const COLOURS = /\x1b\[[0-9;:]*m/g;
-const UNSEEN = /[\0-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\p{Cs}]/gu;
+const UNSEEN =
+  /[\0-\x08\x0b-\x1f\x7f-\x9f\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\p{Cs}\u{e0000}-\u{e007f}]/gu;
 
 const sign = (found) => {
   const code = found.codePointAt(0);
