@@ -24,11 +24,20 @@ def test_what_people_write_stays_as_it_is() -> None:
     assert safe("café 漢字 🌳 <b> \\x1b") == "café 漢字 🌳 <b> \\x1b"
 
 
+def test_what_takes_no_room_cannot_hide_words() -> None:
+    assert safe("a\u200bb\u2060c\U000e0041") == "a\\u200bb\\u2060c\\U000e0041"
+
+
+def test_what_joins_letters_and_signs_stays() -> None:
+    assert safe("👩\u200d💻 می\u200cخواهم") == "👩\u200d💻 می\u200cخواهم"
+
+
 def test_escapes_in_json_are_json() -> None:
     written = safe_json(json.dumps("a\u202eb\x7f", ensure_ascii=False))
 
     assert written == '"a\\u202eb\\u007f"'
     assert json.loads(written) == "a\u202eb\x7f"
+    assert json.loads(safe_json('"\U000e0041"')) == "\U000e0041"
 
 
 def test_a_raw_line_keeps_its_tabs() -> None:

@@ -13,6 +13,7 @@ import sessiontree as st
 from sessiontree.core.outline import outline
 from sessiontree.errors import InvalidOperation, NotFound
 from sessiontree.export import export
+from sessiontree.export.prose import prose
 from sessiontree.export.snapshot import read_snapshot
 from sessiontree.export.text import runs
 from sessiontree.export.view import visible
@@ -97,6 +98,15 @@ def test_the_drawing_is_that_of_the_terminal() -> None:
 
 def test_characters_that_act_unseen_are_shown_as_signs() -> None:
     assert visible("\x1b[31mred\x1b[0m\x07\u202e\ud800\r\nx\ty") == "red␇⟨U+202E⟩\ufffd\nx\ty"
+    assert visible("a\u200b\U000e0041") == "a⟨U+200B⟩⟨U+E0041⟩"
+
+
+@pytest.mark.parametrize("spelled", ["&#x202e;", "&#8238;", "&rlm;", "&#xfeff;", "&#x2066;", "&#x200b;"])
+def test_characters_that_act_unseen_are_signs_when_markdown_spells_them_out_too(spelled: str) -> None:
+    html = prose(f"pay {spelled}evil [{spelled}](https://x.org/{spelled} '{spelled}') ![{spelled}](https://x.org)")
+
+    assert html.replace("\n", "").isprintable()
+    assert "pay ⟨U+" in html
 
 
 def test_what_cannot_be_exported_is_refused_with_a_reason() -> None:

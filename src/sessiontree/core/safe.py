@@ -1,15 +1,21 @@
 """Safe text: what session files say, unable to control a terminal. They are untrusted input to it.
 
-Control characters, marks that turn the direction of writing, and lone surrogates are shown as escapes.
+Control characters, marks that turn the direction of writing, what takes no room and can hide words, and lone surrogates
+are shown as escapes. What joins letters and signs (U+200C, U+200D) stays: people write with it.
 """
 
 from __future__ import annotations
 
 import re
 
-# C0 and C1 controls, DEL, marks that turn the direction of writing, line and paragraph separators, lone surrogates.
-_UNSAFE = "\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff"
-_UNSAFE_IN_LINES = _UNSAFE.replace("\x00-\x1f", "\x00-\x08\x0b-\x1f")
+# C0 and C1 controls, DEL, marks that turn the direction of writing, line and paragraph separators, lone surrogates;
+# spaces without width, invisible operators, marks of annotations, and the tags that spell hidden words.
+_UNSAFE = (
+    "\x00-\x1f\x7f-\x9f\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff"
+    "\U000e0000-\U000e007f"
+)
+UNSAFE_IN_LINES = _UNSAFE.replace("\x00-\x1f", "\x00-\x08\x0b-\x1f")
+"""Characters that are shown as something else, as a class of a regular expression without its brackets."""
 _UNSAFE_IN_JSON = _UNSAFE.replace("\x00-\x1f", "")
 
 
@@ -20,7 +26,7 @@ def safe(text: str) -> str:
 
 def safe_lines(text: str) -> str:
     """`text` with its lines and tabs, unable to control a terminal."""
-    return _escape(text, _UNSAFE_IN_LINES)
+    return _escape(text, UNSAFE_IN_LINES)
 
 
 def safe_json(text: str) -> str:
@@ -30,7 +36,7 @@ def safe_json(text: str) -> str:
 
 def safe_raw(text: str) -> str:
     """A line of a session as it is, but for what a terminal would obey."""
-    return _escape(text, _UNSAFE_IN_LINES, json=True)
+    return _escape(text, UNSAFE_IN_LINES, json=True)
 
 
 def _escape(text: str, unsafe: str, *, json: bool = False) -> str:
@@ -40,6 +46,13 @@ def _escape(text: str, unsafe: str, *, json: bool = False) -> str:
 
     def escaped(match: re.Match[str]) -> str:
         code = ord(match[0])
+        if code > 0xFFFF:
+            return "".join(f"\\u{half:04x}" for half in _halves(code)) if json else f"\\U{code:08x}"
         return f"\\u{code:04x}" if json or code > 0xFF else f"\\x{code:02x}"
 
     return re.sub(f"[{unsafe}]", escaped, text)
+
+
+def _halves(code: int) -> tuple[int, int]:
+    """A character beyond the first plane as JSON spells it."""
+    return 0xD800 + ((code - 0x10000) >> 10), 0xDC00 + ((code - 0x10000) & 0x3FF)

@@ -31,10 +31,12 @@ SCHEMES = {"http", "https", "mailto"}
 
 
 def prose(text: str) -> str:
-    """Markdown as clean HTML."""
+    """Markdown as clean HTML, with signs for characters that act unseen: Markdown can spell them as `&rlm;`."""
     import nh3
 
-    return nh3.clean(
+    from sessiontree.export.view import visible
+
+    clean = nh3.clean(
         _markdown().render(text),
         tags=TAGS,
         attributes=ATTRIBUTES,
@@ -44,6 +46,7 @@ def prose(text: str) -> str:
         link_rel="noopener noreferrer nofollow",
         set_tag_attribute_values={"a": {"target": "_blank"}},
     )
+    return visible(clean)
 
 
 @cache

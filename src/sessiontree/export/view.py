@@ -48,6 +48,7 @@ from sessiontree.core.messages import (
     string,
 )
 from sessiontree.core.outline import one_line
+from sessiontree.core.safe import UNSAFE_IN_LINES
 from sessiontree.export.picture import Picture, read_picture
 
 Kind: TypeAlias = Literal[
@@ -366,7 +367,7 @@ def _name(words: str) -> str:
 
 
 _COLOURS = re.compile("\x1b\\[[0-9;:]*m")
-_UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
+_UNSEEN = re.compile(f"[{UNSAFE_IN_LINES}]")
 
 
 def visible(words: str) -> str:
