@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -423,6 +424,25 @@ async def test_what_could_not_be_said_is_given_back(running: Running) -> None:
         await app.shows("read", "✗")
         await app.until(lambda: app.editor.text == "Hello")
         assert "read-only" in app.screen
+
+
+async def test_what_was_aborted_before_it_was_written_is_given_back(running: Running) -> None:
+    at_work = asyncio.Event()
+
+    async def hang(event: Any, ctx: Any) -> None:
+        at_work.set()
+        await asyncio.Event().wait()
+
+    async with running("Never.") as app:
+        app.app.desk.hooks.on("before_message", hang)
+        await app.say("Precious words")
+        await asyncio.wait_for(at_work.wait(), 5)
+
+        await app.press("escape")
+        await app.idle()
+
+        await app.until(lambda: app.editor.text == "Precious words")
+        assert "did not let it happen" not in app.screen
 
 
 # Ending
