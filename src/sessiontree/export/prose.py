@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from markdown_it.token import Token
     from pygments.lexer import Lexer
 
-LONGEST_CODE = 20_000
-"""Characters of code that are highlighted; more is shown plain."""
+LONGEST_CODE = 8_000
+"""Characters of code that are highlighted; more is shown plain: some lexers take time with the square of it."""
 
 TAGS = {
     *("p", "br", "hr", "em", "strong", "s", "blockquote", "ul", "ol", "li", "h1", "h2", "h3", "h4", "h5", "h6"),
