@@ -1,11 +1,18 @@
 """Comparing branches, and the difference of two places."""
 
+from typing import Any
+
 import pytest
+from hypothesis import given
 
 import sessiontree as st
-from sessiontree.comparison import METRICS, comparison_to_wire, diff_to_wire
+from sessiontree import comparison
+from sessiontree.comparison import METRICS, PathStats, comparison_to_wire, diff_to_wire, stats_of
+from sessiontree.export import export
+from sessiontree.export.snapshot import read_snapshot
 from sessiontree.session import Session
 from sessiontree.store.memory import MemoryStore
+from tests.strategies import damaged_sessions, sessions
 
 
 @pytest.fixture
@@ -217,3 +224,32 @@ def test_a_place_differs_from_its_ancestor_on_one_side_only(session: st.Session)
 
     assert (result.common_ancestor, result.first[0], len(result.entries[1])) == (None, None, 2)
     assert [stats.name for stats in result.stats] == ["root", leaf.id]
+
+
+@given(sessions() | damaged_sessions())
+def test_figures_added_up_along_the_tree_are_those_of_each_path_by_itself(raw: bytes) -> None:
+    tree = read_snapshot(raw.split(b"\n")).tree
+    paths = PathStats(tree)
+
+    for entry in reversed(list(tree)):
+        assert paths.of("a", entry.id) == stats_of("a", entry.id, tree.path(entry.id))
+    assert paths.of("a", "gone") == stats_of("a", "gone", [])
+
+
+def test_what_branches_share_is_looked_at_once_however_many_there_are(
+    session: st.Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked_at: list[st.Body] = []
+    usages = comparison.usages
+
+    def counting(body: st.Body) -> list[Any]:
+        looked_at.append(body)
+        return usages(body)
+
+    monkeypatch.setattr(comparison, "usages", counting)
+    for number in range(30):
+        branch(session, f"b{number}", said(0.01))
+
+    export(session.lines(), "json")
+
+    assert len(looked_at) == len(session.tree)

@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from sessiontree.core.entries import Body, BranchSummary, Compaction, Entry, EntryId, JsonObject, Message, Opaque, Usage
 from sessiontree.core.messages import (
+    ToolCall,
     is_object,
     model_of,
     role,
@@ -127,27 +128,116 @@ def _after(tree: Tree, leaf: EntryId | None, ancestor: EntryId | None) -> list[E
     return entries
 
 
-def stats_of(name: str, leaf: EntryId | None, entries: Sequence[Entry]) -> BranchStats:
+class _Sum(Struct, frozen=True, kw_only=True):
+    """Figures of a path down to an entry."""
+
+    entries: int = 0
+    messages: int = 0
+    tool_calls: int = 0
+    errors: int = 0
+    tokens: float = 0
+    cost: float = 0
+    measured: frozenset[str] = frozenset()
+    begun: int | None = None
+    ended: int | None = None
+    last_activity: str | None = None
+    model: str | None = None
+
+
+class _Mark(Struct, frozen=True, kw_only=True):
+    """What an entry names: the model, where it is another than before, and the tools that it calls."""
+
+    model: str | None
+    calls: list[ToolCall]
+
+
+def stats_of(name: str, leaf: EntryId | None, entries: Iterable[Entry]) -> BranchStats:
     """Sums over `entries`, oldest first."""
-    messages = [entry.body.message for entry in entries if isinstance(entry.body, Message)]
-    calls = [call for message in messages for call in tool_calls(message)]
-    sums = [sum_ for entry in entries for usage in usages(entry.body) if (sum_ := spent(usage)) is not None]
-    times = [time for entry in entries if (time := milliseconds(entry.timestamp)) is not None]
+    total = _Sum()
+    marks: list[_Mark] = []
+    for entry in entries:
+        total, mark = _added(total, entry)
+        marks += [mark] if mark is not None else []
+    return _stats(name, leaf, total, marks)
+
+
+class PathStats:
+    """`stats_of` for whole paths of one tree, of which every entry is looked at once, however many share it."""
+
+    def __init__(self, tree: Tree) -> None:
+        self._tree = tree
+        self._sums: dict[EntryId | None, _Sum] = {None: _Sum()}
+        self._marks: dict[EntryId, tuple[_Mark, EntryId | None]] = {}
+        """Marks, and the nearest marked entry above each."""
+        self._marked: dict[EntryId | None, EntryId | None] = {None: None}
+        """The nearest marked entry of each, itself included."""
+
+    def of(self, name: str, leaf: EntryId | None) -> BranchStats:
+        """The figures of the path to `leaf`; none where damage took it away."""
+        known = leaf if leaf in self._tree else None
+        new: list[Entry] = []
+        above: EntryId | None = None
+        for entry in self._tree.up(known):
+            if entry.id in self._sums:
+                above = entry.id
+                break
+            new.append(entry)
+        for entry in reversed(new):
+            self._sums[entry.id], mark = _added(self._sums[above], entry)
+            self._marked[entry.id] = self._marked[above]
+            if mark is not None:
+                self._marks[entry.id] = mark, self._marked[above]
+                self._marked[entry.id] = entry.id
+            above = entry.id
+        marks: list[_Mark] = []
+        at = self._marked[known]
+        while at is not None:
+            mark, at = self._marks[at]
+            marks.append(mark)
+        return _stats(name, leaf, self._sums[known], marks[::-1])
+
+
+def _added(before: _Sum, entry: Entry) -> tuple[_Sum, _Mark | None]:
+    message = entry.body.message if isinstance(entry.body, Message) else None
+    calls = [] if message is None else list(tool_calls(message))
+    sums = [sum_ for usage in usages(entry.body) if (sum_ := spent(usage)) is not None]
+    model = None if message is None or (named := model_of(message)) is None else "/".join(named)
+    time = milliseconds(entry.timestamp)
+    after = _Sum(
+        entries=before.entries + 1,
+        messages=before.messages + (message is not None),
+        tool_calls=before.tool_calls + len(calls),
+        errors=before.errors
+        + (message is not None and (message.get("isError") is True or stopped_abnormally(message))),
+        tokens=before.tokens + sum(item.tokens for item in sums),
+        cost=before.cost + sum(item.cost for item in sums),
+        measured=before.measured.union(what for what in ("cost", "tokens") for item in sums if getattr(item, what)),
+        begun=before.begun if time is None else min(time, time if before.begun is None else before.begun),
+        ended=before.ended if time is None else max(time, time if before.ended is None else before.ended),
+        last_activity=max(entry.timestamp, before.last_activity or "") or None,
+        model=before.model if model is None else model,
+    )
+    other = None if model == before.model else model
+    return after, _Mark(model=other, calls=calls) if calls or other is not None else None
+
+
+def _stats(name: str, leaf: EntryId | None, total: _Sum, marks: Sequence[_Mark]) -> BranchStats:
+    calls = [call for mark in marks for call in mark.calls]
     return BranchStats(
         name=name,
         leaf=leaf,
-        entries=len(entries),
-        messages=len(messages),
-        tool_calls=len(calls),
-        errors=sum(message.get("isError") is True or stopped_abnormally(message) for message in messages),
-        tokens=sum(item.tokens for item in sums),
-        cost=_rounded(sum(item.cost for item in sums)),
-        time=max(times) - min(times) if times else 0,
-        measured=tuple(name for name in ("cost", "tokens") if any(getattr(item, name) for item in sums)),
-        models=_unique("/".join(model) for message in messages if (model := model_of(message)) is not None),
+        entries=total.entries,
+        messages=total.messages,
+        tool_calls=total.tool_calls,
+        errors=total.errors,
+        tokens=total.tokens,
+        cost=_rounded(total.cost),
+        time=0 if total.begun is None or total.ended is None else total.ended - total.begun,
+        measured=tuple(what for what in ("cost", "tokens") if what in total.measured),
+        models=_unique(mark.model for mark in marks if mark.model is not None),
         files=_unique(path for call in calls if (path := _path(call.arguments))),
         tools=tuple(call.name for call in calls),
-        last_activity=max((entry.timestamp for entry in entries if entry.timestamp), default=None),
+        last_activity=total.last_activity,
     )
 
 

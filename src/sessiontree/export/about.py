@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
-from sessiontree.comparison import stats_of
+from sessiontree.comparison import PathStats, stats_of
 from sessiontree.core.entries import Entry, EntryId
 from sessiontree.core.figures import short_count
 from sessiontree.core.fulltext import speaker
@@ -53,6 +53,7 @@ class About(Struct, frozen=True, kw_only=True):
 def about_of(whole: Snapshot) -> About:
     """The figures of a session."""
     entries = list(whole.tree)
+    paths = PathStats(whole.tree)
     all = stats_of("", None, entries)
     faults = [problem.message for problem in whole.problems if problem.severity == "fault"]
     return About(
@@ -66,7 +67,7 @@ def about_of(whole: Snapshot) -> About:
         cost=money(all.cost) if all.cost else "",
         entries=len(entries),
         current=visible(whole.heads.current),
-        branches=[_figures(whole, name, head) for name, head in whole.heads.heads.items()],
+        branches=[_figures(whole, paths, name, head) for name, head in whole.heads.heads.items()],
         faults=[visible(fault) for fault in faults],
         redacted=whole.header.redacted,
     )
@@ -80,9 +81,9 @@ def _day(timestamp: str) -> str:
     return visible(timestamp[:16].replace("T", " ")) + (" UTC" if timestamp.endswith("Z") else "")
 
 
-def _figures(whole: Snapshot, name: str, head: EntryId | None) -> Figures:
+def _figures(whole: Snapshot, paths: PathStats, name: str, head: EntryId | None) -> Figures:
     known = head if head in whole.tree else None
-    stats = stats_of(name, known, whole.tree.path(known))
+    stats = paths.of(name, known)
     return Figures(
         name=visible(name),
         head="" if known is None else visible(known),

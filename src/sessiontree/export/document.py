@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from sessiontree.comparison import stats_of, stats_to_wire
+from sessiontree.comparison import PathStats, stats_to_wire
 from sessiontree.core.problems import problem_to_wire
 from sessiontree.export.snapshot import Snapshot
 from sessiontree.format.codec import PARENT, NotJson, read_object
@@ -14,6 +14,7 @@ from sessiontree.format.codec import PARENT, NotJson, read_object
 def document(whole: Snapshot) -> str:
     """Header, name, branches with their figures, labels, entries in file order, and what is wrong with them."""
     tree, heads = whole.tree, whole.heads
+    stats = PathStats(tree)
     entries: list[Any] = []
     for entry in tree:
         try:
@@ -27,7 +28,7 @@ def document(whole: Snapshot) -> str:
         "leaf": whole.leaf,
         "branches": [
             {
-                **stats_to_wire(stats_of(name, head, tree.path(head if head in tree else None))),
+                **stats_to_wire(stats.of(name, head)),
                 "current": name == heads.current,
                 "archived": name in heads.archived,
             }
