@@ -19,6 +19,7 @@ import sessiontree as st
 from sessiontree.cli.app import run
 from sessiontree.cli.swarm import swarm
 from sessiontree.cli.swarm_file import AgentTable, Limits, SwarmFile, load
+from sessiontree.cli.swarm_view import resuming
 from sessiontree.config import ConfigError
 from sessiontree.swarm.record import swarms_in
 from sessiontree.swarm.status import SwarmStatus
@@ -412,3 +413,7 @@ def test_every_setting_is_on_the_page() -> None:
     for struct in (SwarmFile, AgentTable, Limits):
         for name in struct.__struct_fields__:
             assert re.search(rf"`\[*{name}\]*`", text), name
+
+
+def test_the_command_that_goes_on_with_a_swarm_can_be_pasted_whatever_its_name() -> None:
+    assert resuming("crew; touch pwned", durable=True) == "sessiontree swarm resume 'crew; touch pwned' --durable"

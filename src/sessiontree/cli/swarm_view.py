@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from typing import TYPE_CHECKING
 
 import click
@@ -78,7 +79,7 @@ def event_line(event: Event) -> str:
 
 def resuming(name: str, *, durable: bool) -> str:
     """The command that goes on with a swarm; workers that have carried it out may still have agents under way."""
-    return f"sessiontree swarm resume {safe(name)}{' --durable' if durable else ''}"
+    return f"sessiontree swarm resume {shlex.quote(safe(name))}{' --durable' if durable else ''}"
 
 
 def tell_status(status: SwarmStatus, session: Session, *, as_json: bool, durable: bool = False) -> None:
