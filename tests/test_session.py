@@ -1116,3 +1116,21 @@ def test_a_file_without_a_whole_line_says_what_it_is(tmp_path: Path, data: bytes
 
     with pytest.raises(st.FormatError, match=reason):
         st.open(path)
+
+
+def test_lines_that_the_system_cannot_tell_the_place_of_are_read(tmp_path: Path, monkeypatch) -> None:
+    session = st.create(file=tmp_path / "s.jsonl")
+    with monkeypatch.context() as silent:
+        silent.setattr(jsonl, "position", lambda _: None)
+        session.append(st.user("one"))
+        session.append(st.user("two"))
+
+    assert texts(session.head) == ["one", "two"] == texts(reopened(session).head)
+
+
+def test_what_was_written_and_is_not_there_is_not_acknowledged(tmp_path: Path, monkeypatch) -> None:
+    session = st.create(file=tmp_path / "s.jsonl")
+    monkeypatch.setattr(jsonl, "write_all", lambda fd, data: None)
+
+    with pytest.raises(st.StoreError, match="cannot be found again"):
+        session.append(st.user("one"))

@@ -49,6 +49,7 @@ from sessiontree.errors import (
     NotFound,
     ReadOnly,
     SessionTreeError,
+    StoreError,
 )
 from sessiontree.format.codec import VERSION, write_entry, write_header
 from sessiontree.format.jsonl import Reader
@@ -431,7 +432,10 @@ class Session:
             if cursor is not before:
                 return loaded.wrote(*drafted, cursor)
             ids = {entry.id for entry in drafted.upwards()}  # it stands behind lines that nobody here has seen
-            return [entry for entry in loaded.refresh() if entry.id in ids]
+            found = [entry for entry in loaded.refresh() if entry.id in ids]
+            if len(found) < len(ids):
+                raise StoreError(self.where, "what was written cannot be found again")
+            return found
         except SessionTreeError:
             raise
         except BaseException:  # out of a signal handler, say: nobody knows how far it came

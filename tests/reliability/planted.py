@@ -33,12 +33,16 @@ def late_write() -> None:
     """Appends are acknowledged while they wait in memory, a few at a time."""
     append = JsonlStore.append
     waiting: list[bytes] = []
+    begun: list[Cursor] = []
 
     def late(self: JsonlStore, lines: Sequence[bytes], *, after: Cursor) -> Cursor:
+        begun[:] = begun or [after]
         waiting.extend(lines)
         if len(waiting) < 4:
-            return after
-        cursor = append(self, waiting, after=after)
+            identity, start, seen = after.value
+            data = b"".join(line + b"\n" for line in lines)
+            return Cursor((identity, start + len(data), (seen + data)[-jsonl.SEEN :]))
+        cursor = append(self, waiting, after=begun.pop())
         waiting.clear()
         return cursor
 

@@ -59,6 +59,14 @@ def read_all(fd: int, start: int, size: int) -> bytes:
     return b"".join(parts)
 
 
+def position(fd: int) -> int | None:
+    """Where the last write ended; `None` where the system cannot tell."""
+    try:
+        return os.lseek(fd, 0, os.SEEK_CUR)
+    except OSError:
+        return None
+
+
 def write_all(fd: int, data: bytes) -> None:
     done = os.write(fd, data)
     while done < len(data):

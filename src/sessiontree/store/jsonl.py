@@ -34,6 +34,7 @@ from sessiontree.store.files import (
     identity_of,
     make_private_directory,
     numbered,
+    position,
     read_all,
     reason_of,
     shut,
@@ -287,7 +288,7 @@ class JsonlStore:
                     if is_batch:
                         lock.note(identity, start, lines)
                     self._write(fd, data, start)
-                    end = os.lseek(fd, 0, os.SEEK_CUR)
+                    end = position(fd)
                 finally:
                     if lock.has_note and self._poisoned is None:
                         lock.clear()
