@@ -327,6 +327,18 @@ def test_branches_that_only_a_head_record_names_stay_apart_when_their_names_hold
     assert whole.leaf == read_snapshot(lines).leaf == two.id
 
 
+def test_branches_that_are_called_like_a_secret_keep_their_heads() -> None:
+    session = st.memory()
+    session.append(st.user("one"))
+    for name in ("auth", "fix-token", "password"):
+        session.create_branch(name, at="main")
+        session.append(st.assistant(name))
+    session.navigate("auth")
+    session.switch("main")
+
+    assert read_snapshot(Redactor().lines(session.lines())).heads.heads == session.heads.heads
+
+
 def test_redacted_jsonl_says_so_and_cannot_be_gone_on_with(tmp_path: Any) -> None:
     file = tmp_path / "redacted.jsonl"
     file.write_bytes(export(story().lines(), "jsonl", redactor=Redactor()).content)

@@ -164,7 +164,9 @@ class Redactor:
     def _is_named_secret(self, value: Any, named: str) -> bool:
         """Whether the value of a field whose name speaks of a secret is one."""
         if isinstance(value, str):
-            return bool(value) and not value.startswith(_TAKEN_OUT) and (named == "certain" or made_up(value))
+            if not value or value in self._taken or value in self._names:  # the head of a branch called `auth`
+                return False
+            return not value.startswith(_TAKEN_OUT) and (named == "certain" or made_up(value))
         return named == "certain" and isinstance(value, int | float) and not isinstance(value, bool)
 
 
