@@ -233,7 +233,7 @@ def test_figures_added_up_along_the_tree_are_those_of_each_path_by_itself(raw: b
 
     for entry in reversed(list(tree)):
         assert paths.of("a", entry.id) == stats_of("a", entry.id, tree.path(entry.id))
-    assert paths.of("a", "gone") == stats_of("a", "gone", [])
+    assert paths.of("a", "no such entry") == stats_of("a", "no such entry", [])
 
 
 def test_what_branches_share_is_looked_at_once_however_many_there_are(
