@@ -32,6 +32,7 @@ from sessiontree.swarm.durable.database import Database
 from sessiontree.swarm.durable.executor import DurableExecutor, is_with_workers
 from sessiontree.swarm.durable.order import Order, Report, beginning, encoded, order_of, report_of
 from sessiontree.swarm.durable.roster import Roster
+from sessiontree.swarm.durable.worker import DurableWorker
 from sessiontree.swarm.events import EventLog, spool_path
 from sessiontree.swarm.executor import Work
 from sessiontree.swarm.record import swarms_in
@@ -553,7 +554,6 @@ async def test_a_cancelled_swarm_stops_its_agents_wherever_they_are(place: Place
 
 
 async def test_one_that_another_process_works_on_by_now_leaves_it_what_was_sent(place: Place, session: Session) -> None:
-    first = place.answer
     place.answer = lambda body: slow()
     executor = DurableExecutor(session)
     swarm = await Swarm.create(session, "crowd", "Do it", agents=1, model="test:scripted", executor=executor)
@@ -564,13 +564,16 @@ async def test_one_that_another_process_works_on_by_now_leaves_it_what_was_sent(
     await swarm.leave()
 
     assert await asyncio.to_thread(is_with_workers, swarm.id)
-    gone = place.server.disconnects
-    place.answer = first
-    await swarm.start()  # as the other process does: it finds what was sent
+    again = DurableExecutor(session)  # as the other process has: it finds what was sent, and may give it up
+    swarm = Swarm.open(session, swarm.id, executor=again)
+    await swarm.start()
+    await until(lambda: len(again._waited) == 1)
+    assert len(place.server.requests) == 1
     await swarm.cancel()
-    assert place.server.wait_for(lambda server: server.disconnects == gone + 1)
-    assert not await asyncio.to_thread(is_with_workers, swarm.id)
+    await swarm.wait()
+    await until(lambda: not is_with_workers(swarm.id))
     await executor.close()
+    await again.close()
 
 
 async def test_a_swarm_cancelled_by_another_process_stops_too(place: Place, session: Session) -> None:
@@ -672,3 +675,31 @@ def test_orders_and_reports_come_through_as_they_were() -> None:
     assert order_of(encoded(order)) == order
     assert report_of(encoded(Report(error="no"))) == Report(error="no")
     assert not beginning(work).startswith(beginning(Work(session="s", swarm="w", agent="a", prompt="")))
+
+
+def test_what_a_worker_says_last_is_what_it_has_under_way_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    worker = DurableWorker(None, database=str(tmp_path / "work.sqlite"))  # type: ignore[arg-type]
+    told: list[list[str]] = []
+    begun, go_on = threading.Event(), threading.Event()
+
+    def renew(id: str, work: list[str]) -> bool:
+        if not begun.is_set():
+            begun.set()
+            go_on.wait(60)
+        told.append(work)
+        return True
+
+    monkeypatch.setattr(worker._roster, "renew", renew)
+    worker._under_way["a"] = None  # type: ignore[assignment]
+    first = threading.Thread(target=worker._renew)
+    first.start()
+    begun.wait(60)
+    worker._under_way["b"] = None  # type: ignore[assignment]
+    second = threading.Thread(target=worker._renew)
+    second.start()
+    second.join(0.2)
+    go_on.set()
+    first.join(60)
+    second.join(60)
+
+    assert told == [["a"], ["a", "b"]]

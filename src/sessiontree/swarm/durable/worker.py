@@ -66,6 +66,7 @@ class DurableWorker:
         self._tell = tell
         self._slots = asyncio.Semaphore(concurrency)
         self._under_way: dict[str, Order] = {}
+        self._renewing = threading.Lock()
         self._leaving = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -140,11 +141,16 @@ class DurableWorker:
         while not self._stopped.wait(self._roster.lease / 5):
             before = time.monotonic()
             with suppress(StoreError):  # it is tried again, until the lease is over
-                if not self._roster.renew(self.id, list(self._under_way)):
+                if not self._renew():
                     self._lost("others took it for dead, since it had not been heard of for too long")
                 self._renewed = before
                 if self._launched:
                     self._take_up()
+
+    def _renew(self) -> bool:
+        """Renew the lease, and say what is under way: one at a time, so that the last word is about the last state."""
+        with self._renewing:
+            return self._roster.renew(self.id, list(self._under_way))
 
     def _guard(self) -> None:
         """See that the lease holds. Renewing it may wait without end, for a database that is out of reach."""
@@ -170,7 +176,7 @@ class DurableWorker:
         """Say what is under way now, as soon as the database can be reached: the guard sees to it that this ends."""
         while True:
             with suppress(StoreError):
-                if not await asyncio.to_thread(self._roster.renew, self.id, list(self._under_way)):
+                if not await asyncio.to_thread(self._renew):
                     self._lost("others took it for dead")
                 return
             await asyncio.sleep(LOOK)
