@@ -57,7 +57,7 @@ WRITTEN = [
         "_auth=¤",
         "PGPASSWORD=¤",
     ),
-    *('{"auths": {"x": {"auth": "¤"}}}', "//registry.npmjs.org/:_authToken=¤", "dbPassword: ¤", "X-API-Key: ¤"),
+    *('{"auths": {"x": {"auth": "¤"}}}', "//packages.example/:_authToken=¤", "dbPassword: ¤", "X-API-Key: ¤"),
     *(
         "password := '¤'",
         "'password' => '¤'",
