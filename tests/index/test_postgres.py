@@ -6,6 +6,7 @@ import json
 import os
 from pathlib import Path
 
+import psycopg
 import pytest
 
 import sessiontree as st
@@ -219,6 +220,18 @@ def test_texts_too_long_for_the_index_are_found_all_the_same(store: str) -> None
 
     assert len(st.search("needle")) == 1
     assert st.search("needles") == []
+
+
+def test_a_line_that_cannot_be_read_spoils_no_search(store: str) -> None:
+    session = st.create(name="deep")
+    deep, sound = session.append(st.user("needle here")), session.append(st.user("needle there"))
+    nested = b'{"type":"message","id":"%s","message":%s' % (deep.id.encode(), b"[" * 300 + b"]" * 300 + b"}")
+    with psycopg.connect(store) as connection:
+        connection.execute("SET session_replication_role = replica")  # nothing but a superuser gets past the trigger
+        change = connection.execute("UPDATE sessiontree.entry SET line = %s WHERE line = %s", (nested, deep.raw))
+        assert change.rowcount == 1
+
+    assert [hit.entry for hit in st.search("needle")] == [sound.id]
 
 
 def test_archived_sessions_are_in_no_listing_but_in_searches(store: str) -> None:

@@ -17,7 +17,7 @@ from sessiontree.core.fulltext import Seen, fold, full_text, speaker
 from sessiontree.core.query import Query
 from sessiontree.core.times import iso, milliseconds
 from sessiontree.errors import Ambiguous, FormatError, InvalidOperation, NotFound, SessionTreeError
-from sessiontree.format.codec import read_entry
+from sessiontree.format.codec import NotJson, read_entry
 from sessiontree.format.tail import tail_heads
 from sessiontree.index.folder import is_part_of
 from sessiontree.index.reading import SessionSummary, first_fault, tally_of
@@ -223,7 +223,11 @@ class Shelf:
         with connection.transaction(), connection.cursor(name="sessiontree_search") as cursor:
             cursor.execute(statement.encode(), values)
             for id, name, position, line in cursor:
-                match = _matching(query, id, name, position, read_entry(bytes(line), 1))
+                try:
+                    entry = read_entry(bytes(line), 1)
+                except NotJson:
+                    continue  # a damaged line, or one that was written when lines could be nested more deeply
+                match = _matching(query, id, name, position, entry)
                 if match is not None:
                     matches.append(match)
                     if len(matches) == limit:
