@@ -5,10 +5,11 @@ A route has a `Call`: the server, the token, and the way to a session. There is 
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -17,7 +18,8 @@ from fastapi import Depends, Request
 from fastapi.responses import Response
 
 from sessiontree.commands.models import Models
-from sessiontree.errors import Conflict
+from sessiontree.core.safe import safe
+from sessiontree.errors import Conflict, SessionTreeError
 from sessiontree.web.encoding import encoded
 from sessiontree.web.guard import Hosts, Limits
 from sessiontree.web.opened import Opened, OpenSessions, Position
@@ -31,6 +33,8 @@ from sessiontree.web.workshop import Workshop
 
 if TYPE_CHECKING:
     from sessiontree.model.find import Offer
+
+log = logging.getLogger("sessiontree.web")
 
 T = TypeVar("T")
 
@@ -77,8 +81,15 @@ class Serving:
 
     async def tidy(self) -> None:
         """Close sessions that nobody asks for."""
-        for opened in self.sessions.idle():
-            await self.runs.leave(opened)
+        await self._leave(self.sessions.idle())
+
+    async def _leave(self, leaving: Iterable[Opened]) -> None:
+        """Close sessions; one that cannot be closed keeps no other open."""
+        for opened in leaving:
+            try:
+                await self.runs.leave(opened)
+            except SessionTreeError as error:
+                log.warning("%s is let go of as it is: %s", safe(opened.file), safe(str(error)))
 
     def leave_off(self) -> None:
         """Take nothing new on, and send those who listen away."""
@@ -92,8 +103,7 @@ class Serving:
         await self.swarms.close()
         await self.trials.close()
         await self.runs.close()
-        for opened in self.sessions.idle(everything=True):
-            await self.runs.leave(opened)
+        await self._leave(self.sessions.idle(everything=True))
         self.workshop.close()
 
 

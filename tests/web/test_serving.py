@@ -1,0 +1,46 @@
+"""What a server holds, and that it lets go of all of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import httpx
+
+from sessiontree.web.guard import Limits
+from sessiontree.web.serving import Serving
+from tests.web.conftest import House, asking
+
+
+async def one_of_three_is_gone(client: httpx.AsyncClient, house: House, serving: Serving) -> list[Path]:
+    """The files of sessions with something to write when they are closed; the first one's is there no more."""
+    for id in [house.session() for _ in range(3)]:
+        made = await client.post(f"/api/sessions/{id}/branches", json={"name": "side", "switch": False})
+        assert made.status_code == 201, made.text
+    gone, *others = (Path(opened.file) for opened in serving.sessions.open_now())
+    gone.unlink()
+    return others
+
+
+def closed(files: list[Path]) -> list[bool]:
+    """Which sessions have written down where they are, as the last thing."""
+    return [b"sessiontree.head" in file.read_bytes().splitlines()[-1] for file in files]
+
+
+async def test_a_session_that_cannot_be_closed_keeps_no_other_open(tmp_path: Path) -> None:
+    house = House(tmp_path, limits=Limits(rate=1e6, burst=1_000_000, idle_seconds=-1))
+    app = house.app()
+    async with asking(app, house.owner) as client:
+        others = await one_of_three_is_gone(client, house, app.state.serving)
+
+        await app.state.serving.tidy()
+
+        assert closed(others) == [True, True]
+
+
+async def test_a_server_ends_whatever_cannot_be_closed(house: House) -> None:
+    app = house.app()
+    async with asking(app, house.owner) as client:
+        others = await one_of_three_is_gone(client, house, app.state.serving)
+        assert closed(others) == [False, False]
+
+    assert closed(others) == [True, True]
