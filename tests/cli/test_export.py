@@ -70,7 +70,11 @@ def test_a_file_that_is_there_is_not_written_over_unasked(cli: Run, fails: Run, 
     assert (here / "page.html").read_text() == "mine"
     cli("export", "talk.jsonl", "-o", "page.html", "--force")
     assert (here / "page.html").read_text() != "mine"
-    assert not list(here.glob("*.part"))
+    assert not list(here.glob(".sessiontree-*"))
+
+
+def test_a_folder_that_is_not_there_is_told_by_the_name_that_was_asked_for(fails: Run, talk: Path) -> None:
+    assert "gone/page.html: No such file or directory" in fails("export", "talk.jsonl", "-o", "gone/page.html")
 
 
 def test_a_branch_and_a_subtree_are_sessions_that_open(cli: Run, talk: Path) -> None:

@@ -13,8 +13,8 @@ import pytest
 
 from sessiontree import catalog
 from sessiontree.home import home
+from sessiontree.store.files import make_private_directory, write_private
 from sessiontree.web.guard import Limits
-from sessiontree.web.tokens import write_private
 from tests.web.conftest import House, asking, bearing
 
 JSON = {"content-type": "application/json"}
@@ -173,6 +173,7 @@ async def test_a_socket_for_two_way_talk_is_closed(house: House) -> None:
 async def test_where_tokens_cannot_be_looked_up_nobody_is_let_in_or_told_of_files(
     house: House, client: httpx.AsyncClient
 ) -> None:
+    make_private_directory(home())
     write_private(os.path.join(home(), "tokens.json"), b"{")
 
     for headers in (bearing(house.owner), bearing("wrong")):

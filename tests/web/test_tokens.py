@@ -14,7 +14,7 @@ import pytest
 
 from sessiontree.errors import InvalidOperation, NotFound, StoreError
 from sessiontree.home import home
-from sessiontree.web.tokens import Token, Tokens, make, token_file, write_private
+from sessiontree.web.tokens import Token, Tokens, make
 
 
 def kept() -> Path:
@@ -99,7 +99,8 @@ def test_revoking_what_is_not_there_says_so() -> None:
 
 
 def test_a_file_that_does_not_tell_is_an_error_and_not_no_tokens() -> None:
-    write_private(str(kept()), b"{")
+    kept().parent.mkdir(parents=True)
+    kept().write_bytes(b"{")
 
     with pytest.raises(StoreError, match="which tokens"):
         Tokens().find("x")
@@ -131,13 +132,12 @@ def test_a_token_sees_its_projects_and_what_is_below_them(cwd: str, sees: bool) 
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
-def test_files_of_tokens_are_the_users_alone_whatever_the_umask(umask: int) -> None:
+def test_the_file_of_tokens_and_its_folder_are_the_users_alone_whatever_the_umask(umask: int) -> None:
     before = os.umask(umask)
     try:
-        write_private(token_file(1), b"secret")
         Tokens().add(make(["read"]).token)
     finally:
         os.umask(before)
 
-    for path in (token_file(1), str(kept())):
-        assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
+    assert stat.S_IMODE(kept().stat().st_mode) == 0o600
+    assert stat.S_IMODE(kept().parent.stat().st_mode) == 0o700

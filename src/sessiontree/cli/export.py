@@ -12,6 +12,7 @@ from sessiontree.cli.app import app, opened, place_option, session_argument
 from sessiontree.cli.output import safe, safe_lines
 from sessiontree.export import ENDINGS, FORMS, Exported, Redactor, Report, export, form_of
 from sessiontree.session import Session
+from sessiontree.store.files import write_private
 
 STDOUT = "-"
 
@@ -80,18 +81,9 @@ def _default_name(session: Session, form: str) -> str:
 
 
 def _write(target: str, content: bytes, *, force: bool) -> None:
-    """Make the file, readable by its owner alone, whole or not at all."""
     if not force and os.path.lexists(target):
         raise click.ClickException(f"{target} is there already (--force writes over it)")
-    beside = f"{target}.{os.getpid()}.part"
-    fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    try:
-        with os.fdopen(fd, "wb") as file:
-            file.write(content)
-        os.replace(beside, target)
-    except BaseException:
-        os.unlink(beside)
-        raise
+    write_private(target, content)
 
 
 def _print(content: bytes) -> None:

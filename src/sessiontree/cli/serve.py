@@ -16,6 +16,8 @@ import click
 from sessiontree.cli.app import app, json_option
 from sessiontree.cli.output import dim, echo, echo_json, safe, table
 from sessiontree.core.times import iso
+from sessiontree.home import home
+from sessiontree.store.files import make_private_directory, write_private
 
 if TYPE_CHECKING:
     from sessiontree.web.listening import Server
@@ -52,7 +54,7 @@ def serve(host: str, port: int, allow_remote: bool, names: tuple[str, ...], allo
     except ModuleNotFoundError as error:
         raise click.UsageError("serving needs the extra: pip install 'sessiontree[web]'") from error
     from sessiontree.web.guard import Limits, check_host, check_name, hosts_of
-    from sessiontree.web.tokens import SCOPES, Tokens, make, token_file, write_private
+    from sessiontree.web.tokens import SCOPES, Tokens, make, token_file
 
     check_host(host, allow_remote=allow_remote)
     for name in names:
@@ -77,6 +79,7 @@ def serve(host: str, port: int, allow_remote: bool, names: tuple[str, ...], allo
             write_private(page, f'<meta http-equiv="refresh" content="0; url={link}">\n'.encode())
             click.launch(page)
 
+    make_private_directory(home())
     write_private(file, own.secret.encode() + b"\n")
     try:
         server = Server(create_app(hosts=hosts, tokens=tokens, limits=limits, allow_run=allow_run), limits, ready)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import tempfile
 
 import msgspec
 
 from sessiontree.errors import StoreError
 from sessiontree.extensions.content import Content
-from sessiontree.store.files import make_private_directory
+from sessiontree.store.files import make_private_directory, write_private
 
 FILE = "trust.json"
 
@@ -37,22 +35,8 @@ class Trust:
             raise StoreError(self._file, f"it does not tell which projects are trusted: {error}") from error
 
     def _write(self, trusted: dict[str, str]) -> None:
-        folder = os.path.dirname(self._file)
-        try:
-            make_private_directory(folder)
-            fd, made = tempfile.mkstemp(dir=folder, prefix=f".{FILE}-")  # for this user alone
-            try:
-                with open(fd, "wb") as file:
-                    file.write(msgspec.json.format(msgspec.json.encode(trusted)) + b"\n")
-                    file.flush()
-                    os.fsync(fd)
-                os.replace(made, self._file)
-            except BaseException:
-                with contextlib.suppress(OSError):
-                    os.unlink(made)
-                raise
-        except OSError as error:
-            raise StoreError(self._file, error.strerror or str(error)) from error
+        make_private_directory(os.path.dirname(self._file))
+        write_private(self._file, msgspec.json.format(msgspec.json.encode(trusted)) + b"\n")
 
 
 def _key(content: Content) -> str:

@@ -15,10 +15,13 @@ from sessiontree.errors import StoreError
 
 Identity: TypeAlias = tuple[int, int]
 """Which file it is, whatever its name."""
+NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
+"""What `link` says on a file system that has none."""
 
 
 def reason_of(error: OSError) -> str:
-    return os.strerror(error.errno or 0)
+    """What the system said."""
+    return error.strerror or str(error)
 
 
 def identity_of(status: os.stat_result) -> Identity:
@@ -74,6 +77,25 @@ def write_all(fd: int, data: bytes) -> None:
         if written == 0:
             raise OSError(errno.EIO, "nothing was written")
         done += written
+
+
+def write_private(path: str, data: bytes) -> None:
+    """Put a file in its place whole, or not at all, for this user alone. Raises `StoreError`."""
+    from tempfile import mkstemp
+
+    try:
+        fd, beside = mkstemp(dir=os.path.dirname(path) or os.curdir, prefix=".sessiontree-")  # 0600
+        try:
+            with open(fd, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(fd)
+            os.replace(beside, path)
+        except BaseException:
+            discard(beside)
+            raise
+    except OSError as error:
+        raise StoreError(path, reason_of(error)) from error
 
 
 def make_private_directory(path: str) -> None:

@@ -13,7 +13,6 @@ import hashlib
 import hmac
 import os
 import secrets
-import tempfile
 import threading
 from collections.abc import Generator, Iterable
 from typing import Literal, TypeAlias
@@ -23,7 +22,7 @@ from msgspec import Struct
 
 from sessiontree.errors import InvalidOperation, NotFound, StoreError
 from sessiontree.home import home
-from sessiontree.store.files import make_private_directory, reason_of
+from sessiontree.store.files import make_private_directory, reason_of, write_private
 from sessiontree.store.lock import lock_of, locked_file
 
 Scope: TypeAlias = Literal["read", "write", "run"]
@@ -156,23 +155,3 @@ class Tokens:
 def token_file(port: int) -> str:
     """Where the token of the server on a port is."""
     return os.path.join(home(), f"serve-{port}.token")
-
-
-def write_private(path: str, data: bytes) -> None:
-    """Put `data` in the place of a file, at once, for this user alone."""
-    folder = os.path.dirname(path)
-    try:
-        make_private_directory(folder)
-        fd, made = tempfile.mkstemp(dir=folder, prefix=f".{os.path.basename(path)}-")  # 0600
-        try:
-            with open(fd, "wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(fd)
-            os.replace(made, path)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                os.unlink(made)
-            raise
-    except OSError as error:
-        raise StoreError(path, reason_of(error)) from error
