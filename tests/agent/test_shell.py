@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from sessiontree.agent.agent import Agent
 from sessiontree.agent.shell import Shell
 from sessiontree.agent.tools.process import CommandError, Ran
 from sessiontree.core.entries import Entry
-from sessiontree.core.messages import role
+from sessiontree.core.messages import role, text
 from sessiontree.errors import BranchMoved
 from sessiontree.hooks.bus import Hooks
 from sessiontree.hooks.events import BeforeCompact, Input, InputAnswer, ToolUpdate
@@ -272,3 +273,16 @@ async def test_a_command_that_is_given_up_before_it_starts_is_not_run(session: S
         await running
     await shell.end()
     assert not list(tmp_path.iterdir())
+
+
+async def test_output_that_is_cut_is_written_as_such_where_no_file_could_be_made(
+    agent: MakeAgent, session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
+
+    await agent().bash("seq 1 30000")
+
+    message = last(session.head)
+    assert message["truncated"] is True
+    assert "fullOutputPath" not in message
+    assert "The output is cut." in text(session.head.context().to_llm()[-1]["content"])

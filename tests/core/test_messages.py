@@ -271,6 +271,7 @@ def test_a_shell_run_tells_of_silence_failure_cancelling_and_cuts():
     cut = {"role": "bashExecution", "command": "x", "truncated": True, "fullOutputPath": "/tmp/all"}
     assert "/tmp/all" in sent_text(cut)
     assert "/tmp/all" not in sent_text({**cut, "truncated": False})
+    assert "cut" in sent_text({**cut, "fullOutputPath": None})
 
 
 def test_a_shell_run_can_be_kept_from_the_model():
@@ -316,7 +317,9 @@ def test_a_tool_result_may_have_details_that_no_model_sees() -> None:
 
 def test_a_command_of_the_user_is_written_as_peers_write_it() -> None:
     ran = bash_execution("make", "ok", exit_code=0).message
-    ended = bash_execution("make", "…", exit_code=None, full_output="/tmp/all", in_context=False).message
+    ended = bash_execution(
+        "make", "…", exit_code=None, truncated=True, full_output="/tmp/all", in_context=False
+    ).message
 
     assert ran == {
         "role": "bashExecution",

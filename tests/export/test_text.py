@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 
 import sessiontree as st
+from sessiontree.core.messages import bash_execution
 from sessiontree.core.outline import outline
 from sessiontree.errors import InvalidOperation, NotFound
 from sessiontree.export import export
@@ -120,3 +121,14 @@ def test_what_cannot_be_exported_is_refused_with_a_reason() -> None:
         export(lines, subtree="root")
     with pytest.raises(NotFound):
         export(lines, branch="nowhere")
+
+
+def test_output_of_a_command_that_is_cut_is_told_with_where_more_of_it_is_if_that_is_known() -> None:
+    session = st.memory("cut")
+    session.append(bash_execution("seq 9", "9", exit_code=0, truncated=True, full_output="/tmp/all"))
+    session.append(bash_execution("seq 8", "8", exit_code=0, truncated=True))
+
+    made = export(session.lines(), "text").content.decode()
+
+    assert "seq 9 (exit code 0, cut; more of it in /tmp/all," in made
+    assert "seq 8 (exit code 0, cut," in made

@@ -62,7 +62,12 @@ class Shell:
     async def _written(self, running: asyncio.Task[Ran], record: Beside, command: str, in_context: bool) -> Ran:
         ran = await running
         message = bash_execution(
-            command, ran.output, exit_code=ran.exit_code, full_output=ran.full_output, in_context=in_context
+            command,
+            ran.output,
+            exit_code=ran.exit_code,
+            truncated=ran.truncated,
+            full_output=ran.full_output,
+            in_context=in_context,
         )
         await self._write(record, message)
         return ran

@@ -75,11 +75,17 @@ def tool_result(
 
 
 def bash_execution(
-    command: str, output: str, *, exit_code: int | None, full_output: str | None = None, in_context: bool = True
+    command: str,
+    output: str,
+    *,
+    exit_code: int | None,
+    truncated: bool = False,
+    full_output: str | None = None,
+    in_context: bool = True,
 ) -> Message:
     """A command that the user ran, and what it printed. Without an exit code it was ended before its end.
 
-    `full_output` is the file with all that it printed, where `output` is not all.
+    Where `output` is not all, it is `truncated`, and `full_output` is the file with more of it, if there is one.
     """
     message: JsonObject = {
         "role": "bashExecution",
@@ -87,7 +93,7 @@ def bash_execution(
         "output": output,
         "exitCode": exit_code,
         "cancelled": exit_code is None,
-        "truncated": full_output is not None,
+        "truncated": truncated,
         "fullOutputPath": full_output,
         "excludeFromContext": None if in_context else True,
     }
@@ -359,8 +365,9 @@ def _execution(message: JsonObject) -> str:
         parts.append("It was cancelled.")
     elif message.get("exitCode") not in (None, 0):
         parts.append(f"It exited with code {number(message.get('exitCode'))}.")
-    if message.get("truncated") is True and message.get("fullOutputPath"):
-        parts.append(f"The output is cut; all of it is in {string(message.get('fullOutputPath'))}")
+    if message.get("truncated") is True:
+        path = string(message.get("fullOutputPath"))
+        parts.append(f"The output is cut; more of it is in {path}" if path else "The output is cut.")
     return "\n\n".join(parts)
 
 

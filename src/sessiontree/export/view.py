@@ -36,6 +36,7 @@ from sessiontree.core.entries import (
     Usage,
 )
 from sessiontree.core.figures import dollars, short_count
+from sessiontree.core.merge import is_merge
 from sessiontree.core.messages import (
     ToolCall,
     blocks,
@@ -93,7 +94,7 @@ def view_of(entry: Entry, call: ToolCall | None = None) -> View:
                 parts=(Part(kind="prose", text=visible(body.summary)), *_data(details=body.details)),
             )
         case BranchSummary() as body:
-            merged = is_object(body.details) and body.details.get("kind") == "merge"
+            merged = is_merge(body)
             left = body.abandoned_leaf or ""
             return View(
                 kind="merge" if merged else "summary",
@@ -210,6 +211,14 @@ def _result(message: JsonObject, call: ToolCall | None) -> View:
     )
 
 
+def _cut(message: JsonObject) -> str:
+    """What is said of a run whose output is not all there."""
+    if message.get("truncated") is not True:
+        return ""
+    path = string(message.get("fullOutputPath"))
+    return f"cut; more of it in {path}" if path else "cut"
+
+
 def _run(message: JsonObject, language: str) -> View:
     command = string(message.get("command")) or string(message.get("code"))
     code = message.get("exitCode")
@@ -217,7 +226,7 @@ def _run(message: JsonObject, language: str) -> View:
     facts = [
         f"exit code {number(code):g}" if code is not None else "",
         "cancelled" if message.get("cancelled") is True else "",
-        f"cut; all of it in {string(message.get('fullOutputPath'))}" if message.get("truncated") is True else "",
+        _cut(message),
         "not sent to the model" if message.get("excludeFromContext") is True else "",
     ]
     parts = [Part(kind="code", text=visible(command), language=language)]

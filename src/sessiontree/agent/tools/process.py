@@ -48,8 +48,9 @@ class Ran(Struct, frozen=True, kw_only=True):
     aborted: bool
     timed_out: bool
     truncated: bool
+    """Whether `output` is not all."""
     full_output: str | None
-    """The file with all that it printed, where `output` is not all."""
+    """The file with more, if it is not and one could be written."""
     note: str
     """Says so in a sentence; empty otherwise."""
 
