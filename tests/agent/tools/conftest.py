@@ -25,7 +25,10 @@ def folder(tmp_path: Path) -> Path:
 @pytest.fixture
 def call(folder: Path) -> Call:
     """Call a tool in `folder`."""
+    return caller(folder)
 
+
+def caller(folder: Path) -> Call:
     async def called(tool: Tool, *, update: Callable[[str], None] = lambda text: None, **arguments: Any) -> ToolOutput:
         context = ToolContext(
             call=ToolCall("c1", tool.name, arguments),

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
+import signal
+import sys
+import tempfile
 import time
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
 
 from sessiontree.agent.tool import ToolError
-from sessiontree.agent.tools import find, grep, ls, search
+from sessiontree.agent.tools import find, grep, ls, search, walk
+from sessiontree.agent.tools.output import full_output
 from sessiontree.agent.tools.walk import files_below, glob_pattern, parse_rule
-from tests.agent.tools.conftest import Call, text
+from tests.agent.tools.conftest import Call, caller, text
 
 PASSED_OVER = "[Not looked through: 1 binary file.]"
 
@@ -104,8 +109,14 @@ async def test_a_search_stops_at_its_limit_and_says_so(call: Call) -> None:
     assert (
         text(await call(find, pattern="*", limit=1)) == ".gitignore\n\n[These are the first 1 files: there are more.]"
     )
+    said = text(await call(grep, pattern="one|two", path="src", limit=1))
+    assert said == "src/build/in.py:1: one\n\n[These are the first 1 matching lines: there are more.]"
+
+
+async def test_what_was_passed_over_before_the_limit_is_told(call: Call) -> None:
     said = text(await call(grep, pattern="one", limit=1))
-    assert said == "a.py:2: print('one')\n\n[These are the first 1 matching lines: there are more.]"
+
+    assert said.endswith(f"[These are the first 1 matching lines: there are more. {PASSED_OVER[1:]}")
 
 
 async def test_more_than_fits_is_in_a_file(call: Call, folder: Path) -> None:
@@ -117,6 +128,44 @@ async def test_more_than_fits_is_in_a_file(call: Call, folder: Path) -> None:
     path = output.details["fullOutputPath"]
     assert Path(path).read_text().count("needle") == 100
     os.unlink(path)
+
+
+async def test_what_fits_is_shown_where_no_file_can_be_written(
+    call: Call, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(folder / "gone"))
+    (folder / "long.txt").write_text(("needle" + "." * 1000 + "\n") * 100)
+
+    output = await call(grep, pattern="needle")
+
+    assert text(output).startswith("long.txt:1: needle")
+    assert "of 100 lines are shown. The rest could not be kept." in text(output)
+    assert output.details is None
+
+
+def test_a_file_that_cannot_be_written_to_its_end_is_not_left_behind(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(folder / "scratch"))
+    (folder / "scratch").mkdir()
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handled = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
+    try:
+        path = full_output("x" * 5000)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handled)
+
+    assert path is None
+    assert os.listdir(folder / "scratch") == []
+
+
+async def test_a_search_that_fails_says_how(call: Call, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [str(folder)])
+
+    with pytest.raises(ToolError, match=r"^the search ended with code 1: ModuleNotFoundError: No module named"):
+        await call(grep, pattern="one")
 
 
 async def test_wrong_patterns_and_places_are_clear_errors(call: Call) -> None:
@@ -145,6 +194,23 @@ async def test_a_file_whose_name_is_no_text_is_found_like_others(call: Call, fol
     assert text(await call(find, pattern="*.txt")) == "src/caf\ufffd.txt"
     assert text(await call(grep, pattern="needle")) == f"src/caf\ufffd.txt:1: needle\n\n{PASSED_OVER}"
     assert "caf\ufffd.txt" in text(await call(ls, path="src")).split("\n")
+
+
+async def test_a_folder_whose_name_is_no_text_is_looked_in_like_others(folder: Path) -> None:
+    odd = folder / os.fsdecode(b"caf\xe9")
+    odd.mkdir()
+    (odd / "a.txt").write_text("needle\n")
+
+    assert text(await caller(odd)(find, pattern="*.txt")) == "a.txt"
+    assert text(await caller(odd)(grep, pattern="needle")) == "a.txt:1: needle"
+
+
+async def test_links_that_go_in_circles_are_passed_over(call: Call, folder: Path) -> None:
+    (folder / "circle.py").symlink_to("circle.py")
+    (folder / "gone.py").symlink_to("nowhere")
+    (folder / "link.py").symlink_to("a.py")
+
+    assert text(await call(find, pattern="*.py")).split() == ["a.py", "binary.py", "link.py", "src/build/in.py"]
 
 
 async def test_a_named_file_that_cannot_be_looked_through_is_an_error(call: Call, folder: Path) -> None:
@@ -185,6 +251,24 @@ def test_files_that_cannot_be_read_are_told(folder: Path, monkeypatch: pytest.Mo
     assert found.passed_over == "3 files that cannot be read"
     named = search.grep_lines(str(folder / "a.py"), search.GrepArguments(pattern="one", path="a.py"))
     assert named.error == "a.py: Permission denied"
+
+
+def test_folders_that_cannot_be_read_are_told(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    listed = os.scandir
+
+    def refuse(path: str) -> Any:
+        if path.rstrip("/").endswith(("src", "docs")):
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+        return listed(path)
+
+    monkeypatch.setattr(walk.os, "scandir", refuse)
+
+    found = search.find_files(str(folder), search.FindArguments(pattern="*.py"))
+    assert (found.lines, found.passed_over) == (["a.py", "binary.py"], "2 folders that cannot be read")
+    lines = search.grep_lines(str(folder), search.GrepArguments(pattern="one", glob="*.py"))
+    assert lines.passed_over == "1 binary file, 2 folders that cannot be read"
+    inside = search.find_files(str(folder / "src"), search.FindArguments(pattern="*"))
+    assert inside.passed_over == "1 folder that cannot be read"
 
 
 async def test_a_search_runs_no_python_of_the_project(

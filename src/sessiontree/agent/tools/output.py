@@ -64,11 +64,17 @@ def head(lines: list[str], *, limit: int = LINES, size: int = BYTES) -> Head:
     return Head("\n".join(shown), len(shown), len(shown) == len(lines))
 
 
-def full_output(text: str) -> str:
-    """A new private file with `text`; its path."""
-    fd, path = tempfile.mkstemp(prefix="sessiontree-", suffix=".txt")
-    with os.fdopen(fd, "w", encoding="utf-8", errors="replace") as file:
-        file.write(text)
+def full_output(text: str) -> str | None:
+    """A new private file with `text`; its path. `None` where none can be written."""
+    path = None
+    try:
+        fd, path = tempfile.mkstemp(prefix="sessiontree-", suffix=".txt")
+        with os.fdopen(fd, "w", encoding="utf-8", errors="replace") as file:
+            file.write(text)
+    except OSError:
+        if path is not None:
+            os.unlink(path)
+        return None
     return path
 
 
@@ -87,7 +93,7 @@ class Tail:
         self.truncated = False
         """Whether there is more than fits."""
         self.path: str | None = None
-        """The file with everything, where there is one."""
+        """The file with more than fits, where there is one."""
         self._file: int | None = None
         self._filed = 0
         """Bytes in the file: not all of them, where it would be too large or the disk is full."""

@@ -53,14 +53,15 @@ class Found(Struct, frozen=True, kw_only=True):
     more: bool = False
     """Whether it stopped at its limit."""
     passed_over: str = ""
-    """How many files were not looked through, and why."""
+    """How many files and folders were not looked through, and why."""
     error: str | None = None
 
 
 class Task(Struct, frozen=True, tag_field="kind"):
     """What the process is given to do."""
 
-    root: str
+    root: bytes
+    """As the system has it: the name of a folder need not be text."""
 
 
 class Find(Task, frozen=True, tag="find"):
@@ -73,14 +74,18 @@ class Grep(Task, frozen=True, tag="grep"):
 
 async def run_find(context: ToolContext) -> ToolOutput:
     arguments: FindArguments = context.arguments
-    found = await _search(Find(resolve_mention(arguments.path, context.cwd), arguments))
+    found = await _search(Find(_root(arguments.path, context), arguments))
     return _told(found, "No file has such a name.", f"the first {arguments.limit} files")
 
 
 async def run_grep(context: ToolContext) -> ToolOutput:
     arguments: GrepArguments = context.arguments
-    found = await _search(Grep(resolve_mention(arguments.path, context.cwd), arguments))
+    found = await _search(Grep(_root(arguments.path, context), arguments))
     return _told(found, "No line matches.", f"the first {arguments.limit} matching lines")
+
+
+def _root(path: str, context: ToolContext) -> bytes:
+    return os.fsencode(resolve_mention(path, context.cwd))
 
 
 async def _search(task: Find | Grep) -> Found:
@@ -91,18 +96,21 @@ async def _search(task: Find | Grep) -> Found:
         *(sys.executable, "-I", "-c", code),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.PIPE,
     )
     try:
         async with asyncio.timeout(TIMEOUT):
-            raw, _ = await process.communicate(msgspec.json.encode(task))
+            raw, errors = await process.communicate(msgspec.json.encode(task))
     except TimeoutError:
         raise ToolError(f"the search took longer than {TIMEOUT:g} seconds: look in fewer places") from None
     finally:
         if process.returncode is None:
             process.kill()
             await process.wait()
-    found = msgspec.json.decode(raw, type=Found) if raw else Found(lines=[], error="the search died")
+    if process.returncode:
+        why = errors.decode("utf-8", "replace").strip().rpartition("\n")[2]
+        raise ToolError(f"the search ended with code {process.returncode}{why and f': {why}'}")
+    found = msgspec.json.decode(raw, type=Found)
     if found.error is not None:
         raise ToolError(found.error)
     return found
@@ -114,8 +122,9 @@ def _told(found: Found, nothing: str, limit: str) -> ToolOutput:
     details: dict[str, Any] | None = None
     if not shown.whole:
         path = full_output("\n".join(found.lines) + "\n")
-        notes.append(f"Only {shown.lines} of {len(found.lines)} lines are shown. All of them are in {path}.")
-        details = {"fullOutputPath": path}
+        rest = "The rest could not be kept" if path is None else f"All of them are in {path}"
+        notes.append(f"Only {shown.lines} of {len(found.lines)} lines are shown. {rest}.")
+        details = None if path is None else {"fullOutputPath": path}
     if found.more:
         notes.append(f"These are {limit}: there are more.")
     if found.passed_over:
@@ -128,7 +137,8 @@ def _told(found: Found, nothing: str, limit: str) -> ToolOutput:
 
 def main() -> None:
     task = msgspec.json.decode(sys.stdin.buffer.read(), type=Find | Grep)
-    found = find_files(task.root, task.arguments) if isinstance(task, Find) else grep_lines(task.root, task.arguments)
+    root = os.fsdecode(task.root)
+    found = find_files(root, task.arguments) if isinstance(task, Find) else grep_lines(root, task.arguments)
     sys.stdout.buffer.write(msgspec.json.encode(found))
 
 
@@ -137,12 +147,15 @@ def find_files(root: str, arguments: FindArguments) -> Found:
         return Found(lines=[], error=f"there is no folder {arguments.path}")
     pattern = glob_pattern(arguments.pattern)
     found: list[str] = []
-    for path in files_below(root):
+    closed: list[str] = []
+    more = False
+    for path in files_below(root, closed):
         if pattern.fullmatch(path.replace(os.sep, "/")):
-            if len(found) == arguments.limit:
-                return Found(lines=found, more=True)
+            more = len(found) == arguments.limit
+            if more:
+                break
             found.append(_named(arguments.path, path))
-    return Found(lines=found)
+    return Found(lines=found, more=more, passed_over=_counted(Counter(), closed))
 
 
 def grep_lines(root: str, arguments: GrepArguments) -> Found:
@@ -159,7 +172,8 @@ def grep_lines(root: str, arguments: GrepArguments) -> Found:
     shown: list[str] = []
     matched = 0
     passed_over: Counter[str] = Counter()
-    for path, named in _candidates(root, arguments.path, glob):
+    closed: list[str] = []
+    for path, named in _candidates(root, arguments.path, glob, closed):
         try:
             lines = _text_lines(path)
         except PassedOver as error:
@@ -172,7 +186,7 @@ def grep_lines(root: str, arguments: GrepArguments) -> Found:
             if pattern.search(line) is None:
                 continue
             if matched == arguments.limit:
-                return Found(lines=shown, more=True)
+                return Found(lines=shown, more=True, passed_over=_counted(passed_over, closed))
             matched += 1
             first = max(until + 1, number - arguments.context)
             if arguments.context and shown and (until < 0 or first > until + 1):
@@ -181,14 +195,14 @@ def grep_lines(root: str, arguments: GrepArguments) -> Found:
             for at in range(first, until + 1):
                 mark = ":" if at == number or pattern.search(lines[at]) else "-"
                 shown.append(f"{named}{mark}{at + 1}{mark} {cut(lines[at])}")
-    return Found(lines=shown, passed_over=_counted(passed_over))
+    return Found(lines=shown, passed_over=_counted(passed_over, closed))
 
 
-def _candidates(root: str, named: str, glob: re.Pattern[str] | None) -> Iterator[tuple[str, str]]:
+def _candidates(root: str, named: str, glob: re.Pattern[str] | None, closed: list[str]) -> Iterator[tuple[str, str]]:
     if os.path.isfile(root):
         yield root, named
         return
-    for path in files_below(root):
+    for path in files_below(root, closed):
         if glob is None or glob.fullmatch(path.replace(os.sep, "/")):
             yield os.path.join(root, path), _named(named, path)
 
@@ -218,8 +232,13 @@ def _text_lines(path: str) -> list[str]:
     return [line.removesuffix("\r") for line in text.split("\n")] if raw else []
 
 
-def _counted(files: Counter[str]) -> str:
-    return ", ".join(f"{n} {kind if n == 1 else kind.replace('file', 'files')}" for kind, n in files.items())
+def _counted(files: Counter[str], closed: list[str]) -> str:
+    counts = {**files, "folder that cannot be read": len(closed)}
+    return ", ".join(f"{n} {kind if n == 1 else _several(kind)}" for kind, n in counts.items() if n)
+
+
+def _several(kind: str) -> str:
+    return kind.replace("file", "files").replace("folder", "folders")
 
 
 def _named(folder: str, path: str) -> str:

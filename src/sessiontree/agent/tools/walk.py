@@ -78,13 +78,16 @@ def _choices(glob: str) -> dict[int, str]:
     return found
 
 
-def files_below(root: str) -> Iterator[str]:
-    """Paths of files below `root`, relative to it, in the order of their names, folders after files."""
+def files_below(root: str, closed: list[str] | None = None) -> Iterator[str]:
+    """Paths of files below `root`, relative to it, in the order of their names, folders after files.
+
+    Folders that cannot be read are added to `closed`.
+    """
     root = os.path.realpath(root)
-    yield from _walk(root, "", _rules_above(root))
+    yield from _walk(root, "", _rules_above(root), [] if closed is None else closed)
 
 
-def _walk(root: str, below: str, above: list[Rules]) -> Iterator[str]:
+def _walk(root: str, below: str, above: list[Rules], closed: list[str]) -> Iterator[str]:
     folder = os.path.join(root, below)
     rules = [*above, *_rules_in(folder)]
     folders: list[str] = []
@@ -92,6 +95,7 @@ def _walk(root: str, below: str, above: list[Rules]) -> Iterator[str]:
         with os.scandir(folder) as found:
             entries = sorted(found, key=lambda entry: entry.name)
     except OSError:
+        closed.append(below)
         return
     for entry in entries:
         is_folder = entry.is_dir(follow_symlinks=False)
@@ -99,10 +103,10 @@ def _walk(root: str, below: str, above: list[Rules]) -> Iterator[str]:
             continue
         if is_folder:
             folders.append(entry.name)
-        elif entry.is_file():
+        elif entry.is_file(follow_symlinks=False) or os.path.isfile(entry.path):  # which takes links that go in circles
             yield os.path.join(below, entry.name)
     for name in folders:
-        yield from _walk(root, os.path.join(below, name), rules)
+        yield from _walk(root, os.path.join(below, name), rules, closed)
 
 
 def _rules_above(root: str) -> list[Rules]:
