@@ -12,7 +12,16 @@ from sessiontree.core.entries import (
     Message,
     ThinkingLevelChange,
 )
-from sessiontree.core.merge import copied, merged_from, plan_cherry_pick, plan_merge, plan_rebase, rebased
+from sessiontree.core.merge import (
+    copied,
+    is_merge,
+    merge_details,
+    merged_from,
+    plan_cherry_pick,
+    plan_merge,
+    plan_rebase,
+    rebased,
+)
 from sessiontree.core.messages import assistant, tool_call, tool_result, user
 from sessiontree.core.tree import Tree
 from sessiontree.errors import InvalidOperation
@@ -65,6 +74,19 @@ def test_a_compaction_stands_for_what_came_before_it():
 )
 def test_a_merge_says_what_it_was_made_from(body, sources):
     assert merged_from(entry("m", body=body)) == sources
+
+
+def test_what_makes_a_summary_a_merge_is_read_back_and_stands_beside_what_else_is_said():
+    body = BranchSummary(summary="s", details=merge_details(["a", "b"], {"readFiles": ["x"], "kind": "mine"}))
+
+    assert is_merge(body)
+    assert merged_from(entry("m", body=body)) == ["a", "b"]
+    assert body.details["readFiles"] == ["x"]
+
+
+@pytest.mark.parametrize("details", [None, "merge", ["merge"], {}, {"kind": "other"}, {"sources": ["a"]}])
+def test_a_summary_that_does_not_say_so_is_no_merge(details):
+    assert not is_merge(BranchSummary(summary="s", details=details))
 
 
 # Copies

@@ -19,6 +19,7 @@ from sessiontree.core.entries import (
     CustomMessage,
     Entry,
     EntryId,
+    JsonObject,
     Message,
 )
 from sessiontree.core.messages import answered_call, full_usage, is_list, is_object, role, tool_calls
@@ -38,12 +39,20 @@ def plan_merge(tree: Tree, source: EntryId | None, into: EntryId | None) -> tupl
     return summarized(tree, new)
 
 
+def merge_details(sources: Sequence[EntryId | None], details: JsonObject | None = None) -> JsonObject:
+    """What the details of a summary say that makes it a merge of these heads, beside what else they say."""
+    return {**(details or {}), "kind": "merge", "sources": list(sources)}
+
+
+def is_merge(body: Body) -> bool:
+    details = body.details if isinstance(body, BranchSummary) else None
+    return is_object(details) and details.get("kind") == "merge"
+
+
 def merged_from(entry: Entry) -> list[EntryId]:
     """The heads that a merge was made from; none where the entry is no merge."""
-    details = entry.body.details if isinstance(entry.body, BranchSummary) else None
-    if not is_object(details) or details.get("kind") != "merge":
-        return []
-    sources = details.get("sources")
+    body = entry.body
+    sources = body.details.get("sources") if isinstance(body, BranchSummary) and is_merge(body) else None
     return [id for id in sources if isinstance(id, str)] if is_list(sources) else []
 
 

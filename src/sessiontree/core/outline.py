@@ -39,6 +39,7 @@ from sessiontree.core.entries import (
 from sessiontree.core.figures import short_count
 from sessiontree.core.fulltext import fold, speaker, unify
 from sessiontree.core.heads import Heads
+from sessiontree.core.merge import is_merge
 from sessiontree.core.messages import (
     Glance,
     ToolCall,
@@ -576,9 +577,8 @@ def row_text(entry: Entry, calls: CallsOfResults | None = None) -> str:
             return _message_row(said, calls.get(entry.id) if said.role == "toolResult" and calls is not None else None)
         case CustomMessage(custom_type=kind):
             return f"[{kind}]: {plain_text(entry)}"
-        case BranchSummary(details=details):
-            merged = is_object(details) and details.get("kind") == "merge"
-            return f"[{'merge' if merged else 'branch summary'}]: {plain_text(entry)}"
+        case BranchSummary() as body:
+            return f"[{'merge' if is_merge(body) else 'branch summary'}]: {plain_text(entry)}"
         case Compaction(tokens_before=tokens):
             return f"[compaction: {short_count(tokens)} tokens]"
         case _:

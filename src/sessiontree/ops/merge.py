@@ -16,7 +16,7 @@ from sessiontree.config import SummarySettings
 from sessiontree.core.compaction import budget
 from sessiontree.core.context import build_context
 from sessiontree.core.entries import BranchSummary, Entry, EntryId, JsonObject
-from sessiontree.core.merge import copied, plan_cherry_pick, plan_merge, plan_rebase, rebased
+from sessiontree.core.merge import copied, merge_details, plan_cherry_pick, plan_merge, plan_rebase, rebased
 from sessiontree.core.messages import is_object
 from sessiontree.core.plan import Said, said
 from sessiontree.core.summaries import MERGE_PREAMBLE, PROMOTE_PREAMBLE, Files, joined_files
@@ -226,7 +226,7 @@ class _Maker(Struct, frozen=True):
         return BranchSummary(
             summary=words,
             abandoned_leaf=heads[0],
-            details={**details, "kind": "merge", "sources": heads},
+            details=merge_details(heads, details),
             usage=usage,
             from_hook=from_hook,
         )

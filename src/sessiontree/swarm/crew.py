@@ -15,7 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from sessiontree.core.entries import BranchSummary
-from sessiontree.core.merge import merged_from, plan_merge
+from sessiontree.core.merge import merge_details, merged_from, plan_merge
 from sessiontree.core.plan import said
 from sessiontree.errors import InvalidOperation, SessionTreeError
 from sessiontree.hooks.bus import Hooks
@@ -361,8 +361,7 @@ class Crew:
                 await merge(self._branch(agent), into, hooks=self._hooks, summary=summary)
             else:
                 # Somebody has taken its branch elsewhere. What the agent came to is there all the same.
-                details = {"kind": "merge", "sources": [agent.end]}
-                body = BranchSummary(summary=summary, abandoned_leaf=agent.end, details=details)
+                body = BranchSummary(summary=summary, abandoned_leaf=agent.end, details=merge_details([agent.end]))
                 await in_thread(into.append, body)
 
     def _is_where_it_was(self, agent: AgentAccount, into: Branch) -> bool:

@@ -24,6 +24,7 @@ from sessiontree.core.entries import (
     ThinkingLevelChange,
 )
 from sessiontree.core.figures import short_count
+from sessiontree.core.merge import is_merge
 from sessiontree.core.messages import (
     ToolCall,
     answered_call,
@@ -109,9 +110,8 @@ class Blocks:
                 yield self._rendered(entry, Block("custom", head=kind))
             case Compaction(summary=summary, tokens_before=tokens):
                 yield Block("summary", head=f"compacted, {short_count(tokens)} tokens before", text=summary)
-            case BranchSummary(summary=summary, details=details):
-                merged = is_object(details) and details.get("kind") == "merge"
-                what = "merged from another branch" if merged else "summary of a branch that was left"
+            case BranchSummary(summary=summary) as body:
+                what = "merged from another branch" if is_merge(body) else "summary of a branch that was left"
                 yield Block("summary", head=what, text=summary)
             case ModelChange(model=model):
                 yield Block("note", text=f"model: {model or '?'}")

@@ -18,7 +18,19 @@ from sessiontree.core.entries import (
     JsonObject,
     Message,
 )
-from sessiontree.core.messages import answered_call, blocks, is_object, model_of, role, spent, string, text, tool_calls
+from sessiontree.core.merge import is_merge
+from sessiontree.core.messages import (
+    answered_call,
+    blocks,
+    is_object,
+    model_of,
+    number,
+    role,
+    spent,
+    string,
+    text,
+    tool_calls,
+)
 from sessiontree.core.outline import REACH, Outline
 from sessiontree.format.codec import NotJson, read_object
 from sessiontree.session import BranchInfo, Session
@@ -132,8 +144,9 @@ def path_row(opened: Opened, entry: Entry, body: Body, answers: dict[str, JsonOb
         thinking=thinking or UNSET,
         tools=uses or UNSET,
         error=string(message.get("errorMessage")) or UNSET,
+        failed=_has_failed(message) or UNSET,
         images=images or UNSET,
-        merge=_is_merge(body) or UNSET,
+        merge=is_merge(body) or UNSET,
         cost=sum(item.cost for item in spending) if spending else UNSET,
         tokens=sum(item.tokens for item in spending) if spending else UNSET,
         model=":".join(model) if model is not None else UNSET,
@@ -152,9 +165,10 @@ def _content(body: Body) -> Any:
             return None
 
 
-def _is_merge(body: Body) -> bool:
-    details = body.details if isinstance(body, BranchSummary) else None
-    return is_object(details) and details.get("kind") == "merge"
+def _has_failed(message: JsonObject) -> bool:
+    """Whether a tool or a command told that it went wrong."""
+    told = message.get("isError") is True or message.get("cancelled") is True
+    return told or number(message.get("exitCode")) != 0
 
 
 def _words(body: Body) -> str | None:
