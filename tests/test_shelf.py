@@ -325,6 +325,33 @@ def test_a_session_whose_note_is_gone_stays_in_the_trash(session: st.Session) ->
 
 
 def test_purging_removes_for_good_from_the_trash_or_from_its_place(session: st.Session, home: Path) -> None:
+def test_a_session_that_goes_on_behind_what_was_seen_of_it_is_not_purged(session: st.Session) -> None:
+    seen = session.store.end().cursor
+    with st.open(session.where) as other:
+        other.append(st.user("said meanwhile"))
+
+    with pytest.raises(st.Conflict):
+        shelf.purge(session.where, at=seen)
+    assert listed() == [session.id]
+
+    shelf.purge(session.where, at=session.store.end().cursor)
+    assert listed() == []
+
+
+def test_an_unused_session_is_removed_unless_others_have_used_it_or_it_is_damaged() -> None:
+    unused, used, damaged = st.create(), st.create(), st.create()
+    with st.open(used.where) as other:
+        other.append(st.user("said meanwhile"))
+    with file_of(damaged).open("ab") as file:
+        file.write(b"half of a li")
+
+    for session in (unused, used, damaged):
+        shelf.purge_unused(session, lambda tree: not len(tree))
+
+    assert set(listed()) == {used.id, damaged.id}
+    assert not Path(f"{unused.file}.lock").exists()
+
+
     other = st.create(name="other", cwd="/p")
     Path(f"{other.file}.bak").write_text("old")
     shelf.delete("auth")

@@ -21,16 +21,18 @@ import os
 import re
 import stat
 import time
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from sessiontree.catalog import find, in_database, pick, sessions_dir, sources, summaries_of
 from sessiontree.core.times import iso
+from sessiontree.core.tree import Tree
 from sessiontree.errors import Conflict, InvalidOperation, NotFound, ReadOnly, StoreError
 from sessiontree.home import home
 from sessiontree.index.folder import ARCHIVED, SUFFIX, Found, files_in, folders_in
 from sessiontree.session import Session
+from sessiontree.store.base import Cursor
 from sessiontree.store.files import (
     discard,
     identity_of,
@@ -122,10 +124,13 @@ def restore(session: str) -> str:
     return origin
 
 
-def purge(session: str | os.PathLike[str]) -> str:
-    """Remove a session for good, from the trash or from where it lives. Returns the file it was."""
+def purge(session: str | os.PathLike[str], *, at: Cursor | None = None) -> str:
+    """Remove a session for good, from the trash or from where it lives. Returns the file it was.
+
+    Raises `Conflict` for one that does not end at `at`: somebody has written to it since.
+    """
     if (named := _in_database(session)) is not None:
-        return named[0].purge(named[1])
+        return named[0].purge(named[1], at=at)
     try:
         file = _in_trash(os.fspath(session))
     except NotFound:
@@ -133,6 +138,8 @@ def purge(session: str | os.PathLike[str]) -> str:
     folder = os.path.dirname(os.path.abspath(file))
     try:
         with _held(file):
+            if at is not None and JsonlStore(file).end().cursor != at:
+                raise Conflict(file, "others wrote first")
             for path in (file, *_beside(file)):
                 os.unlink(path)
             sync_directory(folder)
@@ -141,6 +148,14 @@ def purge(session: str | os.PathLike[str]) -> str:
     if os.path.dirname(folder) == os.path.abspath(trash()):
         _clear(folder)
     return file
+
+
+def purge_unused(session: Session, unused: Callable[[Tree], bool]) -> None:
+    """Remove a session for good if all that anybody has written to it by now is of no use. One with damage stays."""
+    end = session.store.end().cursor
+    session.refresh()
+    if unused(session.tree) and not session.problems:
+        purge(session.where, at=end)
 
 
 def trash() -> str:

@@ -389,6 +389,18 @@ def test_nothing_is_left_of_a_swarm_whose_extension_cannot_be_set_up(server: Ser
     assert len(st.sessions()) == 1
 
 
+def test_what_another_process_has_said_is_left_of_a_swarm_that_cannot_begin(server: Server, file: Path) -> None:
+    file.write_text(REVIEW + 'extensions = ["broken.py"]\n')
+    (file.parent / "broken.py").write_text(
+        "import sessiontree as st\n"
+        "with st.open('@') as session:\n    session.append(st.user('said elsewhere'))\n"
+        "raise RuntimeError('broken')\n"
+    )
+
+    assert run(["swarm", "run", "review.toml"]) == 1
+    assert [summary.first_message for summary in st.sessions()] == ["said elsewhere"]
+
+
 def test_every_subcommand_has_help_with_an_example_and_is_documented(cli: Run) -> None:
     page = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
 

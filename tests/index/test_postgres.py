@@ -279,4 +279,17 @@ def test_an_older_dialect_is_read_searched_and_migrated(store: str) -> None:
     with st.open("old-one") as session:
         session.append(st.user("new words"))
     assert len(st.search("words", all=True)) == 2
+def test_an_unused_session_is_removed_unless_others_have_used_it(store: str) -> None:
+    unused, used = st.create(), st.create()
+    seen = used.store.end().cursor
+    st.open(used.id).append(st.user("said meanwhile"))
+
+    for session in (unused, used):
+        shelf.purge_unused(session, lambda tree: not len(tree))
+    with pytest.raises(st.Conflict):
+        shelf.purge(used.id, at=seen)
+
+    assert [summary.first_message for summary in st.sessions()] == ["said meanwhile"]
+
+
     assert not st.open("old-one").needs_migration

@@ -434,6 +434,20 @@ async def test_a_new_session_in_which_nothing_was_said_is_not_kept(running: Runn
     assert not session.file.exists()
 
 
+async def test_a_new_session_to_which_another_process_has_written_is_kept(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sessiontree.tui.app.OTHERS_SECONDS", 3600.0)  # nobody has looked yet
+    session = st.create()
+    async with running(session=session, fresh=True) as app:
+        with st.open(session.where) as other:
+            other.append(st.user("said elsewhere"))
+        await app.press("ctrl+d")
+        await app.until(lambda: not app.app.is_running)
+
+    assert [summary.first_message for summary in st.sessions()] == ["said elsewhere"]
+
+
 async def test_a_new_session_in_which_something_was_said_is_kept(running: Running) -> None:
     session = st.create()
     async with running("Yes.", session=session, fresh=True) as app:

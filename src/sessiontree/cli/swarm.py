@@ -221,9 +221,8 @@ def _drop_if_unused(session: Session) -> None:
     """Remove a session that has nothing but its name."""
     from sessiontree import shelf
 
-    if all(entry.type == "session_info" for entry in session.tree.entries):
-        with suppress(SessionTreeError):  # why it could not begin is what matters
-            shelf.purge(session.id)
+    with suppress(SessionTreeError):  # why it could not begin is what matters
+        shelf.purge_unused(session, lambda tree: all(entry.type == "session_info" for entry in tree))
 
 
 @swarm.command(

@@ -16,12 +16,13 @@ from sessiontree.core.entries import Entry, EntryId
 from sessiontree.core.fulltext import Seen, fold, full_text, speaker
 from sessiontree.core.query import Query
 from sessiontree.core.times import iso, milliseconds
-from sessiontree.errors import Ambiguous, FormatError, InvalidOperation, NotFound, SessionTreeError
+from sessiontree.errors import Ambiguous, Conflict, FormatError, InvalidOperation, NotFound, SessionTreeError
 from sessiontree.format.codec import NotJson, read_entry
 from sessiontree.format.tail import tail_heads
 from sessiontree.index.folder import is_part_of
 from sessiontree.index.reading import SessionSummary, first_fault, tally_of
 from sessiontree.index.search import Hit, snippet
+from sessiontree.store.base import Cursor
 from sessiontree.session import Session
 from sessiontree.store.postgres.address import Address
 from sessiontree.store.postgres.connection import Database, database
@@ -271,10 +272,10 @@ class Shelf:
         self._ask("UPDATE sessiontree.session SET deleted = NULL WHERE id = %s AND current", (id,))
         return self.address.of(id)
 
-    def purge(self, text: str) -> str:
+    def purge(self, text: str, *, at: Cursor | None = None) -> str:
         """Remove a session for good, with its backups, from the trash or from where it lives. Returns its address.
 
-        Forks that share lines with it get them as their own.
+        Forks that share lines with it get them as their own. Raises `Conflict` for one that does not end at `at`.
         """
         try:
             id = self._trashed(text)
@@ -284,9 +285,11 @@ class Shelf:
         def work(connection: Connection) -> None:
             with connection.transaction():
                 rows = connection.execute(
-                    "SELECT key FROM sessiontree.session WHERE id = %s FOR UPDATE", (id,)
+                    "SELECT key, size FROM sessiontree.session WHERE id = %s ORDER BY current DESC FOR UPDATE", (id,)
                 ).fetchall()
-                keys = [key for (key,) in rows]
+                if at is not None and rows[:1] != [at.value]:
+                    raise Conflict(self.address.of(id), "others wrote first")
+                keys = [key for key, _ in rows]
                 connection.execute(_OWN, (keys, keys))
                 for table in ("shared", "torn", "entry"):
                     connection.execute(f"DELETE FROM sessiontree.{table} WHERE session = ANY(%s)".encode(), (keys,))

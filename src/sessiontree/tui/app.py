@@ -309,15 +309,16 @@ class SessionApp(OrderedApp[None]):
                 await self.desk.close()
             except SessionTreeError as error:  # one can always leave
                 message = Text(f"sessiontree: {safe(str(error))}")
-            self._drop_if_unused(self.desk.session)
+            await asyncio.to_thread(self._drop_if_unused, self.desk.session)
         self.exit(message=message)
 
     def _drop_if_unused(self, session: Session) -> None:
         """A session that was made for this run, and in which nothing was said, is not kept."""
-        if self.start.fresh and session is self.start.session and session.file is not None and not len(session.tree):
-            with suppress(OSError):
-                os.unlink(session.file)
-                os.unlink(f"{session.file}.lock")
+        from sessiontree import shelf
+
+        if self.start.fresh and session is self.start.session and session.kept_at is not None:
+            with suppress(SessionTreeError):  # one can always leave
+                shelf.purge_unused(session, lambda tree: not len(tree))
 
     def on_unmount(self) -> None:
         for number in ENDING:
