@@ -1,4 +1,4 @@
-"""Files: what is put in place whole."""
+"""Files: what is put in place whole, and what the system says when it cannot be."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from sessiontree.errors import StoreError
-from sessiontree.store.files import write_private
+from sessiontree.store.files import reason_of, write_private
 
 
 @contextmanager
@@ -77,3 +77,8 @@ def test_a_folder_that_is_not_there_is_told_by_the_name_that_was_asked_for(tmp_p
         write_private(str(file), b"whole")
 
     assert raised.value.where == str(file)
+
+
+def test_an_error_that_has_no_number_says_what_it_says() -> None:
+    assert reason_of(OSError("not a regular file")) == "not a regular file"
+    assert reason_of(FileNotFoundError(2, "x")) == os.strerror(2)

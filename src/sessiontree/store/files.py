@@ -21,7 +21,7 @@ NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
 
 def reason_of(error: OSError) -> str:
     """What the system said."""
-    return error.strerror or str(error)
+    return os.strerror(error.errno) if error.errno else str(error)
 
 
 def identity_of(status: os.stat_result) -> Identity:
