@@ -8,6 +8,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 
 import sessiontree as st
 from sessiontree.index import database, listing, texts
+from sessiontree.store.lock import Lock
 from tests.builders import file_of, header
 from tests.index.shelves import found, only, put, say
 
@@ -88,6 +90,22 @@ def test_where_there_can_be_no_index_everything_works_without(shelf: Path, index
     assert only(shelf).entry_count == 1
     assert found("apple", shelf) == ["a"]
     assert not (shelf / "x").exists()
+
+
+def test_a_damaged_index_that_cannot_be_taken_away_is_no_obstacle(shelf: Path, index: Path, monkeypatch) -> None:
+    put(shelf, "s", header(), say("a", None, "apple"))
+    index.parent.mkdir(parents=True, exist_ok=True)
+    index.write_bytes(b"this is no database" * 500)
+    acquire, times = Lock.acquire, count(1)
+
+    def refused(lock: Lock) -> None:
+        if next(times) > 1:
+            raise OSError(37, "No locks available")
+        acquire(lock)
+
+    monkeypatch.setattr(Lock, "acquire", refused)
+
+    assert only(shelf).message_count == 1
 
 
 def test_a_full_disk_is_no_obstacle(shelf: Path, monkeypatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,26 @@ def test_the_share_of_a_helper_that_fails_is_read_all_the_same(shelf: Path, monk
     monkeypatch.setattr(sys, "executable", program)
 
     assert {summary.id for summary in st.sessions(dir=shelf)} == {f"s{number}" for number in range(5)}
+
+
+def test_no_helper_is_left_alone_when_another_cannot_start(shelf: Path, monkeypatch) -> None:
+    for number in range(5):
+        put(shelf, f"s{number}", header(id=f"s{number}"), say("a", None, "apple"))
+    monkeypatch.setattr(helpers, "WORTH_IT", 100)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(3))
+    started: list[subprocess.Popen[bytes]] = []
+    start = subprocess.Popen
+
+    def only_one(*arguments: Any, **options: Any) -> subprocess.Popen[bytes]:
+        if started:
+            raise BlockingIOError(11, "Resource temporarily unavailable")
+        started.append(start(*arguments, **options))
+        return started[0]
+
+    monkeypatch.setattr(subprocess, "Popen", only_one)
+
+    assert {summary.id for summary in st.sessions(dir=shelf)} == {f"s{number}" for number in range(5)}
+    assert [process.returncode is not None for process in started] == [True]
 
 
 def test_a_helper_takes_nothing_from_the_current_folder(shelf: Path, tmp_path: Path, monkeypatch) -> None:

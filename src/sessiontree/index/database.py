@@ -90,7 +90,6 @@ class Database:
         self.lasting = lasting
         """Whether anybody will ever use again what is written here."""
         self.execute = connection.execute
-        self.executemany = connection.executemany
 
     @contextmanager
     def transaction(self) -> Generator[None]:
@@ -185,7 +184,7 @@ def _remove(path: str, inode: int) -> None:
                 for suffix in ("", "-wal", "-shm", "-journal"):
                     if os.path.lexists(path + suffix):
                         os.unlink(path + suffix)
-    except OSError:
+    except (OSError, _Unusable):
         return
 
 

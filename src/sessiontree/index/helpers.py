@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Generator, Sequence
+from contextlib import suppress
 from typing import IO
 
 import msgspec
@@ -94,10 +95,11 @@ def helpers_for(files: Sequence[Found]) -> list[Helper]:
         least = sizes.index(min(sizes))
         shares[least].append(file)
         sizes[least] += file.size
-    try:
-        return [Helper(share) for share in shares[1:]]
-    except OSError:
-        return []
+    helpers: list[Helper] = []
+    with suppress(OSError):  # those that did start are enough: the rest is read by whoever asked
+        for share in shares[1:]:
+            helpers.append(Helper(share))
+    return helpers
 
 
 def _processors() -> int:
