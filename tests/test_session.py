@@ -12,9 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 import sessiontree as st
+from sessiontree.core.entries import HEAD_RECORD
+from sessiontree.core.heads import FEW
 from sessiontree.draft import RECORD_EVERY, Item
+from sessiontree.format.codec import WIRE
 from sessiontree.format.nesting import NESTING_LIMIT
-from sessiontree.loaded import FEW
 from sessiontree.session import Session
 from sessiontree.store import jsonl
 from sessiontree.store.jsonl import JsonlStore
@@ -511,6 +513,38 @@ def test_a_move_and_what_is_written_there_are_one_line_or_several_at_once(sessio
     assert session.head.leaf == ids[3]
 
 
+def test_a_hidden_branch_that_moves_is_shown_again_with_entries_or_without(session: Session) -> None:
+    ids = talk(session, "one", "two")
+    for name, bodies in (("a", []), ("b", [st.user("on")])):
+        session.create_branch(name, current=False)
+        session.archive_branch(name)
+
+        session.move(ids[0], bodies, branch=name)
+
+        assert not session.branch(name).info.archived
+        assert not reopened(session).branch(name).info.archived
+
+
+def test_a_branch_that_is_called_otherwise_by_now_is_not_found(session: Session) -> None:
+    talk(session, "one")
+    branch = session.create_branch("a", current=False)
+    session.rename_branch("a", "b")
+
+    for ask in (lambda: branch.info, lambda: branch.leaf):
+        with pytest.raises(st.NotFound, match="no branch 'a'"):
+            ask()
+
+
+def test_a_branch_among_many_that_is_not_there_is_told_with_a_few_of_them(session: Session) -> None:
+    talk(session, "one")
+    for number in range(20):
+        session.create_branch(f"b{number}", current=False)
+
+    with pytest.raises(st.NotFound, match="b8 and 11 more") as refused:
+        session.branch("c")
+    assert "b9" not in str(refused.value)
+
+
 def test_a_label_spelled_like_an_id_does_not_lead_a_move_astray(session: Session) -> None:
     ids = talk(session, "one", "two", "three", "four")
     session.label(ids[0], ids[1])
@@ -910,10 +944,22 @@ def test_an_undo_puts_back_branches_that_moved_along_unless_another_writer_moves
     assert not session.heads.archived
 
 
-@pytest.mark.parametrize("type", ["session", "title", "branch_point", ""])
+@pytest.mark.parametrize("type", ["session", "title", "", *WIRE])
 def test_entries_that_would_be_taken_for_something_else_are_refused(session: Session, type: str) -> None:
+    before = list(session.tree)
+
     with pytest.raises(st.InvalidOperation):
-        session.append(st.Opaque(type=type, fields={}))
+        session.append(st.Opaque(type=type, fields={"customType": HEAD_RECORD, "data": {"current": "x", "heads": {}}}))
+    assert list(session.tree) == before
+
+
+@pytest.mark.parametrize("field", ["type", "id", "parentId", "timestamp", "branch", "current", "customType", "data"])
+def test_further_fields_take_the_place_of_none_of_the_entry(session: Session, field: str) -> None:
+    before = list(session.tree)
+
+    with pytest.raises(st.InvalidOperation, match=f"'{field}'"):
+        session.append(st.Custom(custom_type="note"), extra={field: HEAD_RECORD})
+    assert list(session.tree) == before
 
 
 def test_only_messages_on_the_path_can_be_edited(session: Session) -> None:

@@ -148,8 +148,10 @@ def _parsed(path: str, raw: bytes) -> dict[str, Any]:
         return tomllib.loads(raw.decode())
     except UnicodeDecodeError as error:
         raise ConfigError(path, None, "it is no UTF-8") from error
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise ConfigError(path, None, f"it is no TOML: {error or 'too deeply nested'}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(path, None, f"it is no TOML: {error}") from error
+    except RecursionError as error:
+        raise ConfigError(path, None, "it is too deeply nested") from error
 
 
 def _understood(path: str, table: dict[str, Any]) -> Config:

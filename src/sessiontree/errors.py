@@ -25,6 +25,12 @@ FEW = 10
 """So many candidates are named in a sentence."""
 
 
+def few(names: Sequence[str]) -> str:
+    """The first names of many, as part of a sentence."""
+    more = f" and {len(names) - FEW} more" if len(names) > FEW else ""
+    return f"{', '.join(names[:FEW])}{more}"
+
+
 class SessionTreeError(Exception):
     """Base class; catch this to catch everything sessiontree raises on purpose."""
 
@@ -42,8 +48,7 @@ class Ambiguous(NotFound):
     """A name or prefix names several things; `candidates` lists them, the sentence the first few."""
 
     def __init__(self, kind: str, name: str, candidates: Sequence[str]) -> None:
-        more = f" and {len(candidates) - FEW} more" if len(candidates) > FEW else ""
-        SessionTreeError.__init__(self, f"{kind} {name!r} is ambiguous: {', '.join(candidates[:FEW])}{more}")
+        SessionTreeError.__init__(self, f"{kind} {name!r} is ambiguous: {few(candidates)}")
         self.kind = kind
         self.name = name
         self.candidates = tuple(candidates)

@@ -6,18 +6,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
-from sessiontree.core.entries import UNREADABLE, Chain, Entry, EntryId
-from sessiontree.core.heads import Heads
+from sessiontree.core.entries import Chain, Entry, EntryId
+from sessiontree.core.heads import Heads, leave_unreadable, unreadable_among
 from sessiontree.core.tree import Tree
 from sessiontree.format.jsonl import Reader
 from sessiontree.store.base import Chunk, Cursor, Store
 
 READ_AHEAD = 1 << 19
 """How much is read at once, in bytes."""
-FEW = 8
-"""So often unreadable heads are looked for one behind the other; then all lines are looked at."""
 
 
 class Loaded:
@@ -35,9 +33,8 @@ class Loaded:
             chunk = store.read(read, before=end.cursor, limit=READ_AHEAD)
             items += self.reader.feed(chunk.data)
             read = chunk.cursor
-        self.tree.extend(
-            items
-        )  # not by the way: its tables would be pushed out of the processor's memory by what is read
+        # When all is read: chunk by chunk, what is read would push the tree's tables out of the processor's cache.
+        self.tree.extend(items)
         self._passed: set[EntryId] = set()
         """Unreadable entries that moved nobody."""
         self._replay()
@@ -46,31 +43,10 @@ class Loaded:
         self.heads.replay(self.tree.items, self.tree)
         self._look_at_heads(set())
 
-    def _leave_unreadable(self) -> None:
-        """A line that begins like a message and is no JSON moves nobody: peers do not know it."""
-        passed = self._passed
-        while unreadable := self._unreadable(self.heads.heads.values()) - passed:
-            passed |= unreadable if len(passed) < FEW else self._all_unreadable()
-            self.heads = Heads()
-            self.heads.replay([entry for entry in self.tree.entries if entry.id not in passed], self.tree)
-        heads = self.heads.heads
-        for name, head in heads.items():
-            if head in passed:  # a head record says so
-                heads[name] = next((id for id in self.tree.up_ids(head) if not self._is_unreadable(id)), None)
-
     def _look_at_heads(self, known: set[EntryId | None]) -> None:
         """Leave what cannot be read, where heads are elsewhere than at places known to be readable."""
-        if self._unreadable(set(self.heads.heads.values()) - known):
-            self._leave_unreadable()
-
-    def _unreadable(self, heads: Iterable[EntryId | None]) -> set[EntryId]:
-        return {head for head in heads if head is not None and head in self.tree and self._is_unreadable(head)}
-
-    def _all_unreadable(self) -> set[EntryId]:
-        return {entry.id for entry in self.tree if entry.decoded() is UNREADABLE}
-
-    def _is_unreadable(self, id: EntryId) -> bool:
-        return self.tree[id].decoded() is UNREADABLE
+        if unreadable_among(set(self.heads.heads.values()) - known, self.tree):
+            self.heads = leave_unreadable(self.heads, self.tree, self._passed)
 
     def refresh(self) -> list[Entry]:
         """Take in what was appended since."""

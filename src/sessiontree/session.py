@@ -34,7 +34,7 @@ from sessiontree.core.entries import (
     Problem,
     SessionInfo,
 )
-from sessiontree.core.heads import Heads
+from sessiontree.core.heads import MAIN, Heads
 from sessiontree.core.places import check_branch_name, resolve
 from sessiontree.core.plan import NavigatePlan, plan_move, plan_navigate
 from sessiontree.core.problems import find_problems
@@ -50,6 +50,7 @@ from sessiontree.errors import (
     ReadOnly,
     SessionTreeError,
     StoreError,
+    few,
 )
 from sessiontree.format.codec import VERSION, write_entry, write_header
 from sessiontree.format.jsonl import Reader
@@ -134,7 +135,7 @@ class Session:
         lines = [write_header(id=id, timestamp=stamp, cwd=cwd)]
         label = clean_name(name)
         if label is not None:
-            named = write_entry(SessionInfo(label), id=new_id(), parent=None, timestamp=stamp, branch="main")
+            named = write_entry(SessionInfo(label), id=new_id(), parent=None, timestamp=stamp, branch=MAIN)
             lines.append(named.raw)
         store.create(lines)
         return cls(store, now=now, new_id=new_id)
@@ -337,7 +338,7 @@ class Session:
     def _head_of(self, branch: str) -> EntryId | None:
         heads = self._load().heads.heads
         if branch not in heads:
-            raise NotFound("branch", branch, f"there are {', '.join(heads)}")
+            raise NotFound("branch", branch, f"there are {few(list(heads))}")
         return heads[branch]
 
     # Writing
@@ -606,7 +607,8 @@ class Session:
         """Move a branch, the current one by default, to the place itself and write entries there, all or none.
 
         The branches in `archive` are hidden with it; if the current one is among them, the one that moves becomes
-        current. Raises `BranchMoved` if its head is not the `expected` one any more.
+        current. A hidden branch that moves is shown again. Raises `BranchMoved` if its head is not the `expected` one
+        any more.
         """
         items = list(bodies)
         with self._mutex:
@@ -620,7 +622,7 @@ class Session:
             def build() -> Drafted:
                 self._check_unmoved(name, was)
                 self._check_current(current)
-                if moves(items) and not hidden:
+                if moves(items) and not hidden and name not in self.heads.archived:
                     return self._draft.chain(loaded, items, leaf, name)
                 body = self.heads.record(
                     moved=name == current or current in hidden,
@@ -755,7 +757,8 @@ class Branch:
 
     @property
     def info(self) -> BranchInfo:
-        return next(info for info in self.session.branches if info.name == self.name)
+        name = self.session.branch(self.name).name
+        return next(info for info in self.session.branches if info.name == name)
 
     def append(self, body: Body) -> Entry:
         """Write an entry at the head and move on to it."""

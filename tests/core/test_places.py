@@ -131,8 +131,18 @@ def test_ordinary_names_are_fine_for_branches(name):
 
 
 @pytest.mark.parametrize(
-    "name", ["", "HEAD", "root", "HEAD@{1}", "a~1", " a", "a ", "a\nb", "\x1b[0m", "\x85", "x" * 201]
+    ("name", "why"),
+    [
+        ("", "empty"),
+        *((name, "means something else") for name in ("HEAD", "root", "@", "HEAD@{1}")),
+        ("-x", "option"),
+        ("a~1", "counts entries"),
+        (" a", "space"),
+        ("a ", "space"),
+        *((name, "cannot be shown") for name in ("a\nb", "\x1b[0m", "\x85")),
+        ("x" * 201, "more than 200 characters"),
+    ],
 )
-def test_names_that_mean_something_else_or_cannot_be_shown_are_refused(name):
-    with pytest.raises(InvalidOperation, match="name of a branch"):
+def test_names_that_mean_something_else_or_cannot_be_shown_are_refused(name, why):
+    with pytest.raises(InvalidOperation, match=f"cannot be the name of a branch: .*{why}"):
         check_branch_name(name)

@@ -166,7 +166,8 @@ def test_a_line_over_the_limit_is_kept_and_not_looked_into(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("data", "reason"), [(b"", "empty"), (b"\n", "no session header"), (b"junk\n", "no session header")]
+    ("data", "reason"),
+    [(b"", "empty"), (b"\n", "no session header in its only line"), (b"junk\njunk\n", "header in its 2 lines")],
 )
 def test_a_file_without_a_header_is_no_session(data, reason):
     reader, _ = read(data)
@@ -177,10 +178,11 @@ def test_a_file_without_a_header_is_no_session(data, reason):
 
 
 @pytest.mark.parametrize(
-    ("first", "found"), [(A, "'message'"), ({"x": 1}, "'something else'"), ({"type": "session"}, "'session'")]
+    ("first", "found"),
+    [(A, "is of type 'message'"), ({"x": 1}, "has no type"), ({"type": "session"}, "lacks an id")],
 )
 def test_an_entry_before_the_header_makes_it_no_session(first, found):
-    with pytest.raises(FormatError, match=f"line 1 is no session header but {found}"):
+    with pytest.raises(FormatError, match=f"line 1 is no session header: it {found}"):
         read(file_of(first, header()))
 
 
@@ -231,7 +233,7 @@ def test_an_empty_title_slot_takes_the_name_away():
 def test_a_second_title_slot_is_no_header():
     slot = {"type": "title", "title": "x"}
 
-    with pytest.raises(FormatError, match="line 2 is no session header but 'title'"):
+    with pytest.raises(FormatError, match="line 2 is no session header: it is of type 'title'"):
         read(file_of(slot, slot, header()))
 
 

@@ -47,7 +47,7 @@ def filled(body: Body, *, id: EntryId, up: Callable[[], Iterator[Entry]], tree: 
         case ContextEdit():
             _check_edit(body, tree, up())
             return body
-        case BranchPoint() | Opaque(type="branch_point"):
+        case BranchPoint():
             raise InvalidOperation("branches are made by create_branch")
         case Opaque(type="session" | "title" | ""):
             raise InvalidOperation(f"{body.type!r} cannot be the type of an entry: readers would take it for a header")

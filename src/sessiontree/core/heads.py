@@ -8,6 +8,7 @@ follows a live session, so the two cannot differ:
 * A head record sets all heads.
 * A line without the key was written by a peer, which has one leaf and started at the line
   before: it advances that line's branch and makes it current.
+* A line that begins like an entry and is no JSON moves nobody: peers do not know it.
 
 A *move* is a head record that says where it came `from`, a change of the current branch, or
 an advance of the current branch that does not go on from its head. What else such a record
@@ -23,6 +24,7 @@ from msgspec import UNSET, Struct
 
 from sessiontree.core.entries import (
     HEAD_RECORD,
+    UNREADABLE,
     BranchPoint,
     Chain,
     Custom,
@@ -35,6 +37,9 @@ from sessiontree.core.messages import is_list, is_object
 from sessiontree.core.tree import Tree
 
 MAIN = "main"
+
+FEW = 8
+"""So often unreadable heads are looked for one behind the other; then all lines are looked at."""
 
 
 class Move(Struct, frozen=True):
@@ -305,6 +310,39 @@ class Heads:
         if undo:
             data["undo"] = True
         return Custom(custom_type=HEAD_RECORD, data=data)
+
+
+def first_record(current: str, heads: dict[str, EntryId | None], archived: Iterable[str] = ()) -> Custom:
+    """The head record of a new file: what stands before it is no move that could be undone."""
+    data: JsonObject = {"current": current, "heads": heads}
+    if archive := sorted(archived):
+        data["archived"] = archive
+    return Custom(custom_type=HEAD_RECORD, data={**data, "reset": True})
+
+
+def leave_unreadable(heads: Heads, tree: Tree, passed: set[EntryId]) -> Heads:
+    """The heads of the whole `tree` without what cannot be read, where `heads` are those with it.
+
+    Unreadable entries that moved nobody are added to `passed`.
+    """
+    while unreadable := unreadable_among(heads.heads.values(), tree) - passed:
+        passed |= unreadable if len(passed) < FEW else {entry.id for entry in tree if is_unreadable(entry)}
+        heads = Heads()
+        heads.replay([entry for entry in tree.entries if entry.id not in passed], tree)
+    for name, head in heads.heads.items():
+        if head in passed:  # a head record says so
+            heads.heads[name] = next((id for id in tree.up_ids(head) if not is_unreadable(tree[id])), None)
+    return heads
+
+
+def unreadable_among(ids: Iterable[EntryId | None], tree: Tree) -> set[EntryId]:
+    """Those of the entries that begin like entries and are no JSON."""
+    return {id for id in ids if id is not None and id in tree and is_unreadable(tree[id])}
+
+
+def is_unreadable(entry: Entry) -> bool:
+    """Whether a line begins like an entry and is no JSON. Its body is not kept."""
+    return entry.decoded() is UNREADABLE
 
 
 def _data(entry: Entry) -> JsonObject | None:

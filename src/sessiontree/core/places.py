@@ -20,7 +20,8 @@ PREFIX = 8
 _OURS = re.compile(r"[0-9a-f]{16}")
 _UP = re.compile(r"(.+?)((?:~[0-9]{0,9})+)$", re.DOTALL)
 _MOVES_AGO = re.compile(r"HEAD@\{([0-9]{1,9})\}")
-_NAME = re.compile(r"[^~]{1,200}")
+LONGEST_NAME = 200
+"""So many characters the name of a branch may have."""
 
 
 def shortened(id: EntryId) -> str:
@@ -86,6 +87,22 @@ def _up(tree: Tree, start: EntryId | None, count: int, place: str) -> EntryId | 
 
 def check_branch_name(name: str) -> None:
     """Refuse names that could not be told from other places, or could not be shown."""
-    reserved = name in ("HEAD", "root", "@") or name.startswith(("HEAD@{", "-"))
-    if not _NAME.fullmatch(name) or not name.isprintable() or reserved or name != name.strip():
-        raise InvalidOperation(f"{name!r} cannot be the name of a branch")
+    fault = _fault_of(name)
+    if fault is not None:
+        raise InvalidOperation(f"{name[:LONGEST_NAME]!r} cannot be the name of a branch: {fault}")
+
+
+def _fault_of(name: str) -> str | None:
+    if not name:
+        return "it is empty"
+    if len(name) > LONGEST_NAME:
+        return f"it has more than {LONGEST_NAME} characters"
+    if name in ("HEAD", "root", "@") or name.startswith("HEAD@{"):
+        return "that means something else"
+    if name.startswith("-"):
+        return "it would be taken for an option"
+    if "~" in name:
+        return "'~' counts entries upwards"
+    if not name.isprintable():
+        return "it has characters that cannot be shown"
+    return "it begins or ends with a space" if name != name.strip() else None

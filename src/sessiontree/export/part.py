@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from hashlib import sha256
 
-from sessiontree.core.entries import HEAD_RECORD, Compaction, Custom, Entry, EntryId, Label, SessionInfo
-from sessiontree.core.heads import MAIN
+from sessiontree.core.entries import Compaction, Custom, Entry, EntryId, Label, SessionInfo
+from sessiontree.core.heads import MAIN, first_record
 from sessiontree.core.plan import plan_fork
 from sessiontree.core.tree import Tree
 from sessiontree.export.snapshot import Snapshot
@@ -72,9 +72,7 @@ def subtree_part(whole: Snapshot, root: EntryId) -> list[bytes]:
             annotate(setter.body, setter.timestamp)
     if whole.name is not None:
         annotate(SessionInfo(whole.name), newest.timestamp)
-    archived = sorted(name for name in heads if name in whole.heads.archived)
-    record = {"current": current, "heads": heads, **({"archived": archived} if archived else {}), "reset": True}
-    annotate(Custom(custom_type=HEAD_RECORD, data=record), newest.timestamp)
+    annotate(first_record(current, heads, whole.heads.archived & heads.keys()), newest.timestamp)
     return lines
 
 

@@ -430,8 +430,15 @@ def body_from_wire(wire: JsonObject) -> Body:
 def unknown_fields(wire: JsonObject) -> JsonObject:
     """The fields of an object in wire form that its body does not hold."""
     type = _text(wire.get("type"))
-    known = {field.wire for field in WIRE[type][1].values()} if type in WIRE else set(wire)
+    if type not in WIRE:
+        return {}
+    known = _known_fields(type)
     return {key: value for key, value in wire.items() if key not in known and key not in HEAD_KEYS}
+
+
+def _known_fields(type: str) -> set[str]:
+    """The fields in wire form that a body of that type holds."""
+    return {field.wire for field in WIRE[type][1].values()} if type in WIRE else set()
 
 
 def copy_fields(entry: Entry) -> JsonObject:
@@ -473,8 +480,13 @@ def write_entry(
     line: int = 0,
     extra: JsonObject | None = None,
 ) -> Entry:
-    """A new entry and its line. `current` is given only when it is another branch than `branch`."""
+    """A new entry and its line. `current` is given only when it is another branch than `branch`.
+
+    Raises `InvalidOperation` for what would be read back as something else than it is written as.
+    """
     type = type_of(body)
+    if isinstance(body, e.Opaque) and type in WIRE:
+        raise InvalidOperation(f"an entry of type {type!r} is written as a {WIRE[type][0].__name__}")
     wire: JsonObject = {"type": type, ID: id, PARENT: parent, "timestamp": timestamp, "branch": branch}
     if current is not None:
         wire["current"] = current
@@ -483,8 +495,10 @@ def write_entry(
     else:
         wire.update(body_to_wire(body))
     if extra is not None:
+        taken = [key for key in extra if key in wire or key in HEAD_KEYS or key in _known_fields(type)]
+        if taken:
+            raise InvalidOperation(f"a further field cannot be called {taken[0]!r}: that is a field of the entry's own")
         wire.update(extra)
-        return read_entry(write_object(wire), line)
     return Entry(
         id=id,
         parent=parent,

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from sessiontree.core.entries import Body, Custom, Entry, EntryId, Label, SessionInfo
-from sessiontree.core.heads import MAIN
+from sessiontree.core.entries import Body, Entry, EntryId, Label, SessionInfo
+from sessiontree.core.heads import MAIN, first_record
 from sessiontree.core.plan import ForkPlan
 from sessiontree.format.codec import ANCHOR, PARENT, write_entry, write_value
 from sessiontree.format.jsonl import raws
@@ -56,10 +56,7 @@ def path_fork_parts(
     if name is not None:
         last = annotate(SessionInfo(name), now, last)
     if plan.entries:
-        heads = Custom(
-            custom_type="sessiontree.head", data={"current": MAIN, "heads": {MAIN: plan.leaf}, "reset": True}
-        )
-        annotate(heads, now, plan.leaf if plan.leaf is not None else last)
+        annotate(first_record(MAIN, {MAIN: plan.leaf}), now, plan.leaf if plan.leaf is not None else last)
     return lines
 
 

@@ -75,7 +75,8 @@ class Reader(Reading):
     @property
     def header(self) -> Header:
         if self._header is None:
-            reason = "no session header in its first line" if self.number else "the file is empty"
+            lines = "its only line" if self.number == 1 else f"its {self.number} lines"
+            reason = f"no session header in {lines}" if self.number else "the file is empty"
             raise FormatError(self.where, reason)
         return self._header
 
@@ -214,8 +215,9 @@ class Reader(Reading):
             return
         self._header = read_header(raw, wire)
         if self._header is None:
-            found = string(wire.get("type")) or "something else"
-            raise FormatError(self.where, f"line {self.number} is no session header but {found!r}")
+            type = string(wire.get("type"))
+            found = "lacks an id" if type == "session" else f"is of type {type!r}" if type else "has no type"
+            raise FormatError(self.where, f"line {self.number} is no session header: it {found}")
         if self.is_newer:
             self._report(
                 "newer_version", f"written as version {self.header.version}; opened read-only", self.number, note=True

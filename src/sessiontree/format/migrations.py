@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from sessiontree.core.entries import EntryId, JsonObject
+from sessiontree.core.heads import MAIN
 from sessiontree.core.messages import full_usage, is_list, is_object, number, string, text_blocks
 from sessiontree.core.times import milliseconds
 from sessiontree.format.codec import ANCHOR, ID, PARENT, VERSION, write_value
@@ -144,7 +145,7 @@ class Dash:
         if wire.get("type") == "message" and not is_object(wire.get("message")):
             raw = self._message(raw, wire)
         parent, id = wire.get(PARENT), wire.get(ID)
-        branch = self._branches.get(parent, "main") if isinstance(parent, str) else "main"
+        branch = self._branches.get(parent, MAIN) if isinstance(parent, str) else MAIN
         if wire.get("type") == "branch_point" and isinstance(wire.get("branchName"), str):
             branch = wire["branchName"]
         if isinstance(id, str):

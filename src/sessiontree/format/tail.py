@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 from sessiontree.core.context import Context, Need, context_of
 from sessiontree.core.entries import UNREADABLE, Chain, Entry, EntryId, entries_of
-from sessiontree.core.heads import Heads, tells_all
+from sessiontree.core.heads import Heads, tells_all, unreadable_among
 from sessiontree.core.tree import Tree
 from sessiontree.format.codec import LINE_LIMIT, NotJson, Reading, read_entry, scan
 from sessiontree.format.jsonl import Reader
@@ -152,13 +152,9 @@ def _heads(tail: Tail) -> Heads:
         raise Unclear  # peers' lines hang from places that only the whole file can tell
     tree, heads = Tree(since), Heads()
     heads.replay(since, tree)
-    if any(head in tree and _is_unreadable(tree[head]) for head in heads.heads.values() if head is not None):
+    if unreadable_among(heads.heads.values(), tree):
         raise Unclear  # such a line moves nobody, so one before it counts
     return heads
-
-
-def _is_unreadable(entry: Entry) -> bool:
-    return entry.body is UNREADABLE
 
 
 def _path(tail: Tail, leaf: EntryId) -> list[Entry]:
@@ -208,7 +204,7 @@ def _found_path(above: Above, leaf: EntryId) -> list[Entry]:
 
 def _from_readable(path: list[Entry]) -> list[Entry]:
     """A path that was walked up, from its beginning to its leaf, if there is a leaf that can be read."""
-    if not path or _is_unreadable(path[0]):
+    if not path or path[0].body is UNREADABLE:
         raise Unclear
     path.reverse()
     return path
