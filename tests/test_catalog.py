@@ -201,6 +201,24 @@ def test_the_most_recent_session_is_the_one_written_to_last_in_this_folder(tmp_p
     assert st.recent(tmp_path) is None
 
 
+@pytest.mark.parametrize(
+    "before", [b"\xef\xbb\xbf", b'{"type":"title","title":"talk"}\n', b"\n\n"], ids=["mark", "title", "blanks"]
+)
+def test_the_most_recent_session_is_found_whatever_stands_before_its_header(
+    monkeypatch, tmp_path, before: bytes
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    session = st.create()
+    assert session.file is not None
+    session.file.write_bytes(before + session.file.read_bytes())
+
+    recent = st.recent()
+
+    assert [summary.id for summary in st.sessions()] == [session.id]
+    assert recent is not None
+    assert recent.id == st.open("@").id == session.id
+
+
 def test_a_session_can_be_made_in_a_folder_or_as_a_file(tmp_path: Path) -> None:
     in_folder = st.create(dir=tmp_path / "mine")
     as_file = st.create(file=tmp_path / "one.jsonl")

@@ -12,6 +12,7 @@ import sessiontree as st
 from sessiontree import shelf
 from sessiontree.catalog import in_database, sessions_dir
 from sessiontree.copying import Copied, copy, verify
+from sessiontree.index.folder import Found, files_in
 from sessiontree.store.batch import note
 from sessiontree.store.files import identity_of
 from sessiontree.store.postgres import connection
@@ -300,6 +301,22 @@ def test_a_session_that_cannot_be_read_is_told_and_stops_no_other(
     assert [several[id].state for id in made] == ["same", "failed", "copied" if compare_or_copy is copy else "missing"]
     lost = several[made[1]]
     assert (lost.source, lost.target, lost.reason) == (f"{database}#{made[1]}", None, "lines are missing")
+
+
+def test_a_file_that_is_taken_away_meanwhile_is_told_and_stops_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("gone", "here"):
+        (tmp_path / f"{name}.jsonl").write_bytes(HEADER % name.encode())
+
+    def looked_at(folder: str) -> list[Found]:
+        found = files_in(folder)
+        (tmp_path / "gone.jsonl").unlink(missing_ok=True)
+        return found
+
+    monkeypatch.setattr("sessiontree.copying.files_in", looked_at)
+
+    assert states(list(copy(str(tmp_path), str(tmp_path / "copies")))) == {"gone": "failed", "here": "copied"}
 
 
 def test_what_is_no_file_fails_in_the_same_way_when_progress_is_told(database: str, tmp_path: Path) -> None:

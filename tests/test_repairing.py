@@ -10,6 +10,13 @@ import sessiontree as st
 from sessiontree import catalog, shelf
 from sessiontree.copying import copy
 from sessiontree.repairing import rescue
+from sessiontree.store.memory import MemoryStore
+
+
+def held_in_memory(*lines: bytes) -> MemoryStore:
+    store = MemoryStore()
+    store.create(lines)
+    return store
 
 
 @pytest.mark.parametrize("fields", ['"version":9', '"version":3,"redacted":true'])
@@ -33,6 +40,30 @@ def test_a_repaired_copy_and_its_source_are_both_found_by_their_ids() -> None:
     sound = st.open(report.file)
     assert catalog.find(damaged.id[:20]) == str(damaged.file)
     assert catalog.find(sound.id) == catalog.find(sound.id[-8:]) == report.file
+
+
+def test_a_repaired_copy_of_a_session_in_memory_takes_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    damaged = st.Session(
+        held_in_memory(b'{"type":"session","version":3,"id":"s","timestamp":"","cwd":"/p"}', b"garbage")
+    )
+
+    with pytest.raises(st.InvalidOperation, match="a session in memory has no place beside it"):
+        st.repair(damaged)
+    assert list(tmp_path.glob("*.jsonl")) == []
+    assert st.repair(damaged, file="sound.jsonl").file == "sound.jsonl"
+    assert not st.open("sound.jsonl").problems
+
+
+def test_a_damaged_file_that_was_taken_away_is_told(tmp_path: Path) -> None:
+    file = tmp_path / "s.jsonl"
+    file.write_text('{"type":"session","version":3,"id":"s","timestamp":"","cwd":"/p"}\ngarbage\n')
+    damaged = st.open(file)
+    assert damaged.problems
+    file.unlink()
+
+    with pytest.raises(st.StoreError, match="No such file"):
+        st.repair(damaged)
 
 
 def test_in_a_database_too_a_session_is_repaired_once_until_it_is_written_to(database: str, tmp_path: Path) -> None:

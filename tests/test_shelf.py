@@ -1,5 +1,6 @@
 """Sessions put aside, thrown away, and brought back."""
 
+import errno
 import fcntl
 import os
 import stat
@@ -324,7 +325,6 @@ def test_a_session_whose_note_is_gone_stays_in_the_trash(session: st.Session) ->
     assert there.exists()
 
 
-def test_purging_removes_for_good_from_the_trash_or_from_its_place(session: st.Session, home: Path) -> None:
 def test_a_session_that_goes_on_behind_what_was_seen_of_it_is_not_purged(session: st.Session) -> None:
     seen = session.store.end().cursor
     with st.open(session.where) as other:
@@ -352,6 +352,7 @@ def test_an_unused_session_is_removed_unless_others_have_used_it_or_it_is_damage
     assert not Path(f"{unused.file}.lock").exists()
 
 
+def test_purging_removes_for_good_from_the_trash_or_from_its_place(session: st.Session, home: Path) -> None:
     other = st.create(name="other", cwd="/p")
     Path(f"{other.file}.bak").write_text("old")
     shelf.delete("auth")
@@ -367,13 +368,17 @@ def test_an_unused_session_is_removed_unless_others_have_used_it_or_it_is_damage
         shelf.restore("auth")
 
 
+@pytest.mark.parametrize("said", ["EPERM", "EOPNOTSUPP", "ENOSYS", "EMLINK"])
 def test_a_session_is_copied_into_the_trash_and_back_where_a_file_has_one_name(
-    session: st.Session, monkeypatch
+    session: st.Session, monkeypatch, said: str
 ) -> None:
+    def refused(*_: object, **__: object) -> None:
+        raise OSError(getattr(errno, said), said)
+
     monkeypatch.setattr(shelf, "AT_ONCE", 7)
     file, data = file_of(session), file_of(session).read_bytes()
     modified = file.stat().st_mtime_ns
-    monkeypatch.setattr(os, "link", no_link)
+    monkeypatch.setattr(os, "link", refused)
     there = Path(shelf.delete("auth"))
 
     assert (there.read_bytes(), there.stat().st_mtime_ns, file.exists()) == (data, modified, False)

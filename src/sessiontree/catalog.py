@@ -21,9 +21,18 @@ from sessiontree.core.plan import plan_fork
 from sessiontree.core.times import iso
 from sessiontree.draft import random_id
 from sessiontree.errors import Ambiguous, InvalidOperation, NotFound, ReadOnly
-from sessiontree.format.codec import VERSION, NotJson, read_header, read_object, write_header
+from sessiontree.format.codec import VERSION, write_header
 from sessiontree.home import CONFIG, home
-from sessiontree.index.folder import SUFFIX, Found, files_in, folders_in, id_of, is_part_of, without_gc
+from sessiontree.index.folder import (
+    SUFFIX,
+    Found,
+    absolute_folder,
+    files_in,
+    folders_in,
+    id_of,
+    is_part_of,
+    without_gc,
+)
 from sessiontree.session import Place, Session, clean_name
 from sessiontree.store.base import Store
 from sessiontree.store.jsonl import Durability, JsonlStore
@@ -64,14 +73,6 @@ def folder_of(cwd: str) -> str:
 
         flat = f"{flat[:58]}-{hashlib.sha256(os.fsencode(cwd)).hexdigest()[:16]}"  # at most 249 bytes
     return f"--{flat}--"
-
-
-def absolute_folder(folder: str | os.PathLike[str]) -> str:
-    """Raises `NotFound` where there is no current folder any more."""
-    try:
-        return os.path.abspath(folder)
-    except FileNotFoundError:
-        raise NotFound("folder", os.fspath(folder), "the current folder was deleted") from None
 
 
 def new_session_id() -> str:
@@ -333,13 +334,9 @@ def _recent_file(cwd: str) -> str | None:
 
 def cwd_of(path: str) -> str | None:
     """The folder in a file's header: two folders may share one name in the catalog."""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-        with os.fdopen(fd, "rb") as file:
-            raw = file.readline(1 << 20)
-        header = read_header(raw, read_object(raw))
-    except (OSError, NotJson):
-        return None
+    from sessiontree.index.reading import header_of
+
+    header = header_of(path)
     return None if header is None else header.cwd
 
 

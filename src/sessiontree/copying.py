@@ -24,7 +24,7 @@ from sessiontree.core.entries import JsonObject
 from sessiontree.errors import Conflict, InvalidOperation, NotFound, SessionTreeError, StoreError
 from sessiontree.index.folder import SUFFIX, files_in, folders_in, id_of
 from sessiontree.store.base import Chunk, Cursor, Store
-from sessiontree.store.files import write_all
+from sessiontree.store.files import reason_of, write_all
 from sessiontree.store.jsonl import JsonlStore, is_whole_line
 from sessiontree.store.lock import Lock, lock_of
 from sessiontree.store.postgres.address import is_address, parse
@@ -148,7 +148,7 @@ def _id_at(where: str) -> str:
     if is_address(where):
         return parse(where).session or ""
     header = None
-    with suppress(StoreError):  # told when it is copied
+    with suppress(StoreError, NotFound):  # told when it is copied
         header = beginning_of(JsonlStore(where).read(limit=PART).data.split(b"\n")).header
     return header.id if header is not None and storable(header.id) else id_of(where)
 
@@ -338,7 +338,7 @@ def _leave(copy: Store, tail: bytes, after: Cursor) -> None:
             finally:
                 os.close(fd)
     except OSError as error:
-        raise StoreError(copy.where, os.strerror(error.errno or 0)) from error
+        raise StoreError(copy.where, reason_of(error)) from error
 
 
 def _told(places: list[_Place], progress: Progress | None) -> Progress:

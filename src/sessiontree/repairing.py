@@ -17,7 +17,6 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from sessiontree.catalog import (
-    absolute_folder,
     check_copied,
     cwd_of,
     folder_of,
@@ -28,13 +27,14 @@ from sessiontree.catalog import (
 )
 from sessiontree.core.entries import Entry, EntryId
 from sessiontree.core.times import iso
-from sessiontree.errors import FormatError, NotFound, StoreError
+from sessiontree.errors import FormatError, InvalidOperation, NotFound, StoreError
 from sessiontree.format.codec import NotJson, read_entry, write_header
 from sessiontree.format.repair import Repair, found_heads, repaired
-from sessiontree.index.folder import SUFFIX, files_in
+from sessiontree.index.folder import SUFFIX, absolute_folder, files_in
 from sessiontree.index.reading import lines_of, open_regular
 from sessiontree.session import Session
 from sessiontree.store.base import Store
+from sessiontree.store.files import reason_of
 from sessiontree.store.jsonl import JsonlStore
 from sessiontree.store.memory import MemoryStore
 from sessiontree.store.postgres.address import is_address, parse
@@ -53,7 +53,7 @@ def repair(session: Session, *, file: str | os.PathLike[str] | None = None) -> R
 
     The new file is beside the old one unless `file` is given; lines that are no entries are left out of it. One that is
     there already and still tells all that the old one does is not made again. Raises `ReadOnly` where a copy would be
-    another thing.
+    another thing, and `InvalidOperation` for a session in memory without a `file`.
     """
     check_copied(session, "a repaired copy")
     sound = _made_sound(session)
@@ -140,7 +140,7 @@ def _headless(file: str) -> list[bytes]:
         finally:
             os.close(fd)
     except OSError as error:
-        raise StoreError(file, error.strerror or str(error)) from error
+        raise StoreError(file, reason_of(error)) from error
     lines = [b"a line that is too long" if raw is None else raw for raw in read]
     return lines if lines and _entry(lines[0]) is not None else lines[1:]
 
@@ -163,7 +163,9 @@ def _copy_of(session: Session, sound: _Sound) -> str | None:
     """Where a session was repaired to before, if that is there and tells all of it."""
     if is_address(session.where):
         return _in_database(session.where, sound)
-    return None if session.file is None else _repaired_before(session.where)
+    if session.file is None:
+        raise InvalidOperation("a session in memory has no place beside it: name a file for the repaired copy")
+    return _repaired_before(session.where)
 
 
 def _in_database(damaged: str, sound: _Sound) -> str | None:
@@ -187,6 +189,9 @@ def _repaired(damaged: str) -> str:
 def _repaired_before(damaged: str) -> str | None:
     """The file that a damaged one was repaired to since it was last written to."""
     folder, name = os.path.split(_repaired(damaged))
-    written = os.stat(damaged).st_mtime_ns
+    try:
+        written = os.stat(damaged).st_mtime_ns
+    except OSError as error:
+        raise StoreError(damaged, reason_of(error)) from error
     copies = [file for file in files_in(folder or ".") if file.name.startswith(name) and file.mtime > written]
     return os.path.join(folder, max(copies, key=attrgetter("mtime", "name")).name) if copies else None

@@ -34,10 +34,12 @@ from sessiontree.index.folder import ARCHIVED, SUFFIX, Found, files_in, folders_
 from sessiontree.session import Session
 from sessiontree.store.base import Cursor
 from sessiontree.store.files import (
+    NO_LINKS,
     discard,
     identity_of,
     make_private_directory,
     numbered,
+    reason_of,
     sync_directory,
     write_all,
 )
@@ -55,8 +57,6 @@ AT_ONCE = 1 << 20
 """So many bytes of a file are copied at once."""
 BESIDE = re.compile(rf"{re.escape(ARCHIVED)}|\.(bak|new|tmp)(-\d+)?|\.torn-\d+(-\d+)?", re.ASCII)
 """What stands behind a session's name in the names of files that belong to it, its lock aside."""
-NO_LINKS = (errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP)
-"""What `link` says from one disk to another, or on a file system that has none."""
 
 
 def archive(session: str | os.PathLike[str], *, archived: bool = True) -> str:
@@ -282,7 +282,7 @@ def _place(source: str, target: str) -> _Placed:
     try:
         os.link(source, target, follow_symlinks=False)
     except OSError as error:
-        if error.errno not in NO_LINKS:
+        if error.errno not in {*NO_LINKS, errno.EXDEV}:
             raise
         return _Placed(source, target, _copy(source, target))
     return _Placed(source, target, None)
@@ -335,4 +335,4 @@ def _clear(folder: str) -> None:
 
 
 def _failed(path: str, error: OSError) -> StoreError:
-    return StoreError(path, os.strerror(error.errno) if error.errno else str(error))
+    return StoreError(path, reason_of(error))

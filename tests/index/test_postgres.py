@@ -36,6 +36,19 @@ def test_a_new_session_is_in_the_database_and_opens_by_every_name(store: str) ->
     assert not os.path.exists(catalog.sessions_dir())
 
 
+def test_a_current_folder_that_is_gone_is_told_as_it_is_of_files(
+    store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+
+    for work in (st.sessions, st.recent, lambda: st.open("@"), lambda: st.search("x")):
+        with pytest.raises(st.NotFound, match="the current folder was deleted"):
+            work()
+    assert st.sessions(all=True) == []
+
+
 def test_a_path_is_a_file_also_where_sessions_live_in_a_database(store: str, tmp_path: Path) -> None:
     with st.create(file=tmp_path / "own.jsonl") as session:
         session.append(st.user("here"))
@@ -266,19 +279,6 @@ def test_deleted_sessions_are_in_the_trash_until_they_are_purged(store: str) -> 
         shelf.purge("auth")
 
 
-def test_an_older_dialect_is_read_searched_and_migrated(store: str) -> None:
-    lines = [
-        b'{"type":"session","id":"old-one","timestamp":"2026-01-02T09:30:00.000Z","cwd":"/p"}',
-        b'{"type":"message","timestamp":"2026-01-02T09:30:01.000Z",'
-        b'"message":{"role":"user","content":"ancient words"}}',
-    ]
-    Shelf(parse(store)).store("old-one").create(lines)
-
-    assert st.sessions(all=True)[0].message_count == 1
-    assert [hit.session for hit in st.search("ancient", all=True)] == ["old-one"]
-    with st.open("old-one") as session:
-        session.append(st.user("new words"))
-    assert len(st.search("words", all=True)) == 2
 def test_an_unused_session_is_removed_unless_others_have_used_it(store: str) -> None:
     unused, used = st.create(), st.create()
     seen = used.store.end().cursor
@@ -292,4 +292,17 @@ def test_an_unused_session_is_removed_unless_others_have_used_it(store: str) -> 
     assert [summary.first_message for summary in st.sessions()] == ["said meanwhile"]
 
 
+def test_an_older_dialect_is_read_searched_and_migrated(store: str) -> None:
+    lines = [
+        b'{"type":"session","id":"old-one","timestamp":"2026-01-02T09:30:00.000Z","cwd":"/p"}',
+        b'{"type":"message","timestamp":"2026-01-02T09:30:01.000Z",'
+        b'"message":{"role":"user","content":"ancient words"}}',
+    ]
+    Shelf(parse(store)).store("old-one").create(lines)
+
+    assert st.sessions(all=True)[0].message_count == 1
+    assert [hit.session for hit in st.search("ancient", all=True)] == ["old-one"]
+    with st.open("old-one") as session:
+        session.append(st.user("new words"))
+    assert len(st.search("words", all=True)) == 2
     assert not st.open("old-one").needs_migration

@@ -13,6 +13,8 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import NamedTuple
 
+from sessiontree.errors import NotFound
+from sessiontree.store.files import reason_of
 from sessiontree.store.postgres.address import is_address
 
 SUFFIX = ".jsonl"
@@ -49,6 +51,14 @@ def without_gc() -> Generator[None]:
             gc.enable()
 
 
+def absolute_folder(folder: str | os.PathLike[str]) -> str:
+    """Raises `NotFound` where there is no current folder any more."""
+    try:
+        return os.path.abspath(folder)
+    except FileNotFoundError:
+        raise NotFound("folder", os.fspath(folder), "the current folder was deleted") from None
+
+
 def files_in(folder: str) -> list[Found]:
     """The session files in a folder; none where there is no such folder."""
     try:
@@ -56,7 +66,7 @@ def files_in(folder: str) -> list[Found]:
     except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as error:
-        return [Found(folder, 0, 0, 0, fault=error.strerror)]
+        return [Found(folder, 0, 0, 0, fault=reason_of(error))]
     found: list[Found] = []
     try:
         with os.scandir(fd) as entries:  # by descriptor: each `stat` looks up a name, not a path

@@ -7,7 +7,6 @@ What a session is made of is not here: see `store.postgres`.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -19,11 +18,11 @@ from sessiontree.core.times import iso, milliseconds
 from sessiontree.errors import Ambiguous, Conflict, FormatError, InvalidOperation, NotFound, SessionTreeError
 from sessiontree.format.codec import NotJson, read_entry
 from sessiontree.format.tail import tail_heads
-from sessiontree.index.folder import is_part_of
+from sessiontree.index.folder import absolute_folder, is_part_of
 from sessiontree.index.reading import SessionSummary, first_fault, tally_of
 from sessiontree.index.search import Hit, snippet
-from sessiontree.store.base import Cursor
 from sessiontree.session import Session
+from sessiontree.store.base import Cursor
 from sessiontree.store.postgres.address import Address
 from sessiontree.store.postgres.connection import Database, database
 from sessiontree.store.postgres.rows import clean, storable
@@ -51,13 +50,13 @@ class Shelf:
         """The store of the session with this id, whether there is one or not."""
         return PostgresStore(self.address._replace(session=id))
 
-    def find(self, text: str, *, cwd: str | None = None) -> str:
+    def find(self, text: str) -> str:
         """The id of the session that `text` names: its id, the beginning of it, its name, or `@` for the most recent.
 
         Raises `NotFound` or `Ambiguous`.
         """
         if text == RECENT:
-            recent = self.recent(os.getcwd() if cwd is None else cwd)
+            recent = self.recent(".")
             if recent is None:
                 raise NotFound("session", RECENT, "no session was started in this folder")
             return recent
@@ -390,7 +389,7 @@ class _Sight:
 
 
 def _folder(cwd: str) -> str:
-    return clean(os.path.abspath(cwd))
+    return clean(absolute_folder(cwd))
 
 
 def _escaped(text: str) -> str:

@@ -20,7 +20,7 @@ import msgspec
 from msgspec import Struct
 
 from sessiontree.comparison import usages
-from sessiontree.core.entries import JsonObject, Message
+from sessiontree.core.entries import Header, JsonObject, Message
 from sessiontree.core.messages import role, spent, text
 from sessiontree.core.outline import one_line
 from sessiontree.core.problems import is_utf8
@@ -32,6 +32,7 @@ from sessiontree.format.jsonl import Reader
 from sessiontree.index.folder import Found, id_of, written_at
 from sessiontree.session import Session
 from sessiontree.store.batch import end_of
+from sessiontree.store.files import reason_of
 from sessiontree.store.jsonl import JsonlStore
 from sessiontree.store.lock import lock_of
 
@@ -132,6 +133,22 @@ def open_regular(path: str) -> int:
     return fd
 
 
+def header_of(path: str) -> Header | None:
+    """The header of a file; `None` where none can be read."""
+    try:
+        fd = open_regular(path)
+    except OSError:
+        return None
+    reader = Reader(path)
+    try:
+        _take_header(fd, reader, os.fstat(fd).st_size)
+        return reader.header
+    except (OSError, FormatError, Endless):
+        return None
+    finally:
+        os.close(fd)
+
+
 def open_session(path: str) -> Session:
     """Raises what opening raises, and what `check_size` does."""
     check_size(path)
@@ -155,7 +172,7 @@ def check_size(path: str) -> None:
         if _is_endless(fd, stop):
             raise Endless(path, ENDLESS)
     except OSError as error:
-        raise StoreError(path, error.strerror or str(error)) from error
+        raise StoreError(path, reason_of(error)) from error
     finally:
         os.close(fd)
 
@@ -208,7 +225,7 @@ def read_on(
 
 
 def _unreadable(found: Found, past: Past | None, error: OSError) -> Reading:
-    return Reading(found, past, True, broken(found, error.strerror or str(error)), Kind.NONE, 0, NOT_KEPT, 0)
+    return Reading(found, past, True, broken(found, reason_of(error)), Kind.NONE, 0, NOT_KEPT, 0)
 
 
 def _goes_on(fd: int, found: Found, past: Past) -> bool:

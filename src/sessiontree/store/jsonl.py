@@ -17,7 +17,6 @@ makes a new file, keeps the old one as a backup, and puts the new one in its pla
 
 from __future__ import annotations
 
-import errno
 import os
 import stat
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -29,6 +28,7 @@ from sessiontree.format.codec import LINE_LIMIT, NotJson, read_object
 from sessiontree.store.base import Chunk, Cursor, joined, joined_parts
 from sessiontree.store.batch import end_of
 from sessiontree.store.files import (
+    NO_LINKS,
     Identity,
     discard,
     identity_of,
@@ -52,8 +52,6 @@ LONGEST = 4 * LINE_LIMIT
 """A line that goes on for so many bytes is not read to its end. A shorter one is, and passed over if it is too long."""
 SEEN = 64
 """How many bytes before its place a cursor remembers, to notice that they were changed."""
-NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
-"""What `link` says on a file system that has none."""
 
 
 class JsonlStore:
