@@ -1,4 +1,5 @@
-"""Every exception sessiontree raises on purpose.
+"""The exceptions of sessions. All that sessiontree raises on purpose are `SessionTreeError`s: those of models, tools and
+swarms stand beside what raises them.
 
     SessionTreeError
     ├── NotFound            a name or id names nothing (entry, session, branch, place)
