@@ -393,6 +393,24 @@ def texts(messages):
     return [message["content"][0]["text"] if answered_call(message) else message["role"] for message in messages]
 
 
+@pytest.mark.parametrize(
+    ("shape", "bodies", "awaits"),
+    [
+        ("a", {"a": user("Why?")}, True),
+        ("a>b", {"a": user("Why?"), "b": assistant("Because.")}, False),
+        ("a>b>c", {"a": user("Why?"), "b": calling("c1"), "c": result("c1", "one")}, True),
+        ("a>b", {"a": user("Why?"), "b": calling("c1")}, True),  # a result is made up
+        ("a>b", {"a": user("Why?"), "b": assistant("Be", stop_reason="aborted")}, True),
+    ],
+)
+def test_a_model_has_something_to_answer_unless_it_has_the_last_word(shape, bodies, awaits):
+    assert context(grow(shape, **bodies)).awaits_answer is awaits
+
+
+def test_where_nothing_was_said_there_is_nothing_to_answer():
+    assert not build_context(grow("a"), None).awaits_answer
+
+
 def test_an_unanswered_call_gets_a_made_up_result_that_is_an_error():
     [_, made_up, after] = request("a>b", a=calling("c1"))
 

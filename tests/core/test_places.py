@@ -2,7 +2,7 @@ import pytest
 
 from sessiontree.core.entries import HEAD_RECORD, Custom, Label, Usage
 from sessiontree.core.heads import Heads
-from sessiontree.core.places import check_branch_name, resolve, shortened
+from sessiontree.core.places import check_branch_name, free_name, resolve, shortened
 from sessiontree.errors import Ambiguous, InvalidOperation, NotFound
 from tests.builders import entry, grow
 
@@ -146,3 +146,16 @@ def test_ordinary_names_are_fine_for_branches(name):
 def test_names_that_mean_something_else_or_cannot_be_shown_are_refused(name, why):
     with pytest.raises(InvalidOperation, match=f"cannot be the name of a branch: .*{why}"):
         check_branch_name(name)
+
+
+@pytest.mark.parametrize(
+    ("taken", "first", "name"),
+    [
+        (set(), 1, "branch-1"),
+        (set(), 2, "branch-2"),
+        ({"branch-1", "branch-3"}, 1, "branch-2"),
+        ({"branch"}, 1, "branch-1"),
+    ],
+)
+def test_a_free_name_has_the_first_number_that_no_other_has(taken, first, name):
+    assert free_name("branch", taken, first) == name

@@ -20,8 +20,7 @@ from sessiontree.agent.system import SystemPart
 from sessiontree.agent.tool import Tool
 from sessiontree.config import Config
 from sessiontree.core.context import build_context
-from sessiontree.core.messages import role
-from sessiontree.core.places import check_branch_name
+from sessiontree.core.places import check_branch_name, free_name
 from sessiontree.errors import InvalidOperation, SessionTreeError
 from sessiontree.hooks.bus import Hooks
 from sessiontree.hooks.events import Event
@@ -73,8 +72,7 @@ async def fan_out(
     leaf = session.place(place)
     models = _models(ways, model)
     names = _names(session, ways)
-    sent = build_context(session.tree, leaf).to_llm()
-    if any(way.prompt is None for way in ways) and (not sent or role(sent[-1]) == "assistant"):
+    if any(way.prompt is None for way in ways) and not build_context(session.tree, leaf).awaits_answer:
         raise InvalidOperation("there is nothing to answer at this place: give every variant a prompt")
     at = None if leaf is None else session.tree[leaf]
     branches = [session.create_branch(name, at=at, current=False) for name in names]
@@ -115,9 +113,7 @@ def _names(session: Session, ways: Sequence[Variant]) -> list[str]:
     taken = set(session.heads.heads)
     names: list[str] = []
     for way in ways:
-        name, number = way.name, 1
-        while name is None or (way.name is None and name in taken):
-            name, number = f"variant-{number}", number + 1
+        name = free_name("variant", taken) if way.name is None else way.name
         check_branch_name(name)
         if name in taken:
             raise InvalidOperation(f"there is a branch {name!r} already")

@@ -101,6 +101,12 @@ class Context(Struct, frozen=True, kw_only=True):
         """The messages that a request carries: every call answered, every answer called for, no failed turns."""
         return [message for _, message in self.request()]
 
+    @property
+    def awaits_answer(self) -> bool:
+        """Whether a model has something to answer: it was told something, and does not have the last word."""
+        sent = self.to_llm()
+        return bool(sent) and role(sent[-1]) != "assistant"
+
     def request(self) -> list[tuple[EntryId, JsonObject]]:
         """What `to_llm` gives, each message with the entry it comes from; made-up results come from the caller."""
         calls = {call.id for message in self.messages for call in tool_calls(message)}

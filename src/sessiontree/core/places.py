@@ -8,6 +8,8 @@ more. Each may be followed by `~n`, n real entries up.
 from __future__ import annotations
 
 import re
+from collections.abc import Container
+from itertools import count
 
 from sessiontree.core.entries import EntryId
 from sessiontree.core.heads import Heads
@@ -83,6 +85,11 @@ def _up(tree: Tree, start: EntryId | None, count: int, place: str) -> EntryId | 
     if count > len(above):
         raise NotFound("place", place, f"{len(above)} up from there is before everything")
     return None if count == len(above) else above[count]
+
+
+def free_name(stem: str, taken: Container[str], first: int = 1) -> str:
+    """The first name of a branch with a number behind `stem` that no other has."""
+    return next(name for number in count(first) if (name := f"{stem}-{number}") not in taken)
 
 
 def check_branch_name(name: str) -> None:

@@ -23,8 +23,8 @@ from sessiontree.agent.tool import Tool
 from sessiontree.config import Config
 from sessiontree.core.context import build_context
 from sessiontree.core.entries import Entry, EntryId, Usage
-from sessiontree.core.messages import full_usage, role, text
-from sessiontree.core.places import PREFIX, check_branch_name
+from sessiontree.core.messages import full_usage, text
+from sessiontree.core.places import PREFIX, check_branch_name, free_name
 from sessiontree.core.tree import Tree
 from sessiontree.errors import Ambiguous, InvalidOperation, NotFound, SessionTreeError
 from sessiontree.hooks.bus import Hooks
@@ -459,19 +459,16 @@ def _check_options(options: Options) -> None:
 
 
 def _check_place(plan: Plan, tree: Tree) -> None:
-    sent = build_context(tree, plan.at).to_llm()
-    if any(arm.prompt is None for arm in plan.arms) and (not sent or role(sent[-1]) == "assistant"):
+    if any(arm.prompt is None for arm in plan.arms) and not build_context(tree, plan.at).awaits_answer:
         raise InvalidOperation("there is nothing to answer at this place: give every arm a prompt")
 
 
 def _free_name(session: Session, name: str | None) -> str:
     """A name for the experiment's branch; by default the first that is free."""
-    taken, number = session.heads.heads, 1
-    while name is None:
-        name, number = (f"ab-{number}" if f"ab-{number}" not in taken else None), number + 1
+    taken = session.heads.heads
     if name in taken:
         raise InvalidOperation(f"there is a branch {name!r} already")
-    return name
+    return free_name("ab", taken) if name is None else name
 
 
 def _at(session: Session, at: EntryId | None) -> Entry | None:
