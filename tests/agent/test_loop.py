@@ -19,8 +19,8 @@ from sessiontree.agent.tools import builtin_tools
 from sessiontree.core.entries import Custom, ModelChange, ThinkingLevelChange
 from sessiontree.core.messages import ToolCall
 from sessiontree.errors import BranchMoved, InvalidOperation, StoreError
-from sessiontree.hooks.bus import Hooks
-from sessiontree.hooks.events import MessageDelta, MessageEnd, Notice, RunEnd, ToolUpdate
+from sessiontree.hooks.bus import Context, Hooks
+from sessiontree.hooks.events import MessageDelta, MessageEnd, Navigated, Notice, RunEnd, ToolUpdate
 from sessiontree.model.base import ModelError, TextDelta
 from sessiontree.model.scripted import INFO, Delay, ScriptedModel, Stop, Thinking
 from sessiontree.session import Session
@@ -347,8 +347,6 @@ async def test_a_message_that_a_handler_made_unwritable_is_written_as_it_was(
 async def test_tools_are_told_when_the_place_changes_until_the_agent_is_closed(
     agent: MakeAgent,
 ) -> None:
-    from sessiontree.hooks.events import Navigated
-
     told: list[Any] = []
     keeper = Tool(name="keeper", description="", run=echo.run, on_session=told.append)
     made = agent(tools=[keeper])
@@ -359,6 +357,58 @@ async def test_tools_are_told_when_the_place_changes_until_the_agent_is_closed(
     await made.hooks.tell(moved)
 
     assert told == [moved]
+
+
+async def test_a_tool_that_fails_when_it_is_told_of_a_place_is_named_and_the_others_are_told(agent: MakeAgent) -> None:
+    def fail(event: Any) -> None:
+        raise ValueError("boom")
+
+    told: list[Any] = []
+    broken = Tool(name="broken", description="", run=echo.run, on_session=fail)
+    keeper = Tool(name="keeper", description="", run=echo.run, on_session=told.append)
+    made = agent(tools=[broken, keeper])
+    events = recorded(made.hooks)
+    moved = Navigated(new_leaf="a", old_leaf="b")
+
+    await made.hooks.tell(moved)
+
+    assert told == [moved]
+    assert [event.text for event in events if isinstance(event, Notice)] == [
+        "broken failed with ValueError: boom (at navigated)"
+    ]
+
+
+async def test_a_tool_of_several_agents_is_told_of_a_place_once_when_all_handlers_have_been(
+    agent: MakeAgent, session: Session
+) -> None:
+    told: list[str] = []
+    keeper = Tool(name="keeper", description="", run=echo.run, on_session=lambda event: told.append("tool"))
+    made = agent(tools=[keeper])
+    beside = [made.hooks.beside(Context(session=session)) for _ in range(2)]
+    others = [Agent(session.head, made.model, [keeper], hooks) for hooks in beside]
+    made.hooks.on(Navigated, lambda event, context: told.append("handler"))
+
+    await made.hooks.tell(Navigated(new_leaf="a", old_leaf="b"))
+
+    assert told == ["handler", "tool"]
+    for other in others:
+        other.close()
+
+
+async def test_tools_that_an_agent_gets_later_are_told_of_places_and_those_that_it_loses_are_not(
+    agent: MakeAgent,
+) -> None:
+    told: list[str] = []
+    before, after = (
+        Tool(name=name, description="", run=echo.run, on_session=lambda event, name=name: told.append(name))
+        for name in ("before", "after")
+    )
+    made = agent(tools=[before])
+    made.tools = {"after": after}
+
+    await made.hooks.tell(Navigated(new_leaf="a", old_leaf="b"))
+
+    assert told == ["after"]
 
 
 # Failures

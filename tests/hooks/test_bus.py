@@ -549,12 +549,13 @@ async def test_a_signal_wakes_those_who_wait_from_any_thread() -> None:
     assert signal.aborted
 
 
-async def test_hooks_beside_others_share_handlers_and_have_their_own_context_and_listeners(hooks: Hooks) -> None:
+async def test_hooks_beside_others_share_handlers_and_have_their_own_context_tools_and_listeners(hooks: Hooks) -> None:
     other = hooks.beside(Context(session="other"))
     seen, shown = [], []
-    hooks.on(RunStart, lambda event, ctx: seen.append(ctx.session))
+    hooks.on(Navigated, lambda event, ctx: seen.append(ctx.session))
+    hooks.on_session(lambda event, ctx: seen.append("tool"))
     hooks.listen(shown.append)
 
-    await other.tell(RunStart())
+    await other.tell(Navigated(new_leaf="a", old_leaf="b"))
 
     assert (seen, shown) == (["other"], [])

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from sessiontree.agent.handlers import Handlers
@@ -20,24 +21,14 @@ from sessiontree.agent.room import compact
 from sessiontree.agent.shell import Shell
 from sessiontree.agent.stop import Stop
 from sessiontree.agent.system import SystemPart, default_parts, joined
-from sessiontree.agent.tool import SessionChange, Tool
+from sessiontree.agent.tool import OnSession, SessionChange, Tool
 from sessiontree.agent.tools.process import Ran
 from sessiontree.config import Config
 from sessiontree.core.entries import Body, CustomMessage, JsonObject, Message, ModelChange, ThinkingLevelChange
 from sessiontree.core.messages import role, user
 from sessiontree.errors import InvalidOperation
 from sessiontree.hooks.bus import Hooks
-from sessiontree.hooks.events import (
-    Event,
-    Forked,
-    Input,
-    ModelChanged,
-    Navigated,
-    Notice,
-    RunEnd,
-    Switched,
-    ThinkingChanged,
-)
+from sessiontree.hooks.events import Event, Input, ModelChanged, Notice, RunEnd, ThinkingChanged
 from sessiontree.model.base import Model
 from sessiontree.ops.ask import Stopped
 from sessiontree.session import Branch
@@ -68,8 +59,11 @@ class Agent:
         """
         self.branch = branch
         self.model = model
-        self.tools: Mapping[str, Tool] = {tool.name: tool for tool in tools}
         self.hooks = Hooks() if hooks is None else hooks
+        self._tools: Mapping[str, Tool] = {}
+        self._untold: list[Callable[[], None]] = []
+        """Each has a tool not told of other places any more."""
+        self.tools = {tool.name: tool for tool in tools}
         self.system = system
         self.settings = Config() if settings is None else settings
         self.thinking = thinking or branch.state.thinking_level
@@ -87,13 +81,11 @@ class Agent:
         context = self.hooks.context
         context.agent = context.agent or self
         context.session, context.branch = context.session or branch.session, context.branch or branch
-        self._off = [self.hooks.on(kind, self._place_changed) for kind in (Navigated, Forked, Switched)]
 
     def close(self) -> None:
         """Give up what runs, and take no part any more: tools are not told of navigation."""
         self.abort()
-        for off in self._off:
-            off()
+        self._tell_no_tools()
 
     # Running
 
@@ -315,12 +307,29 @@ class Agent:
             return default_parts(self.cwd, list(self.tools.values()))
         return [SystemPart(name="system", text=self.system)] if isinstance(self.system, str) else list(self.system)
 
-    async def _place_changed(self, event: SessionChange, context: Any) -> None:
-        for tool in self.tools.values():
-            if tool.on_session is not None:
-                told = tool.on_session(event)
-                if told is not None:
-                    await told
+    @property
+    def tools(self) -> Mapping[str, Tool]:
+        return self._tools
+
+    @tools.setter
+    def tools(self, tools: Mapping[str, Tool]) -> None:
+        self._tell_no_tools()
+        self._tools = tools
+        self._untold = [
+            self.hooks.on_session(partial(_tell_tool, tool.on_session), source=tool.name)
+            for tool in tools.values()
+            if tool.on_session is not None
+        ]
+
+    def _tell_no_tools(self) -> None:
+        for off in self._untold:
+            off()
+
+
+async def _tell_tool(on_session: OnSession, event: SessionChange, context: Any) -> None:
+    told = on_session(event)
+    if told is not None:
+        await told
 
 
 def _user(text: str, images: Sequence[JsonObject]) -> Message:

@@ -18,10 +18,12 @@ from sessiontree.model.base import Model
 
 class Worker(Protocol):
     model: Model
-    tools: Mapping[str, Tool]
     thinking: str
     cwd: str
     settings: Config
     hooks: Hooks
     queues: Queues
     stop: Stop
+
+    @property
+    def tools(self) -> Mapping[str, Tool]: ...

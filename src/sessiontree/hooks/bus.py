@@ -15,7 +15,7 @@ import copy
 import inspect
 import threading
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, TypeVar, cast
 
 import msgspec
@@ -72,7 +72,6 @@ class Context:
     models: Any = None
     """Finds models by name, so that a handler can call one."""
     ui: Any = None
-    extra: dict[str, Any] = field(default_factory=dict[str, Any])
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,12 +93,13 @@ class Hooks:
         self._listeners: list[Listener] = []
 
     def beside(self, context: Context) -> Hooks:
-        """Hooks with the same handlers, now and later, and a context and listeners of their own.
+        """Hooks with the same handlers, now and later, and a context, tools and listeners of their own.
 
-        For an agent that works beside another: its handlers must know whose event it is.
+        For an agent that works beside another: its handlers must know whose event it is, and its tools are told of no
+        place but its own.
         """
         hooks = Hooks(context)
-        hooks._handlers, hooks._tools = self._handlers, self._tools
+        hooks._handlers = self._handlers
         return hooks
 
     def on(
