@@ -27,6 +27,7 @@ from sessiontree.commands.host import Host, PlainHost
 from sessiontree.commands.models import ConfiguredModels, Models
 from sessiontree.config import Config
 from sessiontree.core.entries import JsonObject, Message
+from sessiontree.core.places import free_name
 from sessiontree.core.plan import NavigatePlan, plan_move
 from sessiontree.errors import InvalidOperation, NotFound, StoreError
 from sessiontree.hooks.bus import Hooks
@@ -356,15 +357,10 @@ class Desk:
             plan = self.plan(place)
             at, words = plan.new_leaf, plan.editor_text
         entry = None if at is None else self.session.tree[at]
-        self._branch = self.session.create_branch(name or self._free_name(), at=entry, current=not self.beside)
+        name = name or free_name("branch", self.session.heads.heads, 2)
+        self._branch = self.session.create_branch(name, at=entry, current=not self.beside)
         await self._elsewhere(old, words)
         return self._branch
-
-    def _free_name(self) -> str:
-        taken, number = self.session.heads.heads, 2
-        while f"branch-{number}" in taken:
-            number += 1
-        return f"branch-{number}"
 
     async def _elsewhere(self, old: str | None, words: str | None = None) -> NavigateOutcome:
         """Tell that one is at another place, which nobody was asked about since nothing was left or moved."""

@@ -23,6 +23,7 @@ from textual.screen import Screen
 
 from sessiontree.config import Config
 from sessiontree.core.entries import EntryId
+from sessiontree.core.places import free_name
 from sessiontree.core.safe import safe, safe_lines
 from sessiontree.errors import NotFound, SessionTreeError
 from sessiontree.session import Branch, Session
@@ -218,10 +219,8 @@ class SessionApp(OrderedApp[None]):
         session = branch.session
         chosen = await self.ui.select("Another process has this session open.", [FOLLOW, BRANCH, READ])
         if chosen == BRANCH:
-            number = 2
-            while f"beside-{number}" in session.heads.heads:
-                number += 1
-            return session.create_branch(f"beside-{number}", at=branch.name, current=False)
+            name = free_name("beside", session.heads.heads, 2)
+            return session.create_branch(name, at=branch.name, current=False)
         if chosen == FOLLOW or session.kept_at is None:
             self._followed = True
             return branch
