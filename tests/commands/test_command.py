@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 import pytest
 
+import sessiontree as st
 from sessiontree.commands.builtin import builtin_commands
-from sessiontree.commands.command import Argument, Command, Done, Registry, typed
+from sessiontree.commands.command import Argument, Command, Completion, Done, Registry, Words, quoted, typed
 from sessiontree.commands.desk import Desk
 from sessiontree.errors import InvalidOperation, NotFound
 from sessiontree.session import Session
@@ -47,6 +48,19 @@ def test_quotes_hold_words_together_and_an_apostrophe_is_a_letter() -> None:
 
     assert words.parse("""a "b c" 'd e' don't""") == ["a", "b c", "d e", "don't"]
     assert text.parse("""a don't  "forget" it""") == ["a", """don't  "forget" it"""]
+
+
+def test_an_empty_word_in_quotes_is_a_word() -> None:
+    command = _command(Argument(name="TEXT"), Argument(name="PLACE"))
+
+    assert command.parse('"" root') == ["", "root"]
+    assert command.parse("''") == [""]
+    assert command.parse(" ") == []
+
+
+@pytest.mark.parametrize("word", ["plain", "two ways", "a\tb", "don't", '"said"', "'tis", 'the "other" one', ""])
+def test_a_word_that_was_quoted_is_read_back(word: str) -> None:
+    assert list(Words(f"a {quoted(word)} b")) == ["a", word, "b"]
 
 
 def test_too_many_and_too_few_words_are_refused_with_the_usage() -> None:
@@ -108,6 +122,25 @@ def test_names_of_commands_and_their_arguments_are_completed(desk: MakeDesk, ses
     assert choices("/undo x") == ()
     assert choices("hello /tr") == ()
     assert at.commands.complete(at, "/switch ca").start == len("/switch ")
+
+
+async def test_what_is_completed_is_read_as_one_argument(desk: MakeDesk, session: Session) -> None:
+    (first, *_) = talk(session, "hello", "hi")
+    session.label(first, "two ways")
+    session.label(session.heads.leaf or "", """both "a" and 'b' of them""")
+    st.create("two nights", cwd=session.cwd).close()
+    at = desk()
+
+    for line in ("/tree tw", '/tree "tw', '/tree "two w', "/tree 'two w"):
+        assert at.commands.complete(at, line) == Completion(start=len("/tree "), choices=('"two ways"',))
+    assert at.commands.complete(at, '/label "two ways" "two').start == len('/label "two ways" ')
+    assert at.commands.complete(at, '/tree "two ways"').choices == ()
+    assert at.commands.complete(at, "/tree bo").choices == ()  # there is no way to type it
+    assert at.commands.complete(at, "/resume tw").choices == ("two nights",)  # it takes all that follows
+    await run(at, '/tree "two ways"')
+    assert session.heads.leaf is None
+    await run(at, "/resume two nights")
+    assert at.session.name == "two nights"
 
 
 def test_files_are_completed_below_the_folder_of_the_session(desk: MakeDesk, session: Session) -> None:

@@ -231,6 +231,9 @@ async def test_labels_are_put_on_listed_and_taken_away(desk: MakeDesk, session: 
     await run(at, "/label --clear")
     assert dict(session.tree.labels) == {first: "the start"}
 
+    assert "has no label now" in await run(at, '/label "" HEAD~1')
+    assert dict(session.tree.labels) == {}
+
 
 async def test_a_merge_brings_back_what_another_branch_did(desk: MakeDesk, session: Session) -> None:
     talk(session, "one", "1")

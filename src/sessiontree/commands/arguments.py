@@ -52,7 +52,7 @@ def levels(desk: Desk, begun: str) -> Iterable[str]:
 def sessions(desk: Desk, begun: str) -> Iterable[str]:
     """Names and ids of the sessions of this folder."""
     known = catalog.sessions(desk.cwd)
-    return [word for summary in known for word in (summary.name, summary.id) if word and " " not in word]
+    return [word for summary in known for word in (summary.name, summary.id) if word]
 
 
 def commands(desk: Desk, begun: str) -> Iterable[str]:

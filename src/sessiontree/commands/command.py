@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from msgspec import Struct
@@ -75,7 +76,7 @@ class Command(Struct, frozen=True, kw_only=True):
             elif argument.several:
                 given += words
             else:
-                given += filter(None, [next(words, None)])
+                given += islice(words, 1)
         if words.rest():
             raise InvalidOperation(f"that is more than /{self.name} takes: {self.usage}")
         if len(given) < sum(argument.required for argument in self.arguments):
@@ -112,6 +113,13 @@ class Words(Iterator[str]):
         return left
 
 
+def quoted(word: str) -> str:
+    """A word as `Words` takes it, in quotes where it needs them. One with both kinds and blanks cannot be typed."""
+    if re.fullmatch(r"[^\s\"']\S*", word):
+        return word
+    return f"'{word}'" if '"' in word else f'"{word}"'
+
+
 class Typed(NamedTuple):
     name: str
     text: str
@@ -120,6 +128,8 @@ class Typed(NamedTuple):
 
 NAME = r"[A-Za-z0-9][\w:.-]*"
 _LINE = re.compile(rf"/({NAME})(?:\s+(.*))?\s*", re.DOTALL)
+_LAST = re.compile(r"""(?:^|(?<=\s))("[^"]*|'[^']*|\S*)\Z""")
+"""The last word of a line, which has blanks in it where a quote was not closed yet."""
 
 
 def typed(line: str) -> Typed | None:
@@ -177,8 +187,8 @@ class Registry:
 
     def complete(self, desk: Desk, line: str) -> Completion:
         """What the last word of a line can become: the name of a command, or an argument of it."""
-        start = max(line.rfind(" "), line.rfind("\t"), line.rfind("\n")) + 1
-        begun = line[start:]
+        begun = _LAST.findall(line)[0]
+        start = len(line) - len(begun)
         if start == 0:
             names = [f"/{name}" for name in self._commands] if line.startswith("/") else []
             return Completion(start=0, choices=_fitting(names, begun))
@@ -187,7 +197,12 @@ class Registry:
         argument = None if command is None or called is None else command.argument_at(len(list(Words(called.text))))
         if argument is None or argument.complete is None:
             return Completion(start=start, choices=())
-        return Completion(start=start, choices=_fitting(argument.complete(desk, begun), begun))
+        if argument.rest:
+            return Completion(start=start, choices=_fitting(argument.complete(desk, begun), begun))
+        begun = begun.lstrip("\"'")
+        fitting = _fitting(argument.complete(desk, begun), begun)
+        typable = (quoted(choice) for choice in fitting if [*Words(quoted(choice))] == [choice])
+        return Completion(start=start, choices=tuple(typable))
 
 
 def _fitting(choices: Iterable[str], begun: str) -> tuple[str, ...]:

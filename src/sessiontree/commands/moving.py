@@ -130,7 +130,7 @@ async def _label(desk: Desk, args: Sequence[str]) -> Done:
         rows = [[short(id), f"[{label}]", excerpt(row_text(tree[id]), 48)] for id, label in tree.labels.items()]
         return Done(text=table(rows) if rows else "there are no labels: /label TEXT puts one here")
     text, named = [*args, "HEAD"][:2]
-    cleared, place = text == "--clear", desk.place(named)
+    cleared, place = text == "--clear" or not text.strip(), desk.place(named)
     desk.session.label(place, None if cleared else text)
     desk.host.changed()
     where = short(desk.session.place(place))

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from sessiontree.commands.arguments import branches, places, prompts
-from sessiontree.commands.command import Argument, Command, Typed, Words, typed
+from sessiontree.commands.command import Argument, Command, Typed, Words, quoted, typed
 from sessiontree.commands.desk import Desk
 from sessiontree.commands.text import excerpt, short
 from sessiontree.core.entries import EntryId
@@ -50,7 +50,7 @@ async def _with_required(desk: Desk, command: Command, called: Typed, choose_ent
         given = await _asked(desk, command, argument, choose_entry)
         if not given:
             return None
-        line = f"{line} {given if argument.rest else _quoted(given)}"
+        line = f"{line} {given if argument.rest else quoted(given)}"
     return line
 
 
@@ -87,7 +87,7 @@ async def _chosen_branch(desk: Desk) -> str | None:
         mark = "●" if info.name == desk.branch.name else " "
         shown[f"{mark} {info.name.ljust(width)}  {short(info.head)}  {info.entry_count:>5} entries  {last}"] = info.name
     chosen = await desk.ui.select("Which branch?", list(shown))
-    return None if chosen is None else f"/switch {_quoted(shown[chosen])}"
+    return None if chosen is None else f"/switch {quoted(shown[chosen])}"
 
 
 async def _compared(desk: Desk) -> str | None:
@@ -102,12 +102,8 @@ async def _compared(desk: Desk) -> str | None:
     if chosen is None:
         return None
     names = [own, *others] if chosen == everything else [own, chosen]
-    return f"/compare {' '.join(map(_quoted, names))}"
+    return f"/compare {' '.join(map(quoted, names))}"
 
 
 def _line(command: Command, given: str | None) -> str | None:
-    return None if given is None else f"/{command.name} {_quoted(given)}"
-
-
-def _quoted(word: str) -> str:
-    return f'"{word}"' if " " in word else word
+    return None if given is None else f"/{command.name} {quoted(given)}"
