@@ -73,6 +73,30 @@ def test_a_file_that_is_there_is_not_written_over_unasked(cli: Run, fails: Run, 
     assert not list(here.glob(".sessiontree-*"))
 
 
+@pytest.mark.parametrize("arguments", [["--format", "md"], ["--branch", "root"], ["--redact"], []])
+def test_no_export_is_written_over_the_session_itself(fails: Run, talk: Path, here: Path, arguments: list[str]) -> None:
+    before = talk.read_bytes()
+    (here / "link.jsonl").symlink_to(talk)
+
+    for name in ("talk.jsonl", str(talk), "link.jsonl"):
+        assert f"{name} is the session itself" in fails("export", "talk.jsonl", *arguments, "-o", name, "--force")
+
+    assert talk.read_bytes() == before
+    assert (here / "link.jsonl").is_symlink()
+
+
+def test_a_name_of_another_ending_needs_a_form(cli: Run, fails: Run, talk: Path, here: Path) -> None:
+    told = fails("export", "talk.jsonl", "-o", "page.pdf", code=2)
+
+    assert "'page.pdf' does not end in one of .html, " in told
+    assert "--format" in told
+    assert not (here / "page.pdf").exists()
+    cli("export", "talk.jsonl", "-o", "page.pdf", "--format", "md")
+    cli("export", "talk.jsonl", "-o", "page")
+    assert (here / "page.pdf").read_text().startswith("# speed")
+    assert (here / "page").read_text().startswith("<!doctype html>")
+
+
 def test_a_folder_that_is_not_there_is_told_by_the_name_that_was_asked_for(fails: Run, talk: Path) -> None:
     assert "gone/page.html: No such file or directory" in fails("export", "talk.jsonl", "-o", "gone/page.html")
 

@@ -46,14 +46,16 @@ def export_command(
         raise click.UsageError("--pattern needs --redact")
     if branch is not None and subtree is not None:
         raise click.UsageError("--branch and --subtree do not go together")
+    chosen = form or _form_of(output or "")
     with opened(session, read_only=True) as source:
-        chosen = form or form_of(output or "") or "html"
         redactor = Redactor(patterns, homes=_homes()) if redact else None
         if chosen == "jsonl" and branch is None and subtree is None and redactor is None:
             made = Exported(content=_bytes(source), report=None)
         else:
             made = export(source.lines(), chosen, branch=branch, subtree=subtree, redactor=redactor)
         target = output or _default_name(source, chosen)
+        if source.file is not None and os.path.exists(target) and os.path.samefile(source.file, target):
+            raise click.ClickException(f"{target} is the session itself; export it to another file")
     if target == STDOUT:
         _print(made.content)
     else:
@@ -61,6 +63,14 @@ def export_command(
         click.echo(f"{safe(target)}  {_size(len(made.content))}")
     if made.report is not None:
         _tell(made.report)
+
+
+def _form_of(file: str) -> str:
+    """The form that the name of a file speaks of; a name without an ending, and no name, are of a page."""
+    form = form_of(file)
+    if form is None and os.path.splitext(file)[1]:
+        raise click.UsageError(f"{file!r} does not end in one of {', '.join(ENDINGS)}; --format says which form it has")
+    return form or "html"
 
 
 def _bytes(session: Session) -> bytes:
