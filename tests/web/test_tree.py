@@ -9,7 +9,7 @@ import pytest
 
 import sessiontree as st
 from sessiontree.core.entries import BranchSummary, CustomMessage
-from sessiontree.core.messages import image
+from sessiontree.core.messages import bash_execution, image
 from sessiontree.core.outline import outline
 from tests.web.conftest import House
 
@@ -165,6 +165,19 @@ async def test_a_path_says_which_summaries_are_merges_and_where_pictures_are(
 
     assert [row.get("images") for row in rows] == [2, 1, None, None]
     assert [row.get("merge") for row in rows] == [None, None, None, True]
+
+
+async def test_a_path_says_what_went_wrong_in_tools_and_commands(house: House, client: httpx.AsyncClient) -> None:
+    id = house.session()
+    with st.open(id) as session:
+        session.append(st.tool_result("c1", "read", "there is no such file", error=True))
+        session.append(st.tool_result("c2", "read", "all of it"))
+        for code in (1, 0, None):
+            session.append(bash_execution("make", "…", exit_code=code))
+
+    rows = (await client.get(f"/api/sessions/{id}/path")).json()["entries"]
+
+    assert [row.get("failed") for row in rows[-5:]] == [True, None, True, None, True]
 
 
 async def test_nothing_in_the_html_of_a_session_can_act(house: House, client: httpx.AsyncClient) -> None:

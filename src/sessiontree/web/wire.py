@@ -246,6 +246,8 @@ class PathRow(Answer, frozen=True, kw_only=True, omit_defaults=True):
     thinking: Text | UnsetType = UNSET
     tools: list[ToolUse] | UnsetType = UNSET
     error: Text | UnsetType = UNSET
+    failed: bool | UnsetType = UNSET
+    """Of what a tool answered, or of a command: whether it went wrong."""
     images: Count | UnsetType = UNSET
     """How many pictures it holds, which are not in its text."""
     merge: bool | UnsetType = UNSET
