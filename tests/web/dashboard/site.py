@@ -18,7 +18,7 @@ from tests.export.sessions import story
 
 if TYPE_CHECKING:
     from sessiontree.web.listening import Server
-    from sessiontree.web.tokens import Scope
+    from sessiontree.web.tokens import Made, Scope
 
 
 class Scripts:
@@ -37,9 +37,11 @@ class Scripts:
 class Site:
     """A server on loopback, and a token of it."""
 
-    def __init__(self, url: str, secret: str, server: Server) -> None:
-        self.url = url
-        self.secret = secret
+    def __init__(self, port: int, made: Made, server: Server) -> None:
+        self.port = port
+        self.url = f"http://127.0.0.1:{port}"
+        self.made = made
+        self.secret = made.secret
         self._server = server
 
     @property
@@ -55,17 +57,21 @@ class Site:
 
 @contextlib.contextmanager
 def served(
-    model: Model | None = None, *, scopes: Iterable[Scope] = ("read", "write", "run"), allow_run: bool = True
+    model: Model | None = None,
+    *,
+    scopes: Iterable[Scope] = ("read", "write", "run"),
+    allow_run: bool = True,
+    after: Site | None = None,
 ) -> Generator[Site]:
-    """Serve the sessions of the home in a thread."""
+    """Serve the sessions of the home in a thread; `after` another that has ended, at its address with its token."""
     from sessiontree.web.app import create_app
     from sessiontree.web.guard import Limits, hosts_of
     from sessiontree.web.listening import Server, bound
     from sessiontree.web.tokens import Tokens, make
 
-    listening = bound("127.0.0.1", 0)
+    listening = bound("127.0.0.1", 0 if after is None else after.port)
     port = listening.getsockname()[1]
-    made = make(scopes)
+    made = make(scopes) if after is None else after.made
     app = create_app(
         hosts=hosts_of("127.0.0.1", port),
         tokens=Tokens([made.token]),
@@ -78,7 +84,7 @@ def served(
     thread.start()
     try:
         assert ready.wait(20)
-        yield Site(f"http://127.0.0.1:{port}", made.secret, server)
+        yield Site(port, made, server)
     finally:
         server.should_exit = True
         thread.join(20)

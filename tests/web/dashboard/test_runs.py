@@ -154,6 +154,27 @@ def test_a_swarm_at_work_is_watched_and_stopped(serve: Serve, visit: Visit) -> N
     page.wait_for_selector(".list .chip >> text=cancelled")
 
 
+def test_the_session_of_a_swarm_tells_when_nobody_is_at_work_any_more(serve: Serve, visit: Visit) -> None:
+    door = threading.Event()
+
+    async def behind_the_door(request: Request) -> str:
+        await asyncio.to_thread(door.wait, 30)
+        return "Seen."
+
+    page = visit(serve(ScriptedModel([behind_the_door] * 2)), "/swarms")
+    begin(page, agents=2)
+    page.wait_for_function("() => document.querySelectorAll('.agents .chip.busy').length === 2")
+    page.get_by_role("link", name="Session", exact=True).click()
+    page.get_by_role("button", name="Branches").click()
+    page.wait_for_function("() => document.querySelectorAll('.branches .chip.busy').length === 2")
+
+    door.set()
+
+    page.wait_for_function("() => document.querySelectorAll('.branches .chip.busy').length === 0")
+    page.locator(".branches button.name", has_text="worker-1").click()
+    page.get_by_label("Prompt on review/worker-1").wait_for()
+
+
 LINES = "\n".join(f"line {number}" for number in range(500))
 
 

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 import sessiontree as st
-from sessiontree.core.messages import image
+from sessiontree.core.messages import bash_execution, image
 from sessiontree.model.base import ModelError
 from sessiontree.model.scripted import Delay, ScriptedModel, Thinking
 from tests.export.sessions import SECRET, long_session
 from tests.web.dashboard.conftest import Serve, Visit
-from tests.web.dashboard.site import Site, a_story, branching, put
+from tests.web.dashboard.site import Site, a_story, branching, put, served
 
 PHONE = {"viewport": {"width": 390, "height": 844}, "has_touch": True}
 ROW, MARGIN = 30, 28
@@ -80,6 +80,20 @@ def test_the_list_leads_to_a_session_and_search_finds_what_was_said(serve: Serve
 
     wait_for_text(page, "It was quadratic.")
     assert page.locator(".entry.chosen h3").text_content() == "Compaction"
+
+
+def test_a_search_that_makes_no_sense_is_told(serve: Serve, visit: Visit) -> None:
+    a_story()
+    page = visit(serve())
+    page.wait_for_selector(".list li")
+
+    page.get_by_role("searchbox").fill("since:yesterday")
+
+    page.wait_for_selector(".notice.wrong >> text=since: takes 12h")
+    assert page.get_by_text("Nothing was found.").count() == 0
+    page.get_by_role("searchbox").fill("quadratic")
+    page.wait_for_selector(".hits li")
+    assert page.locator(".notice.wrong").count() == 0
 
 
 def test_a_session_opens_at_its_leaf_with_its_tree_beside_it(serve: Serve, visit: Visit) -> None:
@@ -239,6 +253,22 @@ def test_pictures_of_a_conversation_are_told(serve: Serve, visit: Visit) -> None
     assert page.locator(".entry.tool").last.locator(".hint").text_content() == "[image]"
 
 
+def test_what_went_wrong_in_tools_and_commands_is_marked(serve: Serve, visit: Visit) -> None:
+    with st.create("tools", cwd="/project") as session:
+        session.append(st.tool_result("c1", "read", "there is no such file", error=True))
+        session.append(st.tool_result("c2", "read", "all of it"))
+        session.append(bash_execution("false", "it is false", exit_code=1))
+        session.append(bash_execution("true", "it is true", exit_code=0))
+
+    page = opened(visit, serve(), session.id)
+
+    wait_for_text(page, "it is true")
+    assert page.locator(".entry.failed .block.error").all_text_contents() == [
+        "there is no such file",
+        "$ false\nit is false",
+    ]
+
+
 def test_what_is_refused_is_told_in_one_line(serve: Serve, visit: Visit) -> None:
     session = a_story()
     site = serve()
@@ -303,6 +333,20 @@ def test_branches_stand_side_by_side_with_charts_of_their_figures(serve: Serve, 
     assert not any("Where does the time go?" in column for column in columns)
 
 
+def test_what_no_entry_records_is_told_as_unknown_and_wins_nothing(serve: Serve, visit: Visit) -> None:
+    session = a_story()
+    session.create_branch("silent", at="two ways").append(st.user("Only asked."))
+    page = opened(visit, serve(), session.id, "compare?branch=dict&branch=silent")
+
+    page.wait_for_selector(".column .entry")
+    charts = page.locator(".chart svg").evaluate_all("all => all.map((svg) => svg.getAttribute('aria-label'))")
+    assert charts[0].endswith("silent –")
+    assert charts[1].endswith("silent –")
+    for chart in page.locator(".chart").all()[:2]:
+        assert chart.locator(".best").count() == 0
+        assert chart.locator(".bar").count() == 1
+
+
 # Live
 
 
@@ -326,6 +370,23 @@ def test_what_another_process_appends_appears(serve: Serve, visit: Visit) -> Non
     wait_for_text(page, "Written by another process.")
     assert page.locator(".path strong", has_text="another").count() == 1
     wait_for_drawn(page, before + 1)
+
+
+def test_branches_that_another_process_archives_or_goes_on_with_are_told_as_they_are(
+    serve: Serve, visit: Visit
+) -> None:
+    session = a_story()
+    page = opened(visit, serve(), session.id, "branches")
+    cache = page.locator(".branches li", has_text="cache")
+    before = int(cache.locator(".fact").text_content().split()[0])
+    assert page.locator(".branches .chip", has_text="archived").count() == 0
+
+    session.branch("cache").append(st.user("And then?"))
+    cache.locator(".fact", has_text=f"{before + 1} entries").wait_for()
+    session.archive_branch("cache")
+
+    cache.locator(".chip", has_text="archived").wait_for()
+    cache.get_by_role("button", name="Bring back").wait_for()
 
 
 def test_a_prompt_streams_its_answer_and_it_is_written(serve: Serve, visit: Visit) -> None:
@@ -373,6 +434,21 @@ def test_an_agent_at_work_is_steered_and_stopped(serve: Serve, visit: Visit) -> 
 
     page.wait_for_selector(".saying", state="detached")
     assert page.get_by_role("button", name="Stop").count() == 0
+
+
+def test_nobody_is_at_work_any_more_when_the_server_was_started_anew(visit: Visit) -> None:
+    session = a_story()
+    with served(ScriptedModel([["Never ", Delay(60), "done."]])) as first:
+        page = opened(visit, first, session.id)
+        page.get_by_label("Prompt on dict").fill("Go on.")
+        page.keyboard.press("Enter")
+        wait_for_text(page, "Never ", ".saying")
+    with served(after=first):
+        page.wait_for_selector(".link.live")
+
+        page.get_by_label("Prompt on dict").wait_for()
+        assert page.locator(".saying").count() == 0
+        page.context.close()
 
 
 def test_a_stream_that_breaks_goes_on_behind_the_last_event(serve: Serve, visit: Visit) -> None:

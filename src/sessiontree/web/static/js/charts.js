@@ -4,7 +4,7 @@ import { html } from "./html.js";
 
 const NAME = 28, BAR = 22, ARM = 70, WIDE = 320;
 
-/** Bars of one metric. `items` are `[{name, value, text, best}]`. */
+/** Bars of one metric, none where the value is not known. `items` are `[{name, value, text, best}]`. */
 export const Bars = ({ title, items }) => {
   const most = Math.max(...items.map((item) => item.value ?? 0), 0) || 1;
   const said = `${title}: ${items.map((item) => `${item.name} ${item.text}`).join(", ")}`;
@@ -13,12 +13,12 @@ export const Bars = ({ title, items }) => {
     <svg viewBox="0 0 ${WIDE} ${items.length * (NAME + BAR) - 6}" role="img" aria-label=${said}>
       ${items.map((item, index) => {
         const top = index * (NAME + BAR);
-        const long = Math.max(2, ((item.value ?? 0) / most) * WIDE);
+        const long = Math.max(2, (item.value / most) * WIDE);
         return html`<g class=${item.best ? "best" : ""}>
           <text x="0" y=${top + 16}>${clip(item.name, 30)}</text>
           <text x=${WIDE} y=${top + 16} class="value">${item.text}</text>
           <rect x="0" y=${top + 24} width=${WIDE} height="12" rx="6" class="groove" />
-          <rect x="0" y=${top + 24} width=${long} height="12" rx="6" class="bar" />
+          ${isKnown(item.value) && html`<rect x="0" y=${top + 24} width=${long} height="12" rx="6" class="bar" />`}
         </g>`;
       })}
     </svg>

@@ -3,11 +3,11 @@ import { go, ofBranch, ofComparison } from "./addresses.js";
 import { Bars } from "./charts.js";
 import { Entry } from "./conversation.js";
 import { Button, Component, Empty, Notice, html } from "./html.js";
-import { figure, plural } from "./figures.js";
+import { figure, measured, plural } from "./figures.js";
 
 const CHARTS = [
-  ["cost", "Cost", (stats) => stats.totalCost],
-  ["tokens", "Tokens", (stats) => stats.totalTokens],
+  ["cost", "Cost", (stats) => measured(stats, "cost", stats.totalCost)],
+  ["tokens", "Tokens", (stats) => measured(stats, "tokens", stats.totalTokens)],
   ["time", "Time", (stats) => stats.durationMs / 1000],
 ];
 const ROWS = [
@@ -122,11 +122,11 @@ export class Compare extends Component {
   }
 }
 
-/** What a chart shows of each branch; the lowest is marked if it is alone. */
+/** What a chart shows of each branch; the lowest is marked if all are known and it is alone. */
 const bars = (branches, name, value) => {
   const values = branches.map(value);
   const least = Math.min(...values);
-  const alone = values.filter((one) => one === least).length === 1;
+  const alone = !values.includes(null) && values.filter((one) => one === least).length === 1;
   return branches.map((stats, index) => ({
     name: stats.name,
     value: values[index],

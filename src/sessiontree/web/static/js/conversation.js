@@ -70,7 +70,7 @@ const Body = ({ entry }) => {
 
 export const Entry = ({ entry, heads = [], label, chosen, actions }) => html`
   <article
-    class="entry ${kindOf(entry)} ${entry.error ? "failed" : ""} ${chosen ? "chosen" : ""}"
+    class="entry ${kindOf(entry)} ${entry.error || entry.failed ? "failed" : ""} ${chosen ? "chosen" : ""}"
     id=${`e-${entry.id}`}
     data-entry=${entry.id}
     tabindex="-1"

@@ -4,7 +4,7 @@ import { go, ofBranch, ofComparison, ofExperiment } from "./addresses.js";
 import { at } from "./api.js";
 import { Intervals, Meter } from "./charts.js";
 import { Button, Chip, Component, Field, Models, Notice, NoRuns, html, valuesOf } from "./html.js";
-import { figure, money, plural } from "./figures.js";
+import { figure, measured, plural } from "./figures.js";
 
 const LOOK = 700; // milliseconds between two looks at a running experiment
 const SCORERS = { exact: "is exactly", matches: "matches the pattern", judge: "is judged by the model" };
@@ -234,7 +234,8 @@ const Runs = ({ result, session, promote }) => {
     <tbody>${result.runs.map((run) => html`<tr class=${run.ok ? "" : "failed"}>
       <th scope="row">${run.arm}</th>
       <td><a href=${ofBranch(session.id, run.branch)}>${run.branch}</a></td>
-      <td>${money(run.cost)}</td><td>${figure("tokens", run.tokens)}</td><td>${figure("time", run.seconds)}</td>
+      ${["cost", "tokens"].map((name) => html`<td>${figure(name, measured(run, name, run[name]))}</td>`)}
+      <td>${figure("time", run.seconds)}</td>
       ${scores.map((name) => html`<td>${figure(name, run.scores[name])}</td>`)}
       <td class="answer">${run.ok ? (run.text ?? "").slice(0, 160) : run.error}</td>
       <td>${promote && run.ok && html`<${Button} kind="small" label="Promote" onClick=${() => promote(run.branch)} />`}</td>

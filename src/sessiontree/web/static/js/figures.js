@@ -56,6 +56,9 @@ export const clock = (iso) => {
   return Number.isNaN(date.getTime()) ? "" : `${two(date.getHours())}:${two(date.getMinutes())}:${two(date.getSeconds())}`;
 };
 
+/** A value that was measured; null where no entry records it, since nobody knows whether it was 0. */
+export const measured = (of, name, value) => (of.measured.includes(name) ? value : null);
+
 /** What a metric's value is called: `cost` 0.05 is `$0.05`. */
 export const figure = (metric, value) => {
   if (value === null || value === undefined) return "–";

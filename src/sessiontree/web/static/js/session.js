@@ -47,6 +47,7 @@ export class Session {
         this.open();
       },
       state: (state, error) => {
+        if (state === "live" && !this.early) this.stale.info = true; // nobody tells what ended meanwhile
         this.connection = state;
         if (error) this.error = error.message;
         this.changed();
@@ -71,6 +72,7 @@ export class Session {
     this.closed = true;
     this.stream?.stop();
     clearTimeout(this.soon);
+    clearTimeout(this.due);
     clearTimeout(this.staying);
   }
 
@@ -99,7 +101,7 @@ export class Session {
     return this.pages.at(-1)?.next ?? null;
   }
   get running() {
-    return new Set([...this.runs].filter(([, run]) => run.status === "started").map(([branch]) => branch));
+    return new Set([...this.runs].filter(([, run]) => isAtWork(run)).map(([branch]) => branch));
   }
   labelOf(id) {
     const row = this.layout.nodes[this.layout.index.get(id) ?? -1]?.row;
@@ -108,9 +110,15 @@ export class Session {
 
   async loadInfo() {
     this.lookedAt = performance.now();
+    const before = new Map(this.runs);
     this.info = await this.api.get(this.base);
     this.current = this.info.branch;
-    for (const branch of this.info.running) if (!this.runs.has(branch)) this.runs.set(branch, started());
+    const running = new Set(this.info.running);
+    for (const branch of new Set([...before.keys(), ...running])) {
+      const run = before.get(branch);
+      if (this.runs.get(branch) !== run) continue; // an event has told of it since
+      if (running.has(branch) !== isAtWork(run)) this.runs.set(branch, running.has(branch) ? started() : ended(run));
+    }
   }
 
   loadRest() {
@@ -250,7 +258,20 @@ export class Session {
     else if (type === "queue") this.hearQueue(data);
     else if (type === "run") this.hearRun(data);
     else if (type === "notice") this.tell(data.text, data.level === "info" ? "" : "wrong");
+    this.settleSoon();
+  }
+
+  settleSoon() {
     this.soon ??= setTimeout(() => this.settle(), SETTLE);
+  }
+
+  /** Figures are looked at now and then while entries come, and once after the last. */
+  lookSoon() {
+    this.due ??= setTimeout(() => {
+      this.due = undefined;
+      this.stale.info = this.stale.branches = true;
+      this.settleSoon();
+    }, this.lookedAt + INFO - performance.now());
   }
 
   hearEntry(row) {
@@ -261,10 +282,12 @@ export class Session {
     if (run && row.role === "assistant") run.written = row.id;
   }
 
-  hearHead({ current, heads }) {
+  hearHead({ current, heads, archived }) {
     this.current = current;
-    const known = new Set(this.branches.map((branch) => branch.name));
-    if (Object.keys(heads).some((name) => !known.has(name))) this.stale.branches = true;
+    const known = new Map(this.branches.map((branch) => [branch.name, branch]));
+    const told = Object.entries(heads), hidden = new Set(archived);
+    if (told.some(([name]) => known.get(name)?.archived !== hidden.has(name))) this.stale.branches = true;
+    if (told.some(([name, head]) => known.get(name)?.head !== head)) this.lookSoon();
     this.setHeads(heads);
     if (this.looking && !this.heads.has(this.looking)) this.looking = null;
     if (this.looking === this.current) this.looking = null;
@@ -291,7 +314,7 @@ export class Session {
   hearRun({ branch, status, error }) {
     if (status === "started") this.runs.set(branch, started());
     else {
-      this.runs.set(branch, { ...(this.runs.get(branch) ?? started()), status: "ended", doing: "", waiting: [], error });
+      this.runs.set(branch, ended(this.runs.get(branch), error));
       this.stale.info = true;
     }
   }
@@ -307,7 +330,7 @@ export class Session {
       if (rows === null) stale.tree = true;
       else if (rows.length > this.rows.length) this.setRows(rows);
       this.total = Math.max(this.total ?? 0, this.rows.length);
-      if (performance.now() - this.lookedAt > INFO) stale.info = true;
+      this.lookSoon();
     }
     if (this.laid !== this.leaf) this.setRows(this.rows);
     this.changed();
@@ -399,3 +422,5 @@ export class Session {
 /** What an agent says before it is written; `written` is the entry that has it, until that is shown. */
 const silent = () => ({ text: "", thinking: "", tool: "", written: null });
 const started = () => ({ ...silent(), status: "started", doing: "", waiting: [], error: null });
+const ended = (run, error = null) => ({ ...(run ?? started()), status: "ended", doing: "", waiting: [], error });
+const isAtWork = (run) => run?.status === "started";

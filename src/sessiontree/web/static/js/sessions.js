@@ -29,7 +29,7 @@ export class Sessions extends Component {
     const asked = (this.asked = {});
     const { query, archived, next } = this.state, { api } = this.props;
     const listed = { q: query, archived: archived || undefined, limit: PAGE, cursor: more ? next : undefined };
-    const said = query && !more ? api.get("/search", { q: query, limit: HITS }).catch(() => ({ hits: [] })) : null;
+    const said = query && !more ? api.get("/search", { q: query, limit: HITS }).catch(({ message }) => ({ hits: [], error: message })) : null;
     try {
       const [listing, found] = await Promise.all([api.get("/sessions", listed), said]);
       if (this.asked !== asked) return;
@@ -37,7 +37,7 @@ export class Sessions extends Component {
         sessions: more ? [...this.state.sessions, ...listing.sessions] : listing.sessions,
         next: listing.next,
         hits: found?.hits ?? (more ? this.state.hits : []),
-        error: null,
+        error: found?.error ?? null,
       });
     } catch (error) {
       if (this.asked === asked) this.setState({ error: error.message, sessions: this.state.sessions ?? [] });
@@ -63,7 +63,7 @@ export class Sessions extends Component {
       </div>
       <${Notice} text=${error} kind="wrong" />
       ${sessions === null && html`<${Empty}>Loading…<//>`}
-      ${sessions?.length === 0 && !hits.length && html`<${Empty}>${query ? "Nothing was found." : "There are no sessions yet."}<//>`}
+      ${sessions?.length === 0 && !hits.length && !error && html`<${Empty}>${query ? "Nothing was found." : "There are no sessions yet."}<//>`}
       ${sessions?.length > 0 && html`<ul class="list">${sessions.map((session) => html`<${Listed} key=${session.id} session=${session} />`)}</ul>`}
       ${next && html`<p class="row"><${Button} label="More" onClick=${() => this.load(true)} /></p>`}
       ${hits.length > 0 && html`<h2>Said in</h2>
