@@ -514,9 +514,12 @@ def test_completion_knows_commands_sessions_branches_and_labels(data, talk) -> N
     assert complete("sessiontree", "navigate", "nope", "h") == []
 
 
-def test_the_tour_plays_without_a_terminal(cli) -> None:
+def test_the_tour_plays_without_a_terminal_in_a_temporary_folder(cli, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+
     out = cli("demo")
 
+    assert list(tmp_path.glob("sessiontree-demo-*/*"))
     for told in ("winner: dict", "← active", "nothing is wrong", "The files are in"):
         assert told in out
 
