@@ -6,6 +6,7 @@ import asyncio
 import time
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as some
@@ -61,6 +62,27 @@ async def test_a_swarm_that_runs_is_told_while_it_runs(session: Session) -> None
     assert (status.status, status.progress) == ("running", 0)
     assert [(agent.status, agent.attempts) for agent in status.agents] == [("running", 1), ("running", 1)]
     await swarm.cancel()
+
+
+@pytest.mark.parametrize("renamed", [{"from": "crowd", "to": 7}, {"from": "crowd"}, ["crowd", "other"], None])
+async def test_a_head_record_that_names_no_new_name_renames_no_branch_of_a_swarm(
+    session: Session, renamed: Any
+) -> None:
+    await Swarm(session, "crowd", "Do it", model=replying()).run()
+    data = {**session.heads.record().data, "renamed": renamed}
+    line = {
+        "type": "custom",
+        "id": "odd",
+        "parentId": session.head.leaf,
+        "customType": "sessiontree.head",
+        "data": data,
+    }
+    store = MemoryStore()
+    store.create([*session.lines(), msgspec.json.encode(line)])
+
+    (status,) = swarms_in(Session(store))
+
+    assert status.branch == "crowd"
 
 
 async def test_a_swarm_whose_agents_all_failed_has_done_nothing(session: Session) -> None:

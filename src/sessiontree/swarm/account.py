@@ -22,7 +22,7 @@ from sessiontree.core.entries import (
     Message,
     entries_of,
 )
-from sessiontree.core.messages import is_object, model_of, role, spent, stopped_abnormally, string, text
+from sessiontree.core.messages import model_of, role, spent, stopped_abnormally, text
 from sessiontree.core.times import milliseconds
 from sessiontree.session import Session
 from sessiontree.swarm.budget import Budget, Level, Spending
@@ -51,10 +51,9 @@ from sessiontree.swarm.facts import (
     Switched,
     read_deed,
     read_fact,
+    renamed_by,
 )
 from sessiontree.swarm.status import OVER, AgentInfo, AgentState, SwarmState, SwarmStatus
-
-RENAMED = b'"renamed"'
 
 
 class Stopwatch(Struct):
@@ -401,8 +400,9 @@ class Accounts:
 
     def _take(self, entry: Entry) -> None:
         if entry.is_head_record:
-            if self.swarms and RENAMED in entry.raw:
-                self._rename(entry.decoded())
+            renamed = renamed_by(entry) if self.swarms else None
+            if renamed is not None:
+                self._rename(*renamed)
         elif entry.type == "custom" and entry.custom_type == SWARM:
             body = entry.decoded()
             fact = read_fact(body) if isinstance(body, Custom) else None
@@ -418,12 +418,8 @@ class Accounts:
             if agent.ended is None and not account.over:
                 account.said(agent, entry, entry.decoded(), _time(entry))
 
-    def _rename(self, record: Body) -> None:
+    def _rename(self, old: str, new: str) -> None:
         """Somebody has renamed a branch."""
-        renamed = record.data.get("renamed") if isinstance(record, Custom) and is_object(record.data) else None
-        if not is_object(renamed):
-            return
-        old, new = string(renamed.get("from")), string(renamed.get("to"))
         for account in self.swarms.values():
             account.rename(old, new)
         if old in self._holders:

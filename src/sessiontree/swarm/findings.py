@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
-from msgspec import Struct, field
+from msgspec import Struct
 from msgspec.structs import replace
 
 from sessiontree.comparison import BranchStats, stats_of
@@ -21,6 +21,7 @@ from sessiontree.core.messages import Spent, is_object, string, text
 from sessiontree.core.tree import Tree
 from sessiontree.session import Session
 from sessiontree.swarm.estimate import Better, Estimate, Verdict, is_value, mean, not_enough, proportion, verdict
+from sessiontree.swarm.facts import renamed_by
 from sessiontree.swarm.scoring import MEASURES
 
 RECORD = "sessiontree.experiment"
@@ -28,9 +29,6 @@ RECORD = "sessiontree.experiment"
 
 Scores: TypeAlias = dict[str, float | None]
 """By scorer; `None` where it could not tell."""
-
-RENAMED = b'"renamed"'
-"""In every head record that renames a branch."""
 
 LIMIT = 100_000
 """Runs that an experiment may have."""
@@ -268,8 +266,8 @@ class Findings:
                     self._take(_read(_data(entry), Plan | Scored | Stopped))
                 elif entry.type == "agent_action":
                     self._take_action(entry)
-                elif entry.is_head_record and self.plans and RENAMED in entry.raw:
-                    self._take_rename(_read(_data(entry), _HeadRecord))
+                elif self.plans and (renamed := renamed_by(entry)) is not None:
+                    self._rename(*renamed)
 
     def _take(self, record: Plan | Scored | Stopped | None) -> None:
         match record:
@@ -300,11 +298,8 @@ class Findings:
             if made is not None:
                 self._made[made.experiment, made.arm, made.number] = made
 
-    def _take_rename(self, record: _HeadRecord | None) -> None:
+    def _rename(self, old: str, new: str) -> None:
         """Somebody has renamed a branch."""
-        if record is None:
-            return
-        old, new = record.renamed.old, record.renamed.new
         for id, plan in self.plans.items():
             if plan.name == old:
                 self.plans[id] = replace(plan, name=new)
@@ -381,15 +376,6 @@ class _Key(Struct, frozen=True):
     arm: str
     number: int
     branch: str
-
-
-class _Renamed(Struct, frozen=True):
-    old: str = field(name="from")
-    new: str = field(name="to")
-
-
-class _HeadRecord(Struct, frozen=True):
-    renamed: _Renamed
 
 
 def _data(entry: Entry) -> Any:

@@ -1,4 +1,4 @@
-"""Status: what a swarm and its agents are and how far they have come, as values. How it is known is in `record`."""
+"""Status: what a swarm and its agents are and how far they have come, as values. How it is known is in `account`."""
 
 from __future__ import annotations
 
