@@ -8,7 +8,7 @@ from sessiontree.core.compaction import context_tokens
 from sessiontree.core.summaries import MERGE
 from sessiontree.errors import BranchMoved, InvalidOperation, NotFound
 from sessiontree.format.codec import read_object
-from sessiontree.hooks.events import BeforeCopy, BeforeMerge, Copied, Merged, Signal
+from sessiontree.hooks.events import BeforeCopy, BeforeMerge, Copied, Merged, Notice, Signal
 from sessiontree.index.reading import tally_of
 from sessiontree.model.base import ModelError
 from sessiontree.model.scripted import Delay, ScriptedModel
@@ -34,6 +34,10 @@ def main(session: Session) -> Branch:
 
 def said(branch: Branch) -> list[str]:
     return [st.core.messages.text(m.get("content")) or m.get("summary", "") for m in branch.context().messages]
+
+
+def notices(told) -> list[str]:
+    return [event.text for event in told if isinstance(event, Notice)]
 
 
 def model(*answers) -> ScriptedModel:
@@ -110,6 +114,41 @@ async def test_a_handler_may_change_the_instructions(main, session, hooks) -> No
     await merge(session.branch("dict"), main, hooks=hooks, model=makes, custom_instructions="speed")
 
     assert asked(makes.requests[0]).endswith("Pay special attention to this: memory")
+
+
+async def test_an_empty_summary_of_a_handler_is_told_and_the_model_is_asked(main, session, hooks, told) -> None:
+    hooks.on(BeforeMerge, lambda event, ctx: {"summary": {"summary": " "}})
+
+    outcome = await merge(session.branch("dict"), main, hooks=hooks, model=model())
+
+    assert "It works." in outcome.summary_entry.body.summary
+    assert notices(told) == ["a handler supplied a summary that is empty"]
+
+
+async def test_details_of_a_handler_that_cannot_be_kept_are_told(main, session, hooks, told) -> None:
+    hooks.on(BeforeMerge, lambda event, ctx: {"summary": {"summary": "MINE", "details": ["x"]}})
+
+    outcome = await merge(session.branch("dict"), main, hooks=hooks, model=model())
+
+    assert outcome.summary_entry.body.summary == "MINE"
+    assert notices(told) == ["a handler supplied details that are no object"]
+
+
+async def test_an_abort_when_all_is_written_waits_for_no_handler_that_is_told(main, session, hooks) -> None:
+    signal = Signal()
+
+    async def hang(event, ctx):
+        signal.abort()
+        await asyncio.Event().wait()
+
+    hooks.on(Merged, hang)
+
+    outcome = await asyncio.wait_for(
+        merge(session.branch("dict"), main, hooks=hooks, summary="MINE", signal=signal), 10
+    )
+
+    assert outcome.summary_entry is not None
+    assert main.leaf == outcome.new_leaf
 
 
 async def test_a_handler_may_cancel_a_merge(main, session, hooks, told) -> None:

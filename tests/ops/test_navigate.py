@@ -240,6 +240,21 @@ async def test_an_empty_summary_of_a_handler_is_told_and_the_model_is_asked(sess
     assert any(isinstance(event, Notice) for event in told)
 
 
+async def test_an_abort_when_the_head_has_moved_waits_for_no_handler_that_is_told(session, hooks, ids) -> None:
+    signal = Signal()
+
+    async def hang(event, ctx):
+        signal.abort()
+        await asyncio.Event().wait()
+
+    hooks.on(Navigated, hang)
+
+    outcome = await asyncio.wait_for(navigate(session, ids[1], hooks=hooks, signal=signal), 10)
+
+    assert not outcome.cancelled
+    assert session.head.leaf == outcome.new_leaf == ids[1]
+
+
 async def test_a_handler_may_change_instructions_and_label(session, hooks, ids) -> None:
     hooks.on(
         BeforeNavigate,

@@ -39,7 +39,6 @@ from sessiontree.hooks.events import (
     SessionStart,
     Signal,
     Switched,
-    TreePreparation,
 )
 from sessiontree.hooks.ui import NoUi, Ui
 from sessiontree.model.base import Model
@@ -312,14 +311,7 @@ class Desk:
         plan = plan_move(self.session.tree, self.branch.leaf, self.session.place(self.place(place)))
         if not plan.moves:
             return NavigateOutcome(old_leaf=plan.old_leaf, new_leaf=plan.new_leaf)
-        preparation = TreePreparation(
-            target=plan.target,
-            old_leaf=plan.old_leaf,
-            common_ancestor=plan.common_ancestor,
-            entries_to_summarize=plan.abandoned,
-            user_wants_summary=False,
-        )
-        outcome = await travel(self.branch, plan, preparation, self.hooks)
+        outcome = await travel(self.branch, plan, self.hooks)
         self.arrived()
         return outcome
 

@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import TypeVar
 
 from sessiontree.hooks.bus import Hooks
-from sessiontree.hooks.events import Answer, Event, Signal
+from sessiontree.hooks.events import Answer, Event, MergeAnswer, NavigateAnswer, Notice, Signal, Summary
 
 T = TypeVar("T")
 E = TypeVar("E", bound=Event)
@@ -31,6 +31,17 @@ async def ask(hooks: Hooks, event: E, signal: Signal) -> tuple[E, Answer]:
     if answer.cancel:
         raise Stopped(aborted=False)
     return asked, answer
+
+
+def supplied(hooks: Hooks, answer: Answer) -> Summary | None:
+    """The summary that a handler supplied. An empty one is told, and counts as if it were not there."""
+    given = answer.summary if isinstance(answer, NavigateAnswer | MergeAnswer) else None
+    if not isinstance(given, Summary):
+        return None
+    if not given.summary.strip():
+        hooks.show(Notice(level="error", text="a handler supplied a summary that is empty"))
+        return None
+    return given
 
 
 async def tell(hooks: Hooks, event: Event, signal: Signal) -> None:

@@ -34,7 +34,6 @@ from sessiontree.hooks.events import (
     CompactReason,
     Notice,
     Signal,
-    TreePreparation,
 )
 from sessiontree.model.base import UNKNOWN_WINDOW, Model
 from sessiontree.ops.ask import Stopped, ask, tell
@@ -195,11 +194,4 @@ async def uncompact(branch: Branch, hooks: Hooks) -> NavigateOutcome:
     if compaction is None:
         raise InvalidOperation(f"there is no compaction on branch {branch.name!r}")
     plan = plan_move(tree, old, tree.parent(compaction.id))
-    preparation = TreePreparation(
-        target=plan.target,
-        old_leaf=old,
-        common_ancestor=plan.common_ancestor,
-        entries_to_summarize=plan.abandoned,
-        user_wants_summary=False,
-    )
-    return await travel(branch, plan, preparation, hooks)
+    return await travel(branch, plan, hooks)

@@ -50,7 +50,7 @@ async def fork(
         return ForkOutcome(cancelled=True)
     at = None if end is None else session.tree[end]
     made = catalog.fork(session, at=at, name=name, dir=dir, file=file)
-    await hooks.tell(Forked(entry=entry, previous_session_file=_file(session), session_file=_file(made)))
+    await hooks.tell(Forked(entry=entry, previous_session_file=session.kept_at, session_file=made.kept_at))
     return ForkOutcome(session=made, editor_text=words)
 
 
@@ -59,7 +59,3 @@ def _before(session: Session, entry: str | None) -> tuple[str | None, str]:
     if entry is None or not isinstance(body, Message) or role(body.message) != "user":
         raise InvalidOperation(f"one can fork before a message of the user, and {entry or 'root'} is none")
     return session.tree.real(session.tree.parent(entry)), text(body.message.get("content"))
-
-
-def _file(session: Session) -> str | None:
-    return session.kept_at

@@ -23,9 +23,9 @@ from sessiontree.core.summaries import MERGE_PREAMBLE, PROMOTE_PREAMBLE, Files, 
 from sessiontree.errors import InvalidOperation
 from sessiontree.format.codec import copy_fields
 from sessiontree.hooks.bus import Hooks
-from sessiontree.hooks.events import BeforeCopy, BeforeMerge, Copied, MergeAnswer, Merged, Signal, Summary
+from sessiontree.hooks.events import BeforeCopy, BeforeMerge, Copied, Merged, Notice, Signal
 from sessiontree.model.base import Model
-from sessiontree.ops.ask import Stopped, ask
+from sessiontree.ops.ask import Stopped, ask, supplied, tell
 from sessiontree.ops.summarize import Summarizer
 from sessiontree.session import Branch, Item, Place, Session
 
@@ -202,10 +202,14 @@ class _Maker(Struct, frozen=True):
         files = joined_files(source.said.files for source in self.sources)
         if own is not None:
             return self._body(own, files.to_wire())
-        supplied = answer.summary if isinstance(answer, MergeAnswer) else None
-        if isinstance(supplied, Summary) and supplied.summary.strip():
-            details = supplied.details if is_object(supplied.details) else {}
-            return self._body(supplied.summary, details, usage=supplied.usage, from_hook=True)
+        given = supplied(self.hooks, answer)
+        if given is not None:
+            details: JsonObject = {}
+            if is_object(given.details):
+                details = given.details
+            elif given.details is not None:
+                self.hooks.show(Notice(level="error", text="a handler supplied details that are no object"))
+            return self._body(given.summary, details, usage=given.usage, from_hook=True)
         return await self._made(files, asked.custom_instructions, preamble)
 
     async def _made(self, files: Files, instructions: str | None, preamble: str) -> BranchSummary:
@@ -233,9 +237,10 @@ class _Maker(Struct, frozen=True):
 
     async def tell(self, entry: Entry | None, body: BranchSummary | None) -> None:
         from_hook = body is not None and body.from_hook is True
-        await self.hooks.tell(
-            Merged(kind=self.kind, branch=self.into.name, sources=self.names, summary_entry=entry, from_hook=from_hook)
+        merged = Merged(
+            kind=self.kind, branch=self.into.name, sources=self.names, summary_entry=entry, from_hook=from_hook
         )
+        await tell(self.hooks, merged, self.signal)
 
 
 # Copies

@@ -6,7 +6,7 @@ written at once: a crash leaves both or neither.
 
 from __future__ import annotations
 
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import Struct
 
 from sessiontree.config import SummarySettings
 from sessiontree.core.compaction import budget
@@ -16,9 +16,9 @@ from sessiontree.core.plan import NavigatePlan, last_prompt, said
 from sessiontree.core.summaries import BRANCH_PREAMBLE
 from sessiontree.errors import InvalidOperation
 from sessiontree.hooks.bus import Hooks
-from sessiontree.hooks.events import BeforeNavigate, NavigateAnswer, Navigated, Notice, Signal, Summary, TreePreparation
+from sessiontree.hooks.events import Answer, BeforeNavigate, Navigated, Signal, TreePreparation
 from sessiontree.model.base import Model
-from sessiontree.ops.ask import Stopped, ask
+from sessiontree.ops.ask import Stopped, ask, supplied, tell
 from sessiontree.ops.summarize import Summarizer
 from sessiontree.session import Branch, Item, Place, Session
 
@@ -65,19 +65,18 @@ async def navigate(
         raise InvalidOperation("a summary needs a model, and there is none")
     if not plan.moves:
         return NavigateOutcome(old_leaf=plan.old_leaf, new_leaf=plan.new_leaf, editor_text=plan.editor_text)
-    preparation = TreePreparation(
-        target=plan.target,
-        old_leaf=plan.old_leaf,
-        common_ancestor=plan.common_ancestor,
-        entries_to_summarize=plan.abandoned,
-        user_wants_summary=summarize and summary is None,
+    return await travel(
+        session.head if branch is None else branch,
+        plan,
+        hooks,
+        model=model,
+        summarize=summarize,
         custom_instructions=custom_instructions,
         replace_instructions=replace_instructions,
         label=label,
-    )
-    moving = session.head if branch is None else branch
-    return await travel(
-        moving, plan, preparation, hooks, model=model, summary=summary, settings=settings, signal=signal
+        summary=summary,
+        settings=settings,
+        signal=signal,
     )
 
 
@@ -92,26 +91,39 @@ def previous_prompt(branch: Branch) -> Entry:
 async def travel(
     branch: Branch,
     plan: NavigatePlan,
-    preparation: TreePreparation,
     hooks: Hooks,
     *,
     model: Model | None = None,
+    summarize: bool = False,
+    custom_instructions: str | None = None,
+    replace_instructions: bool = False,
+    label: str | None = None,
     summary: str | None = None,
     settings: SummarySettings = DEFAULT,
     signal: Signal | None = None,
 ) -> NavigateOutcome:
     """Carry out the plan of a move: ask the hooks, summarize if that is wanted, move, tell the hooks."""
     session, signal = branch.session, signal or Signal()
+    preparation = TreePreparation(
+        target=plan.target,
+        old_leaf=plan.old_leaf,
+        common_ancestor=plan.common_ancestor,
+        entries_to_summarize=plan.abandoned,
+        user_wants_summary=summarize and summary is None,
+        custom_instructions=custom_instructions,
+        replace_instructions=replace_instructions,
+        label=label,
+    )
     try:
         asked, answer = await ask(hooks, BeforeNavigate(preparation=preparation, signal=signal), signal)
-        supplied = answer.summary if isinstance(answer, NavigateAnswer) else UNSET
-        body = await _summary(session, plan, asked.preparation, hooks, supplied, summary, model, settings, signal)
+        body = await _summary(session, plan, asked.preparation, hooks, answer, summary, model, settings, signal)
     except Stopped as stopped:
         return NavigateOutcome(old_leaf=plan.old_leaf, new_leaf=plan.old_leaf, cancelled=True, aborted=stopped.aborted)
     entry = _write(branch, plan, body, asked.preparation.label)
     from_hook = body is not None and body.from_hook is True
     new_leaf = branch.leaf
-    await hooks.tell(Navigated(new_leaf=new_leaf, old_leaf=plan.old_leaf, summary_entry=entry, from_hook=from_hook))
+    moved = Navigated(new_leaf=new_leaf, old_leaf=plan.old_leaf, summary_entry=entry, from_hook=from_hook)
+    await tell(hooks, moved, signal)
     return NavigateOutcome(old_leaf=plan.old_leaf, new_leaf=new_leaf, editor_text=plan.editor_text, summary_entry=entry)
 
 
@@ -120,7 +132,7 @@ async def _summary(
     plan: NavigatePlan,
     preparation: TreePreparation,
     hooks: Hooks,
-    supplied: Summary | UnsetType,
+    answer: Answer,
     own: str | None,
     model: Model | None,
     settings: SummarySettings,
@@ -134,16 +146,15 @@ async def _summary(
         return None
     if own is not None:
         return BranchSummary(summary=own, abandoned_leaf=plan.old_leaf, details=left.files.to_wire())
-    if isinstance(supplied, Summary):
-        if supplied.summary.strip():
-            return BranchSummary(
-                summary=supplied.summary,
-                abandoned_leaf=plan.old_leaf,
-                details=supplied.details,
-                usage=supplied.usage,
-                from_hook=True,
-            )
-        hooks.show(Notice(level="error", text="a handler supplied a summary that is empty"))
+    given = supplied(hooks, answer)
+    if given is not None:
+        return BranchSummary(
+            summary=given.summary,
+            abandoned_leaf=plan.old_leaf,
+            details=given.details,
+            usage=given.usage,
+            from_hook=True,
+        )
     assert model is not None, "asked for at the start"
     thinking = build_context(session.tree, plan.old_leaf).thinking_level
     shares = budget(model.info.context_window, settings.reserve_tokens)

@@ -16,11 +16,10 @@ from fastapi import APIRouter, Depends
 from sessiontree import catalog
 from sessiontree.core.places import check_branch_name
 from sessiontree.errors import InvalidOperation
-from sessiontree.hooks.events import TreePreparation
 from sessiontree.model.base import Model
 from sessiontree.ops.fork import fork
 from sessiontree.ops.merge import cherry_pick, merge, others, promote
-from sessiontree.ops.navigate import NavigateOutcome, travel
+from sessiontree.ops.navigate import NavigateOutcome, navigate
 from sessiontree.session import Branch, Session
 from sessiontree.web import wire
 from sessiontree.web.opened import Opened
@@ -164,7 +163,9 @@ async def _summarizer(call: Call, place: Place, branch: Branch, wanted: bool) ->
 
 
 @router.post("/navigate", **told(wire.Navigated, takes=wire.Navigation))
-async def navigate(call: Writes, id: str, said: Annotated[wire.Navigation, Depends(Said(wire.Navigation))]) -> Json:
+async def navigate_branch(
+    call: Writes, id: str, said: Annotated[wire.Navigation, Depends(Said(wire.Navigation))]
+) -> Json:
     """Move a branch to a place by the rules of selection, with a summary of what is left if that is wanted.
 
     Choosing a message of the user goes to its parent, and gives back its text, to be said anew.
@@ -174,25 +175,17 @@ async def navigate(call: Writes, id: str, said: Annotated[wire.Navigation, Depen
         session = opened.session
         branch = _branch(session, said.branch)
         call.serving.runs.at_rest(opened, branch.name)
-        plan = session.plan_navigate(said.to, start=branch.name)
-        if not plan.moves:
-            return NavigateOutcome(old_leaf=plan.old_leaf, new_leaf=plan.new_leaf, editor_text=plan.editor_text)
-        wanted = said.summarize and said.summary is None and bool(plan.abandoned)
-        preparation = TreePreparation(
-            target=plan.target,
-            old_leaf=plan.old_leaf,
-            common_ancestor=plan.common_ancestor,
-            entries_to_summarize=plan.abandoned,
-            user_wants_summary=wanted,
-            custom_instructions=said.instructions,
-        )
-        return await travel(
-            branch,
-            plan,
-            preparation,
-            place.desk.hooks,
+        left = session.plan_navigate(said.to, start=branch.name).abandoned
+        wanted = said.summarize and said.summary is None and bool(left)
+        return await navigate(
+            session,
+            said.to,
+            hooks=place.desk.hooks,
             model=await _summarizer(call, place, branch, wanted),
+            summarize=wanted,
+            custom_instructions=said.instructions,
             summary=said.summary,
+            branch=branch,
             settings=place.desk.settings.summary,
         )
 
