@@ -25,7 +25,6 @@ from sessiontree.hooks.bus import Hooks
 from sessiontree.hooks.events import Notice
 from sessiontree.model.base import Model
 from sessiontree.session import Place, Session, compare
-from sessiontree.store.memory import MemoryStore
 from sessiontree.swarm.account import Account, Accounts
 from sessiontree.swarm.budget import Budget
 from sessiontree.swarm.crew import Crew
@@ -246,7 +245,7 @@ class Swarm:
         if not self._draft.streaming:
             raise InvalidOperation(f"swarm {self.name} does not have event streaming enabled")
         if self._log is None:
-            self._log = EventLog(None if _in_memory(self.session) else spool_path(self.id))
+            self._log = EventLog(None if self.session.kept_at is None else spool_path(self.id))
         return self._log
 
     def _emit(self, event: Event, agent: str | None = None, branch: str | None = None) -> None:
@@ -515,11 +514,6 @@ class Swarm:
         deed = Fork(swarm=self.id, session=outcome.session.id, at=outcome.session.forked_from)
         await self._record.did(self.id, deed)
         return outcome.session
-
-
-def _in_memory(session: Session) -> bool:
-    """Whether no other process knows of the session."""
-    return isinstance(session.store, MemoryStore)
 
 
 def _check_count(agents: int, most: int | None) -> None:
