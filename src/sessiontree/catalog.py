@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from sessiontree.index.postgres import Shelf
     from sessiontree.index.reading import SessionSummary
     from sessiontree.index.search import Hit
+    from sessiontree.store.postgres.store import PostgresStore
 
 RECENT = "@"
 """Stands for the most recent session of this folder."""
@@ -226,7 +227,7 @@ def reach(*places: str) -> None:
             database(parse(place)).run(lambda connection: None)
 
 
-def store_at(place: str, durability: Durability = "fsync") -> Store:
+def store_at(place: str, durability: Durability = "fsync") -> JsonlStore | PostgresStore:
     """The store of the session at a path or an address, as `find` gives it."""
     if not is_address(place):
         return JsonlStore(place, durability=durability)

@@ -21,12 +21,10 @@ from msgspec import Struct
 
 from sessiontree import catalog, shelf
 from sessiontree.core.entries import JsonObject
-from sessiontree.errors import Conflict, InvalidOperation, NotFound, SessionTreeError, StoreError
+from sessiontree.errors import InvalidOperation, NotFound, SessionTreeError, StoreError
 from sessiontree.index.folder import SUFFIX, files_in, folders_in, id_of
-from sessiontree.store.base import Chunk, Cursor, Store
-from sessiontree.store.files import reason_of, write_all
+from sessiontree.store.base import Chunk, Store
 from sessiontree.store.jsonl import JsonlStore, is_whole_line
-from sessiontree.store.lock import Lock, lock_of
 from sessiontree.store.postgres.address import is_address, parse
 from sessiontree.store.postgres.rows import beginning_of, storable
 
@@ -35,6 +33,8 @@ PART = 1 << 20
 
 Progress: TypeAlias = Callable[[int, int], None]
 """Told bytes done and bytes in all."""
+Tell: TypeAlias = Callable[[int], None]
+"""Told bytes of a session that were done since it was told last."""
 State: TypeAlias = Literal["copied", "resumed", "same", "different", "missing", "extra", "failed"]
 
 
@@ -95,7 +95,7 @@ def _each(
     source: str,
     target: str,
     progress: Progress | None,
-    work: Callable[[_Place, str, Progress], Copied],
+    work: Callable[[_Place, str, Tell], Copied],
 ) -> Iterator[Copied]:
     """What becomes of each session. One that cannot be read is told, and the others go on."""
     target_of = _targets(places, source, target)
@@ -201,7 +201,7 @@ def _new_file(place: _Place, folder: str) -> str:
 # One session
 
 
-def _copied(place: _Place, target: str, tell: Progress) -> Copied:
+def _copied(place: _Place, target: str, tell: Tell) -> Copied:
     source, copy = catalog.store_at(place.where), catalog.store_at(target)
     there = _end(copy)
     rest = _rest(source, copy, there, tell)
@@ -219,18 +219,18 @@ def _copied(place: _Place, target: str, tell: Progress) -> Copied:
             several = lines.split(b"\n")
             cursor = copy.create(several) if cursor is None else copy.append(several, after=cursor)
         written += len(data)
-        tell(len(data), 0)
+        tell(len(data))
     if cursor is None:
         cursor = copy.create([])
     if tail:
-        _leave(copy, tail, cursor)
+        copy.leave(tail, after=cursor)
     if place.archived:
         shelf.archive(target)
     state: State = "copied" if there is None else "resumed" if written else "same"
     return Copied(session=place.id, source=place.where, target=target, state=state, bytes=written)
 
 
-def _rest(source: Store, copy: Store, there: Chunk | None, tell: Progress) -> Iterator[bytes] | None:
+def _rest(source: Store, copy: Store, there: Chunk | None, tell: Tell) -> Iterator[bytes] | None:
     """What of the source is not in the copy yet, whole lines at a time; `None` where the copy cannot become one."""
     data = _all(source, source.end())
     begun = kept = b""
@@ -240,7 +240,7 @@ def _rest(source: Store, copy: Store, there: Chunk | None, tell: Progress) -> It
         if not begun.startswith(kept):
             return None
         begun = begun[len(kept) :]
-        tell(len(kept), 0)
+        tell(len(kept))
     begun = begun or next(data, b"")
     if begun and kept and not kept.endswith(b"\n"):
         return None  # behind a line that is not ended nothing can be put without changing it
@@ -248,14 +248,14 @@ def _rest(source: Store, copy: Store, there: Chunk | None, tell: Progress) -> It
         while len(begun) <= len(torn) and (more := next(data, b"")):
             begun += more
         if begun == torn:
-            tell(len(torn), 0)
+            tell(len(torn))
             return iter(())
         if b"\n" not in begun:
             return None  # only lines can be put where it is: it is set aside for them
     return chain([begun] if begun else [], data)
 
 
-def _verified(place: _Place, target: str, tell: Progress) -> Copied:
+def _verified(place: _Place, target: str, tell: Tell) -> Copied:
     source, copy = catalog.store_at(place.where), catalog.store_at(target)
     there = _end(copy)
     if there is None:
@@ -269,7 +269,7 @@ def _verified(place: _Place, target: str, tell: Progress) -> Copied:
         if not size or a[:size] != b[:size]:
             break
         a, b, same = a[size:], b[size:], same + size
-        tell(size, 0)
+        tell(size)
     if not a and not b:
         return Copied(session=place.id, source=place.where, target=target, state="same", bytes=same)
     at = same + next(
@@ -319,36 +319,14 @@ def _size(where: str) -> int:
     return 0 if end is None else end.cursor.value[1] + len(_torn(end))
 
 
-def _leave(copy: Store, tail: bytes, after: Cursor) -> None:
-    """Keep an unfinished last line as it is. Raises `Conflict` when others wrote."""
-    from sessiontree.store.postgres.store import PostgresStore
-
-    if isinstance(copy, PostgresStore):
-        copy.leave(tail, after=after)
-        return
-    try:
-        with Lock(lock_of(os.path.realpath(copy.where))):
-            end = copy.end()
-            if end.cursor != after or end.unfinished:
-                raise Conflict(copy.where, "others wrote first")
-            fd = os.open(copy.where, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
-            try:
-                write_all(fd, tail)
-                os.fsync(fd)
-            finally:
-                os.close(fd)
-    except OSError as error:
-        raise StoreError(copy.where, reason_of(error)) from error
-
-
-def _told(places: list[_Place], progress: Progress | None) -> Progress:
+def _told(places: list[_Place], progress: Progress | None) -> Tell:
     """Adds up what is told of single sessions."""
     if progress is None:
-        return lambda done, total: None
+        return lambda done: None
     total = sum(_size(place.where) for place in places)
     so_far = 0
 
-    def tell(done: int, _: int) -> None:
+    def tell(done: int) -> None:
         nonlocal so_far
         so_far += done
         progress(min(so_far, total), total)

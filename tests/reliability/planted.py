@@ -53,7 +53,7 @@ def no_mending() -> None:
     """What is appended joins an unfinished last line."""
 
     def at(self: JsonlStore, after: Cursor) -> int:
-        return self._writable()
+        return self._standing()[0]
 
     JsonlStore._at = at
 
@@ -82,7 +82,7 @@ def rewrite_in_place() -> None:
     """A rewrite cuts the file and writes it anew."""
 
     def replace(self: JsonlStore, lines: Sequence[bytes], *, after: Cursor) -> Cursor:
-        fd = self._writable()
+        fd = self._standing()[0]
         os.ftruncate(fd, 0)
         for line in lines:
             os.write(fd, line + b"\n")
@@ -121,7 +121,7 @@ def newline_apart() -> None:
     no_lock()
 
     def append(self: JsonlStore, lines: Sequence[bytes], *, after: Cursor) -> Cursor:
-        fd = self._writable()
+        fd = self._standing()[0]
         for line in lines:
             os.write(fd, line)
             os.write(fd, b"\n")

@@ -301,6 +301,18 @@ def test_all_who_reach_a_file_through_links_share_its_lock(path: Path) -> None:
     }
 
 
+def test_an_unfinished_line_is_left_as_it_is_where_nobody_else_wrote(path: Path) -> None:
+    store = JsonlStore(str(path))
+    cursor = store.create([b"{}"])
+
+    store.leave(b'{"a', after=cursor)
+
+    assert (store.end().cursor, store.end().unfinished) == (cursor, b'{"a')
+    with pytest.raises(Conflict, match="others wrote first"):
+        JsonlStore(str(path)).leave(b'{"b', after=cursor)
+    assert path.read_bytes() == b'{}\n{"a'
+
+
 def test_a_lock_file_that_was_deleted_is_no_lock(path: Path) -> None:
     store = JsonlStore(str(path))
     cursor = store.create([b"{}"])
@@ -314,7 +326,7 @@ def test_a_lock_file_that_was_deleted_is_no_lock(path: Path) -> None:
     os.unlink(f"{path}.lock")
     assert not done
     other = JsonlStore(str(path))
-    with other._locked():
+    with other._lock:
         os.close(held)
         time.sleep(0.05)
         assert not done
@@ -327,7 +339,7 @@ def test_a_process_forked_meanwhile_does_not_keep_the_lock(path: Path) -> None:
     store = JsonlStore(str(path))
     cursor = store.create([b"{}"])
 
-    with store._locked():
+    with store._lock:
         sleeper = subprocess.Popen(["sleep", "60"], pass_fds=[_fd_of(f"{path}.lock")])
     try:
         JsonlStore(str(path)).append([b'{"a":1}'], after=cursor)

@@ -20,7 +20,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Literal, TypeAlias
 
 from sessiontree.errors import Conflict, NotFound, StoreError
@@ -78,7 +78,7 @@ class JsonlStore:
         make_private_directory(self._folder)
         sync = self.durability != "none"
         try:
-            with self._locked():
+            with self._lock:
                 if os.path.lexists(self._file):
                     raise self._exists()
                 # Written under another name first, so that nobody ever sees a session without a header.
@@ -304,7 +304,7 @@ class JsonlStore:
 
     def replace(self, lines: Sequence[bytes], *, after: Cursor) -> Cursor:
         try:
-            with self._locked():
+            with self._lock:
                 old = self._at(after)
                 size = os.fstat(old).st_size
                 temporary, cursor = self._written_beside(".tmp", joined_parts(lines, self.where), sync=True)
@@ -331,6 +331,18 @@ class JsonlStore:
                     self._poison(f"whether it was rewritten is not known since a sync failed ({reason_of(error)})")
                     raise
                 return cursor
+        except OSError as error:
+            raise self._failed(error) from error
+
+    def leave(self, tail: bytes, *, after: Cursor) -> None:
+        """Keep what a session has behind its last newline, as it is: for copies. Raises `Conflict`."""
+        start = after.value[1]
+        try:
+            with self.held():
+                fd, there = self._standing()
+                if self._check_seen(fd, after, there) > start:
+                    raise Conflict(self.where, "others wrote first")
+                self._write(fd, tail, start)
         except OSError as error:
             raise self._failed(error) from error
 
@@ -374,11 +386,8 @@ class JsonlStore:
         self._fd = shut(self._fd)
         self._fd_identity = None
 
-    def _writable(self) -> int:
-        """The open file; noticed if another one stands in its place."""
-        return self._standing()[0]
-
     def _standing(self) -> tuple[int, os.stat_result]:
+        """The open file; noticed if another one stands in its place."""
         if self._poisoned is not None:
             raise StoreError(self.where, f"{self._poisoned}: open it anew before writing")
         try:
@@ -416,13 +425,10 @@ class JsonlStore:
         self._lock.clear()
         return os.fstat(fd)
 
-    def _locked(self) -> AbstractContextManager[None]:
-        return self._lock
-
     @contextmanager
     def held(self) -> Generator[None]:
         """While it is entered nobody else writes, and there is nothing left of a batch whose writer died."""
-        with self._locked():
+        with self._lock:
             if self._lock.has_note:
                 self._settle(*self._standing())
             yield

@@ -320,15 +320,14 @@ class PostgresStore:
         self._blocks.clear()
         return cursor
 
-    def leave(self, tail: bytes, *, after: Cursor) -> Cursor:
-        """Keep what a file has behind its last newline, as it is: for copies. Raises `Conflict`."""
+    def leave(self, tail: bytes, *, after: Cursor) -> None:
+        """Keep what a session has behind its last newline, as it is: for copies. Raises `Conflict`."""
         key, start = after.value
         row = self.database.run(
             lambda connection: connection.execute(sql.LEAVE, (key, start, tail)).fetchone(), where=self.where
         )
         if row is None or not row[0]:
             raise Conflict(self.where, "others wrote first")
-        return self.end().cursor
 
     def close(self) -> None:
         """Connections are the database's."""
