@@ -92,7 +92,7 @@ def compare(tree: Tree, branches: Sequence[tuple[str, EntryId | None]], metric: 
     if len(branches) < 2:
         raise InvalidOperation("comparing takes two branches or more")
     ancestor = tree.common_ancestor(*(leaf for _, leaf in branches))
-    stats = tuple(stats_of(name, leaf, _after(tree, leaf, ancestor)) for name, leaf in branches)
+    stats = tuple(stats_of(name, leaf, tree.path(leaf, after=ancestor)) for name, leaf in branches)
     winner, reason = _winner(stats, metric)
     return Comparison(
         branches=stats,
@@ -109,23 +109,13 @@ def compare(tree: Tree, branches: Sequence[tuple[str, EntryId | None]], metric: 
 def diff(tree: Tree, a: tuple[str, EntryId | None], b: tuple[str, EntryId | None]) -> Diff:
     """What stands on each side of the common ancestor of two places."""
     ancestor = tree.common_ancestor(a[1], b[1])
-    left, right = _after(tree, a[1], ancestor), _after(tree, b[1], ancestor)
+    left, right = tree.path(a[1], after=ancestor), tree.path(b[1], after=ancestor)
     return Diff(
         common_ancestor=ancestor,
         first=(left[0].id if left else None, right[0].id if right else None),
         entries=(tuple(left), tuple(right)),
         stats=(stats_of(a[0], a[1], left), stats_of(b[0], b[1], right)),
     )
-
-
-def _after(tree: Tree, leaf: EntryId | None, ancestor: EntryId | None) -> list[Entry]:
-    entries: list[Entry] = []
-    for entry in tree.up(leaf):
-        if entry.id == ancestor:
-            break
-        entries.append(entry)
-    entries.reverse()
-    return entries
 
 
 class _Sum(Struct, frozen=True, kw_only=True):

@@ -17,7 +17,7 @@ from sessiontree.core.messages import assistant, tool_call, user
 from sessiontree.core.plan import last_prompt, plan_fork, plan_move, plan_navigate, said
 from sessiontree.core.tree import Tree
 from sessiontree.errors import NotFound
-from tests.builders import grow, hang, ids, say
+from tests.builders import file_of, grow, hang, header, ids, read, say
 from tests.strategies import damaged_entry_lists, places
 
 REPLY = assistant("reply")
@@ -94,6 +94,15 @@ def test_a_bare_move_knows_no_rules_of_selection():
     assert (plan_move(tree, "c", "a").new_leaf, plan_move(tree, "c", "a").editor_text) == ("a", None)
     assert plan_move(tree, "c", "n").new_leaf == "b"
     assert ids(plan_move(tree, "c", "a").abandoned) == "bnc"
+
+
+def test_what_is_left_is_not_decoded_to_look_for_a_compaction():
+    chain = {"a": None, "b": "a", "c": "b"}
+    lines = [{"type": "message", "id": id, "parentId": above, "message": REPLY.message} for id, above in chain.items()]
+    tree = Tree(read(file_of(header(), *lines))[1])
+
+    assert ids(plan_navigate(tree, "c", None).abandoned) == "abc"
+    assert [entry for entry in tree if entry.kept is not None] == []
 
 
 def test_an_unknown_target_is_an_error():

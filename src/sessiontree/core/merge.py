@@ -7,7 +7,7 @@ what they took: a copy took nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
@@ -152,7 +152,7 @@ def rebased(tree: Tree, entries: Sequence[Entry], onto: EntryId | None, copies: 
 
     Raises `InvalidOperation` where one names an entry that would not be on its path.
     """
-    above = {entry.id: entry.id for entry in tree.up(onto)}
+    above = set(tree.up_ids(onto))
     bodies: list[Body] = []
     for entry in entries:
         body = copied(entry.body)
@@ -170,7 +170,7 @@ def rebased(tree: Tree, entries: Sequence[Entry], onto: EntryId | None, copies: 
 
 
 def _anchor(
-    tree: Tree, entry: Entry, anchor: EntryId | None, copies: dict[EntryId, EntryId], above: Iterable[EntryId]
+    tree: Tree, entry: Entry, anchor: EntryId | None, copies: dict[EntryId, EntryId], above: set[EntryId]
 ) -> EntryId | None:
     """The first entry that the copy of a compaction keeps; `None` where it keeps none."""
     if anchor is None or anchor == entry.id:

@@ -82,8 +82,8 @@ def editable_text(entry: Entry, *, own_leaf: bool = False) -> str | None:
 def summarized(tree: Tree, abandoned: list[Entry]) -> tuple[Entry, ...]:
     """What stands for `abandoned` in a summary: from its last compaction on, only that and what it keeps."""
     for index in range(len(abandoned) - 1, -1, -1):
-        body = abandoned[index].body
-        if isinstance(body, Compaction):
+        body = _compaction(abandoned[index])
+        if body is not None:
             left = [entry.id for entry in abandoned[:index]]
             if body.first_kept in left:
                 kept = left.index(body.first_kept)
@@ -94,9 +94,15 @@ def summarized(tree: Tree, abandoned: list[Entry]) -> tuple[Entry, ...]:
             return tuple(
                 entry
                 for place, entry in enumerate(abandoned)
-                if place >= kept and (place >= index or not isinstance(entry.body, Compaction))
+                if place >= kept and (place >= index or _compaction(entry) is None)
             )
     return tuple(abandoned)
+
+
+def _compaction(entry: Entry) -> Compaction | None:
+    """What a compaction says; of anything else nothing is decoded."""
+    body = entry.body if entry.type == "compaction" else None
+    return body if isinstance(body, Compaction) else None
 
 
 class Said(Struct, frozen=True, kw_only=True):
@@ -167,7 +173,8 @@ def plan_fork(tree: Tree, leaf: EntryId | None) -> ForkPlan:
         elif following is not None:
             next_kept[entry.id] = following
     for entry in kept:
-        if entry.type == "compaction" and isinstance(entry.body, Compaction) and entry.body.first_kept in next_kept:
-            anchors[entry.id] = next_kept[entry.body.first_kept]
+        body = _compaction(entry)
+        if body is not None and body.first_kept in next_kept:
+            anchors[entry.id] = next_kept[body.first_kept]
     labels = [setter for id in tree.labels if id in ids and (setter := tree.label_entry(id)) is not None]
     return ForkPlan(entries=tuple(kept), parents=parents, anchors=anchors, labels=tuple(labels))

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import takewhile
 from typing import overload
 
 from sessiontree.core.entries import Chain, Entry, EntryId, Label, SessionInfo
@@ -318,9 +319,9 @@ class Tree:
             yield id
             id = above
 
-    def path(self, leaf: EntryId | None) -> list[Entry]:
-        """Entries from the root to `leaf`; empty for `None`, the place before everything."""
-        path = list(self.up(leaf))
+    def path(self, leaf: EntryId | None, *, after: EntryId | None = None) -> list[Entry]:
+        """Entries from the root, or from behind `after`, to `leaf`; empty for `None`, the place before everything."""
+        path = list(self.up(leaf) if after is None else takewhile(lambda entry: entry.id != after, self.up(leaf)))
         path.reverse()
         return path
 
@@ -369,14 +370,7 @@ class Tree:
 
     def abandoned(self, old: EntryId | None, new: EntryId | None) -> list[Entry]:
         """What leaves the path, oldest first, when the leaf moves from `old` to `new`."""
-        keep = self.common_ancestor(old, new)
-        left: list[Entry] = []
-        for entry in self.up(old):
-            if entry.id == keep:
-                break
-            left.append(entry)
-        left.reverse()
-        return left
+        return self.path(old, after=self.common_ancestor(old, new))
 
     def walk(self, active: EntryId | None = None) -> Iterator[tuple[Entry, int]]:
         """Every entry with its depth, depth first, oldest child first but the way to `active` before all."""
