@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -243,6 +244,14 @@ def test_a_secret_in_any_field_of_any_entry_is_in_no_form_of_the_export(form: st
     assert SECRET.encode() not in exported.content
     assert exported.report is not None
     assert exported.report.counts["token"] > 100
+
+
+def test_where_redaction_leaves_no_line_none_is_exported() -> None:
+    class Strict(Redactor):
+        def lines(self, lines: Iterable[bytes]) -> list[bytes]:
+            return []
+
+    assert export(hostile_lines([SECRET]), "jsonl", redactor=Strict()).content == b""
 
 
 @pytest.mark.parametrize("shape", [shape for shapes in SHAPES.values() for shape in shapes])

@@ -54,7 +54,8 @@ def export(
         chosen = redactor.lines(whole.lines if chosen is None else chosen)
     report = None if redactor is None else redactor.report
     if form == "jsonl":
-        return Exported(content=b"".join(line + b"\n" for line in chosen or whole.lines), report=report)
+        left = whole.lines if chosen is None else chosen
+        return Exported(content=b"".join(line + b"\n" for line in left), report=report)
     shown = whole if chosen is None else read_snapshot(chosen)
     return Exported(content=_render(shown, form).encode("utf-8", "replace"), report=report)
 
