@@ -87,6 +87,22 @@ def test_a_provider_that_nobody_knows_needs_an_address() -> None:
         find("acme:one")
 
 
+def test_a_name_without_a_provider_is_told_how_models_are_named() -> None:
+    settings = Config(models={"acme:one": ModelSettings(base_url="http://127.0.0.1:9/v1")})
+
+    with pytest.raises(NotFound, match=r"no provider .gpt-5. \(a model is named provider:model; .*, local, acme;"):
+        find("gpt-5", settings)
+
+
+@pytest.mark.parametrize("name", ["acme:two", "acme"])
+def test_a_model_that_the_configuration_does_not_have_is_told_which_it_has_of_its_provider(name: str) -> None:
+    described = ModelSettings(base_url="http://127.0.0.1:9/v1")
+    settings = Config(models={"acme:one": described, "acme:two": ModelSettings(context_window=4096)})
+
+    with pytest.raises(NotFound, match=r"no model .*\(the configuration has a base_url for acme:one\)"):
+        find(name, settings)
+
+
 @pytest.mark.parametrize("name", ["acme", "local:other"])
 def test_a_name_that_names_no_model_is_refused(name: str) -> None:
     with pytest.raises(NotFound):

@@ -192,8 +192,14 @@ def _target(provider: str, model: str, configured: Config) -> Target:
     known = PROVIDERS.get(provider)
     url = settings.base_url or (known and known.url_variable and os.environ.get(known.url_variable)) or None
     if known is None and url is None:
-        names = ", ".join([*PROVIDERS, *servers.SERVERS, LOCAL])
-        raise NotFound("provider", provider, f"there are {names}; any other needs a base_url in the configuration")
+        described = sorted(one for one, said in configured.models.items() if said.base_url)
+        of_provider = [one for one in described if one.partition(":")[0] == provider]
+        if of_provider:
+            raise NotFound("model", name, f"the configuration has a base_url for {', '.join(of_provider)}")
+        own = [one.partition(":")[0] for one in described]
+        names = ", ".join(dict.fromkeys([*PROVIDERS, *servers.SERVERS, LOCAL, *own]))
+        hint = f"a model is named provider:model; there are {names}; any other needs a base_url in the configuration"
+        raise NotFound("provider", provider, hint)
     if not model:
         raise NotFound("model", name, "a model is named provider:model")
     key = _key(name, known, settings, needed=url is None)
