@@ -42,7 +42,7 @@ from sessiontree.store.postgres.address import default, is_address, parse
 if TYPE_CHECKING:
     from sessiontree.core.entries import Entry
     from sessiontree.index.listing import Progress
-    from sessiontree.index.postgres import Shelf
+    from sessiontree.index.postgres import Sessions
     from sessiontree.index.reading import SessionSummary
     from sessiontree.index.search import Hit
     from sessiontree.store.postgres.store import PostgresStore
@@ -202,20 +202,20 @@ def new_store(
     return JsonlStore(_new_file(id, cwd, dir, file), durability=durability)
 
 
-def in_database(where: object = None) -> Shelf | None:
+def in_database(where: object = None) -> Sessions | None:
     """The database that sessions are in: that of an address, or else the one that `SESSIONTREE_STORE` names."""
     address = parse(where) if is_address(where) else default()
     if address is None:
         return None
-    from sessiontree.index.postgres import Shelf
+    from sessiontree.index.postgres import Sessions
 
-    return Shelf(address)
+    return Sessions(address)
 
 
 def addresses(database: str) -> list[str]:
     """The addresses of all sessions of a database, archived ones too, newest first."""
-    shelf = in_database(database)
-    return [] if shelf is None else [shelf.address.of(id) for id in shelf.ids()]
+    found = in_database(database)
+    return [] if found is None else [found.address.of(id) for id in found.ids()]
 
 
 def reach(*places: str) -> None:
@@ -354,12 +354,12 @@ def sources() -> dict[str, str]:
     }
 
 
-class _Shelf(Struct, frozen=True):
+class _Folders(Struct, frozen=True):
     """Where to look for sessions."""
 
-    folders: list[str]
+    paths: list[str]
     root: str | None = None
-    """All folders below it are among `folders`."""
+    """All folders below it are among `paths`."""
     cwd: str | None = None
     """Only sessions of this folder count."""
     keep_damaged: bool = False
@@ -369,28 +369,28 @@ class _Shelf(Struct, frozen=True):
         return self.cwd in (None, summary.cwd) or (self.keep_damaged and summary.damaged and not summary.cwd)
 
 
-def _shelf(
+def _folders(
     cwd: str | os.PathLike[str] | None, all: bool, source: str | None, dir: str | os.PathLike[str] | None
-) -> _Shelf:
+) -> _Folders:
     if dir is not None:
         root = absolute_folder(dir)
         if not os.path.isdir(root):
             raise NotFound("folder", os.fspath(dir))
-        return _Shelf([root, *folders_in(root)], root) if all else _Shelf([root])
+        return _Folders([root, *folders_in(root)], root) if all else _Folders([root])
     here = None if all else absolute_folder(cwd or ".")
     where = None if here is None else here.encode("utf-8", "replace").decode()
     if source is not None:
         if source not in sources():
             raise InvalidOperation(f"no source {source!r}: choose one of {', '.join(sources())}")
         root = os.path.abspath(sources()[source])
-        return _Shelf([root, *folders_in(root)], root, where)
+        return _Folders([root, *folders_in(root)], root, where)
     root = sessions_dir()
     if here is None:
-        return _Shelf(folders_in(root), root)
-    return _Shelf([os.path.join(root, folder_of(here))], None, where, True)
+        return _Folders(folders_in(root), root)
+    return _Folders([os.path.join(root, folder_of(here))], None, where, True)
 
 
-def _listed_database(source: str | None, dir: str | os.PathLike[str] | None) -> Shelf | None:
+def _listed_database(source: str | None, dir: str | os.PathLike[str] | None) -> Sessions | None:
     """The database whose sessions are wanted; `None` where files are."""
     return in_database(dir) if source is None and (dir is None or is_address(dir)) else None
 
@@ -413,11 +413,11 @@ def sessions(
     database = _listed_database(source, dir)
     if database is not None:
         return database.sessions(None if all else os.fspath(cwd or "."), archived=archived)
-    shelf = _shelf(cwd, all, source, dir)
+    there = _folders(cwd, all, source, dir)
     with without_gc():
-        found = _newest_first(file for folder in shelf.folders for file in files_in(folder))
-        listed = summaries_of(found, shelf.folders, root=shelf.root, progress=progress)
-        return [summary for summary in listed if summary.archived == archived and shelf.takes(summary)]
+        found = _newest_first(file for folder in there.paths for file in files_in(folder))
+        listed = summaries_of(found, there.paths, root=there.root, progress=progress)
+        return [summary for summary in listed if summary.archived == archived and there.takes(summary)]
 
 
 def search(
@@ -444,13 +444,13 @@ def search(
     database = _listed_database(source, dir)
     if database is not None:
         return database.search(wanted, cwd=None if all else os.fspath(cwd or "."), only=only, limit=max(1, limit))
-    shelf = _shelf(cwd, all, source, dir)
-    found = [file for folder in shelf.folders for file in files_in(folder)]
+    there = _folders(cwd, all, source, dir)
+    found = [file for folder in there.paths for file in files_in(folder)]
 
     def work(db: Database) -> list[Hit]:
         with without_gc():
-            listed = summaries(db, found, shelf.folders, root=shelf.root, progress=progress)
-            listed = [summary for summary in listed if shelf.takes(summary) and (only is None or only(summary))]
+            listed = summaries(db, found, there.paths, root=there.root, progress=progress)
+            listed = [summary for summary in listed if there.takes(summary) and (only is None or only(summary))]
             return search_files(db, listed, wanted, limit=max(1, limit), progress=progress)
 
     return using(home(), work) if found else []

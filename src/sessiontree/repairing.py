@@ -170,11 +170,11 @@ def _copy_of(session: Session, sound: _Sound) -> str | None:
 
 def _in_database(damaged: str, sound: _Sound) -> str | None:
     """The session of the same database that begins with these lines, whatever was said in it since."""
-    shelf = in_database(damaged)
-    assert shelf is not None
+    database = in_database(damaged)
+    assert database is not None
     wanted = b"\n".join([*sound.lines, b""])
-    for id in shelf.made_from(parse(damaged).named):
-        store = shelf.store(id)
+    for id in database.made_from(parse(damaged).named):
+        store = database.store(id)
         with suppress(NotFound, StoreError):  # it was taken away meanwhile, or is damaged itself
             if store.read().data.partition(b"\n")[2].startswith(wanted):
                 return store.where

@@ -48,7 +48,7 @@ from sessiontree.store.lock import Lock, lock_of
 from sessiontree.store.postgres.address import is_address, parse
 
 if TYPE_CHECKING:
-    from sessiontree.index.postgres import Shelf
+    from sessiontree.index.postgres import Sessions
     from sessiontree.index.reading import SessionSummary
 
 ORIGIN = "origin"
@@ -169,7 +169,7 @@ def thrown_away() -> list[SessionSummary]:
     return sorted(listed, key=lambda summary: summary.modified, reverse=True)
 
 
-def _in_database(session: str | os.PathLike[str]) -> tuple[Shelf, str] | None:
+def _in_database(session: str | os.PathLike[str]) -> tuple[Sessions, str] | None:
     """The database that a session is in, and what it is called there; `None` for one that is a file."""
     text = os.fspath(session)
     if is_address(text):

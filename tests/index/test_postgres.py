@@ -12,7 +12,7 @@ import pytest
 import sessiontree as st
 from sessiontree import catalog, shelf
 from sessiontree.cli.app import run
-from sessiontree.index.postgres import Shelf
+from sessiontree.index.postgres import Sessions
 from sessiontree.store.postgres.address import parse
 
 
@@ -129,7 +129,7 @@ def test_a_listing_follows_what_is_written_and_reads_no_session(store: str) -> N
 
 
 def test_an_address_in_a_header_is_only_looked_at(store: str, capsys: pytest.CaptureFixture[str]) -> None:
-    place = Shelf(parse(store))
+    place = Sessions(parse(store))
     for number, parent in enumerate(
         ("postgresql://[bad", f"{store}?sslmode=disable&service=evil#x", "postgresql://h/d#")
     ):
@@ -160,7 +160,7 @@ def test_sessions_of_this_folder_come_newest_first_and_those_of_others_when_aske
 
 
 def test_lines_of_other_programs_and_damaged_ones_are_looked_into_once(store: str) -> None:
-    place = Shelf(parse(store))
+    place = Sessions(parse(store))
     header = b'{"type":"session","version":3,"id":"%s","timestamp":"2026-01-02T09:30:00.000Z","cwd":"/p"}'
     line = (
         b'{"type":"message","id":"%s","parentId":%s,"timestamp":"2026-01-02T09:30:01.000Z",'
@@ -298,7 +298,7 @@ def test_an_older_dialect_is_read_searched_and_migrated(store: str) -> None:
         b'{"type":"message","timestamp":"2026-01-02T09:30:01.000Z",'
         b'"message":{"role":"user","content":"ancient words"}}',
     ]
-    Shelf(parse(store)).store("old-one").create(lines)
+    Sessions(parse(store)).store("old-one").create(lines)
 
     assert st.sessions(all=True)[0].message_count == 1
     assert [hit.session for hit in st.search("ancient", all=True)] == ["old-one"]

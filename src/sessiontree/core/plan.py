@@ -150,13 +150,13 @@ class ForkPlan(Struct, frozen=True, kw_only=True):
         return next((entry.id for entry in reversed(self.entries) if not entry.is_annotation), None)
 
 
-LEFT_BEHIND = frozenset({"label", "branch_point"})
+NOT_FORKED = frozenset({"label", "branch_point"})
 
 
 def plan_fork(tree: Tree, leaf: EntryId | None) -> ForkPlan:
     """The path to `leaf` without labels, head records and branch points, chained anew."""
     path = tree.path(leaf)
-    kept = [entry for entry in path if not (entry.type in LEFT_BEHIND or entry.is_head_record)]
+    kept = [entry for entry in path if not (entry.type in NOT_FORKED or entry.is_head_record)]
     ids = {entry.id for entry in kept}
     parents: dict[EntryId, EntryId | None] = {}
     above: EntryId | None = None

@@ -122,7 +122,7 @@ def id_of(file: str) -> str:
     return os.path.basename(file).removesuffix(SUFFIX).rpartition("_")[2]
 
 
-def is_utf8(path: str) -> bool:
+def is_text(path: str) -> bool:
     """Whether a path can be written down as text; on the disk it may be any bytes."""
     if path.isascii():
         return True

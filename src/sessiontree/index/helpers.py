@@ -15,7 +15,7 @@ from typing import IO
 
 import msgspec
 
-from sessiontree.index.folder import Found, is_utf8, without_gc
+from sessiontree.index.folder import Found, is_text, without_gc
 from sessiontree.index.reading import Reading, read_anew
 
 MOST = 4
@@ -85,7 +85,7 @@ class Helper:
 
 def helpers_for(files: Sequence[Found]) -> list[Helper]:
     """Helpers at work on all but one share of the files; none when it is not worth it."""
-    files = [file for file in files if is_utf8(file.path)]
+    files = [file for file in files if is_text(file.path)]
     count = min(MOST, _processors(), sum(file.size for file in files) // WORTH_IT)
     if count < 2 or not sys.executable:
         return []

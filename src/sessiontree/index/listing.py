@@ -14,7 +14,7 @@ import msgspec
 
 from sessiontree.format.digest import Digest, Kept, Tally
 from sessiontree.index.database import Database, Misfit
-from sessiontree.index.folder import Found, is_utf8
+from sessiontree.index.folder import Found, is_text
 from sessiontree.index.helpers import helpers_for
 from sessiontree.index.reading import NOT_KEPT, Passed, Past, Reading, SessionSummary, broken, read_anew, read_on
 
@@ -200,4 +200,4 @@ def _keep_one(db: Database, reading: Reading) -> None:
 
 def _storable(summary: SessionSummary) -> SessionSummary:
     """A file name that is no UTF-8 is left out: the one on the disk is put in when it is listed."""
-    return summary if is_utf8(summary.file) else msgspec.structs.replace(summary, file="")
+    return summary if is_text(summary.file) else msgspec.structs.replace(summary, file="")

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 RECENT = "@"
 
 
-class Shelf:
+class Sessions:
     """All sessions of a database."""
 
     def __init__(self, address: Address) -> None:
