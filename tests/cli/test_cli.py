@@ -114,6 +114,73 @@ def test_append_at_a_place_moves_the_branch_there(data, talk) -> None:
 
 
 @pytest.mark.parametrize(
+    ("usage", "told"),
+    [
+        ({"input": "many"}, "input 'many' is not"),
+        ({"cost": "0.05"}, "cost '0.05' is not"),
+        ({"output": True}, "output True is not"),
+        ({"input": -5}, "input -5 is not"),
+        ({"cost": {"total": -3}}, "total -3 is not"),
+        ({"inputs": 10}, "no 'inputs': there are input, output, cacheRead, cacheWrite, totalTokens, cost"),
+        ({"cost": {"all": 1}}, "no 'all': there are input, output, cacheRead, cacheWrite, total"),
+    ],
+)
+def test_what_an_answer_took_is_told_in_known_numbers(talk, fails, usage, told: str) -> None:
+    before = st.open("@").lines()
+
+    assert told in fails("append", "@", "--role", "assistant", "x", "--usage", json.dumps(usage), code=2)
+    assert st.open("@").lines() == before
+
+
+def test_what_an_answer_took_may_be_told_in_full(data, talk) -> None:
+    usage = {"input": 1, "output": 2, "cacheRead": 0, "cacheWrite": 0, "totalTokens": 3, "cost": {"total": 0.5}}
+    data("append", "@", "--role", "assistant", "x", "--usage", json.dumps(usage))
+
+    assert data("context", "@")["messages"][-1]["usage"]["cost"]["total"] == 0.5
+
+
+@pytest.mark.parametrize(
+    ("option", "given", "told"),
+    [
+        ("--message", {"role": "user"}, "--message needs content"),
+        ("--message", {"role": "assistant", "content": None}, "--message needs content"),
+        ("--message", {"role": "toolResult", "content": "x"}, "--message needs the toolCallId"),
+        ("--entry", {"type": "message"}, "--entry needs message"),
+        ("--entry", {"type": "message", "message": "hi"}, "--entry needs message"),
+        ("--entry", {"type": "message", "message": {}}, "--entry needs message"),
+        ("--entry", {"type": "message", "message": {"content": "x"}}, "--entry needs a role"),
+        ("--entry", {"type": "message", "message": {"role": "user"}}, "--entry needs content"),
+        ("--entry", {"type": "compaction"}, "--entry needs summary"),
+        ("--entry", {"type": "compaction", "summary": ""}, "--entry needs summary"),
+        ("--entry", {"type": "custom_message", "customType": "note"}, "--entry needs content"),
+        ("--entry", {"type": "thinking_level_change"}, "--entry needs thinkingLevel"),
+        ("--entry", {"type": "thinking_level_change", "thinkingLevel": 3}, "--entry needs thinkingLevel"),
+        ("--entry", {"type": "context_edit", "targetId": "x"}, "--entry needs replacement"),
+        ("--entry", {"type": "ttsr_injection"}, "--entry needs injectedRules"),
+        ("--entry", {"type": "branch_point", "branchName": "b"}, "`sessiontree branch` makes branches"),
+    ],
+)
+def test_hollow_entries_are_refused(talk, fails, option: str, given, told: str) -> None:
+    before = st.open("@").lines()
+
+    assert told in fails("append", "@", option, json.dumps(given), code=2)
+    assert st.open("@").lines() == before
+
+
+def test_fields_that_may_be_null_or_left_out_are_not_asked_for(data, talk) -> None:
+    for entry in (
+        {"type": "thinking_level_change", "thinkingLevel": None},
+        {"type": "session_info", "name": None},
+        {"type": "context_edit", "targetId": talk[0], "replacement": None},
+        {"type": "label", "targetId": talk[0]},
+        {"type": "reset_boundary"},
+        {"type": "model_change", "model": "openai/gpt-5"},
+    ):
+        data("append", "@", "--entry", json.dumps(entry))
+    data("append", "@", "--message", '{"role":"fileMention","files":[]}')
+
+
+@pytest.mark.parametrize(
     "arguments",
     [
         ("append", "@"),

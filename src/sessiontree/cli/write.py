@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable
 from typing import Any
 
 import click
+import msgspec
 
 from sessiontree import catalog
 from sessiontree.cli.app import (
@@ -24,12 +26,22 @@ from sessiontree.cli.app import (
 from sessiontree.cli.output import dim, echo, echo_json, safe, safe_lines
 from sessiontree.cli.read import echo_branches
 from sessiontree.core.context import context_of
-from sessiontree.core.entries import Body, CustomMessage, Entry, JsonObject, Message
-from sessiontree.core.messages import answered_call, assistant, string, tool_calls, tool_result, user
+from sessiontree.core.entries import Body, BranchPoint, CustomMessage, Entry, JsonObject, Message, Opaque
+from sessiontree.core.messages import (
+    COSTS,
+    FULL_USAGE,
+    answered_call,
+    assistant,
+    is_object,
+    string,
+    tool_calls,
+    tool_result,
+    user,
+)
 from sessiontree.core.plan import NavigatePlan
 from sessiontree.core.problems import problem_to_wire
 from sessiontree.errors import BranchMoved
-from sessiontree.format.codec import NotJson, body_from_wire, read_object, unknown_fields
+from sessiontree.format.codec import WIRE, NotJson, body_from_wire, read_object, unknown_fields
 from sessiontree.session import Session
 
 file_option = click.option(
@@ -148,13 +160,40 @@ def _body(
         return _spoken(to, role, words, place, given), {}
     if message is not None:
         body = Message(_parsed(message, "--message"))
-        if not string(body.message.get("role")):
-            raise click.UsageError("--message needs a role")
+        _check_message(body.message, "--message")
         return body, {}
     wire = _parsed(entry or "", "--entry")
     if not string(wire.get("type")):
         raise click.UsageError("--entry needs a type")
-    return body_from_wire(wire), unknown_fields(wire)
+    _check_fields(wire)
+    body = body_from_wire(wire)
+    if isinstance(body, Message):
+        _check_message(body.message, "--entry")
+    elif isinstance(body, BranchPoint):
+        raise click.UsageError("`sessiontree branch` makes branches")
+    return body, unknown_fields(wire)
+
+
+def _check_fields(wire: JsonObject) -> None:
+    """Refuse an entry of a known type that lacks what such entries say: it would be read as saying nothing."""
+    body, fields = WIRE.get(wire["type"], (Opaque, {}))
+    needed = {field.name for field in msgspec.structs.fields(body) if field.required}
+    for name, field in fields.items():
+        value = wire.get(field.wire)
+        if value is None and not field.optional and field.wire in wire:
+            continue  # null says something there
+        if (name in needed or not field.optional) and field.read(value) == field.read(None):
+            raise click.UsageError(f"--entry needs {field.wire}")
+
+
+def _check_message(message: JsonObject, option: str) -> None:
+    said = string(message.get("role"))
+    if not said:
+        raise click.UsageError(f"{option} needs a role")
+    if said in ("user", "assistant", "toolResult") and not isinstance(message.get("content"), str | list):
+        raise click.UsageError(f"{option} needs content: a text, or a list of blocks")
+    if answered_call(message) == "":
+        raise click.UsageError(f"{option} needs the toolCallId that it answers")
 
 
 def _input() -> str:
@@ -179,7 +218,7 @@ def _spoken(session: Session, role: str, text: str, place: str, given: dict[str,
                 text,
                 provider=given["provider"] or state.provider or "unknown",
                 model=given["model"] or state.model or "unknown",
-                usage=None if given["usage"] is None else _parsed(given["usage"], "--usage"),
+                usage=None if given["usage"] is None else _usage(given["usage"]),
             )
         case "toolResult":
             call, name = _call_to_answer(path, given["call"])
@@ -188,6 +227,23 @@ def _spoken(session: Session, role: str, text: str, place: str, given: dict[str,
             return CustomMessage(custom_type=given["custom_type"] or "note", content=text)
         case _:
             return user(text)
+
+
+def _usage(text: str) -> JsonObject:
+    usage = _parsed(text, "--usage")
+    cost = usage.get("cost")
+    by_kind = cost if is_object(cost) else {}
+    _check_figures({**usage, "cost": 0} if by_kind else usage, FULL_USAGE)
+    _check_figures(by_kind, COSTS)
+    return usage
+
+
+def _check_figures(given: JsonObject, known: tuple[str, ...]) -> None:
+    for name, value in given.items():
+        if name not in known:
+            raise click.UsageError(f"--usage has no {name!r}: there are {', '.join(known)}")
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+            raise click.UsageError(f"--usage: {name} {value!r} is not a number from 0 on")
 
 
 def _call_to_answer(path: list[Entry], wanted: str | None) -> tuple[str, str]:
