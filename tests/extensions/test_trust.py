@@ -36,7 +36,8 @@ async def test_where_nobody_can_be_asked_nothing_runs_and_that_is_said_once(
     assert loaded.names == []
     assert not ran(project)
     assert not any(command.name == "lure" for command in loaded.desk.commands)
-    assert loaded.notices == [f"what is in {evil} is not loaded: nobody has trusted it"]
+    (said,) = loaded.notices
+    assert said.startswith(f"what is in {evil} is not loaded: nobody has trusted it; the app, `sessiontree`, asks")
 
 
 async def test_who_says_no_is_asked_again_the_next_time(load: Load, project: Path, evil: Path) -> None:

@@ -479,3 +479,15 @@ async def test_damage_is_told(running: Running, talk: Session) -> None:
     talk.file.write_bytes(talk.file.read_bytes() + b"{not json}\n")
     async with running(session=st.open(talk.file)) as app:
         await app.shows("✗ not an entry", "doctor` tells all")
+
+
+async def test_a_project_is_trusted_by_who_is_asked_at_the_start(running: Running, project: Path) -> None:
+    folder = project / ".sessiontree" / "extensions"
+    folder.mkdir(parents=True)
+    (folder / "mark.py").write_text("open('ran', 'w')\ndef setup(api): pass\n")
+
+    async with running(ready=False) as app:
+        await app.shows("Trust this project", "extensions/mark.py")
+        assert not Path("ran").exists()
+        await app.press("y")
+        await app.until(Path("ran").exists)

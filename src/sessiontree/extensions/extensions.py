@@ -132,7 +132,8 @@ class Extensions:
             if not self._desk.ui.has_person:
                 if content.digest not in self._passed_over:
                     self._passed_over.add(content.digest)
-                    self._tell(f"what is in {content.root} is not loaded: nobody has trusted it", "warning")
+                    why = "nobody has trusted it; the app, `sessiontree`, asks when it is opened in that project"
+                    self._tell(f"what is in {content.root} is not loaded: {why}", "warning")
                 return False
             names = "\n".join(os.path.relpath(path, content.root) for path in content.files)
             text = f"{content.root} has extensions and prompts that you have not seen in this form:\n{names}"
