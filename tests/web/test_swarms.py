@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -157,6 +158,21 @@ async def test_the_five_routes_of_a_swarms_branches(house: House, client: httpx.
     assert compared["metric"] == "cost"
     assert compared["winner"] is None
     assert compared["reason"].startswith("not enough data")
+
+
+async def test_agents_are_compared_by_who_may_only_read_and_no_extension_runs_for_it(house: House, home: Path) -> None:
+    folder = home / ".sessiontree" / "extensions"
+    folder.mkdir(parents=True)
+    (folder / "mark.py").write_text(f"def setup(api):\n    open({str(home / 'ran')!r}, 'w').close()\n")
+    id = await house.swarm(house.session(), start=True)
+    reader = house.token("read")
+    async with asking(house.app(), reader) as client:
+        said = {"branches": ["worker-1", "crew/worker-2"], "metric": "tokens"}
+        compared = await client.post(f"/api/swarms/{id}/compare", json=said)
+
+    assert compared.status_code == 200, compared.text
+    assert [stats["name"] for stats in compared.json()["branches"]] == ["crew/worker-1", "crew/worker-2"]
+    assert not (home / "ran").exists()
 
 
 async def test_a_swarm_without_branching_has_none_of_the_five(house: House, client: httpx.AsyncClient) -> None:

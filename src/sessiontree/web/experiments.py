@@ -7,7 +7,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends
 
-from sessiontree.swarm.experiment import result_to_wire
+from sessiontree.swarm.experiment import experiments_in, result_to_wire
 from sessiontree.web import wire
 from sessiontree.web.moving import working
 from sessiontree.web.schema import told
@@ -20,7 +20,7 @@ router = APIRouter(prefix="/api")
 def list_experiments(call: Reads, id: str) -> Json:
     """The experiments of a session, oldest first, with what they tell so far."""
     with call.reading(id) as opened:
-        found = [result_to_wire(result) for result in call.serving.trials.of(opened)]
+        found = [result_to_wire(result) for result in experiments_in(opened.session)]
         return Json(wire.Experiments(experiments=found), at=opened)
 
 

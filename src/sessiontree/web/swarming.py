@@ -10,22 +10,23 @@ import asyncio
 import logging
 import math
 from collections.abc import Awaitable, Callable, Generator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any, TypeVar
 
 import msgspec
 
 from sessiontree import catalog
-from sessiontree.errors import InvalidOperation, SessionTreeError
+from sessiontree.errors import InvalidOperation
 from sessiontree.hooks.events import Notice
 from sessiontree.swarm.account import Accounts
 from sessiontree.swarm.budget import Budget
 from sessiontree.swarm.durable import check_no_worker_has
+from sessiontree.swarm.facts import SWARM
 from sessiontree.swarm.hold import is_worked_on
 from sessiontree.swarm.status import AgentSpec, SwarmStatus
 from sessiontree.swarm.swarm import Swarm
 from sessiontree.web import wire
-from sessiontree.web.mentions import Mentions
+from sessiontree.web.mentions import Homes
 from sessiontree.web.opened import Opened, OpenSessions
 from sessiontree.web.refusals import Refused
 from sessiontree.web.runs import Runs, tell_notice
@@ -34,7 +35,6 @@ from sessiontree.web.workshop import Workshop
 
 log = logging.getLogger("sessiontree.web")
 
-WORD = b'"sessiontree.swarm"'
 PAUSED_SECONDS = 1.0
 """Between two looks at a swarm that is paused."""
 BEGINNING = 300
@@ -43,22 +43,15 @@ BEGINNING = 300
 T = TypeVar("T")
 
 
-def no_swarm(id: str) -> Refused:
-    """The same for a swarm that is not there and for one that the token may not see."""
-    return Refused(404, f"no swarm {id!r}")
-
-
 class Swarms:
     def __init__(self, sessions: OpenSessions, runs: Runs, workshop: Workshop) -> None:
         self._sessions = sessions
         self._runs = runs
         self._workshop = workshop
-        self._mentions = Mentions(WORD)
+        self._homes = Homes(SWARM, sessions)
         self._live: dict[str, Swarm] = {}
         """Those that this server works on."""
         self._tasks: set[asyncio.Task[None]] = set()
-        self._files: dict[str, str] = {}
-        """Where swarms were found."""
 
     def running(self, opened: Opened) -> list[str]:
         """The branches of a session with an agent of a swarm at work here."""
@@ -69,32 +62,15 @@ class Swarms:
 
     def listed(self, token: Token) -> list[wire.SwarmRow]:
         """All swarms that a token may see, the newest first."""
-        rows: list[wire.SwarmRow] = []
-        for file in self._mentions.files():
-            opened = self._held(file, token)
-            if opened is not None:
-                try:
-                    rows += [self._row(opened, status) for status in self._statuses(opened)]
-                finally:
-                    self._sessions.let_go(opened)
+        with closing(self._homes.held(token)) as sessions:
+            rows = [self._row(opened, status) for opened in sessions for status in self._statuses(opened).values()]
         return sorted(rows, key=lambda row: row.created_at, reverse=True)
 
-    def _held(self, file: str, token: Token) -> Opened | None:
-        try:
-            return self._sessions.hold_file(file, token)
-        except SessionTreeError as error:
-            log.warning("%s is passed over: %s", file, error)
-            return None
-
-    def _statuses(self, opened: Opened) -> list[SwarmStatus]:
+    def _statuses(self, opened: Opened) -> dict[str, SwarmStatus]:
         with opened.session.held():
             accounts = self._accounts(opened).swarms
             found = {id: account.status_at(None, opened.session.id) for id, account in accounts.items()}
-        for id in found:
-            self._files[id] = opened.file
-            if id in self._live:
-                found[id] = self._live[id].status()
-        return list(found.values())
+        return {id: self._live[id].status() if id in self._live else status for id, status in found.items()}
 
     @contextmanager
     def found(self, id: str, token: Token) -> Generator[tuple[Opened, SwarmStatus]]:
@@ -107,20 +83,10 @@ class Swarms:
 
     def hold(self, id: str, token: Token) -> tuple[Opened, SwarmStatus]:
         """The same, held until it is let go of. Raises `Refused`."""
-        known = self._files.get(id)
-        for file in [known] if known is not None else self._mentions.files():
-            opened = self._held(file, token)
-            if opened is None:
-                continue
-            try:
-                status = next((status for status in self._statuses(opened) if status.id == id), None)
-            except BaseException:
-                self._sessions.let_go(opened)
-                raise
-            if status is not None:
-                return opened, status
-            self._sessions.let_go(opened)
-        raise no_swarm(id)
+        found = self._homes.hold(id, token, self._statuses)
+        if found is None:  # the same where the token may not see it
+            raise Refused(404, f"no swarm {id!r}")
+        return found
 
     def branches(self, opened: Opened, id: str) -> bool:
         """Whether a swarm has branching enabled."""

@@ -14,10 +14,11 @@ from msgspec import Struct
 from sessiontree.errors import InvalidOperation, SessionTreeError
 from sessiontree.model.base import Model
 from sessiontree.swarm.experiment import Arm, Experiment, ExperimentResult, check, experiments_in, result_to_wire
+from sessiontree.swarm.findings import RECORD
 from sessiontree.swarm.hold import is_worked_on
 from sessiontree.swarm.scoring import RUBRIC, Scorer, exact, judged_by, matches
 from sessiontree.web import wire
-from sessiontree.web.mentions import Mentions
+from sessiontree.web.mentions import Homes
 from sessiontree.web.opened import Opened, OpenSessions
 from sessiontree.web.refusals import Refused
 from sessiontree.web.runs import Runs
@@ -26,8 +27,6 @@ from sessiontree.web.tokens import Token
 from sessiontree.web.workshop import Workshop
 
 log = logging.getLogger("sessiontree.web")
-
-WORD = b'"sessiontree.experiment"'
 
 
 class Trial(Struct, eq=False):
@@ -43,21 +42,17 @@ class Trials:
         self._sessions = sessions
         self._runs = runs
         self._workshop = workshop
-        self._mentions = Mentions(WORD)
+        self._homes = Homes(RECORD, sessions)
         self._trials: dict[str, Trial] = {}
-        self._files: dict[str, str] = {}
 
     # Reading
 
-    def of(self, opened: Opened) -> list[ExperimentResult]:
-        """The experiments of a session that is held."""
-        found = experiments_in(opened.session)
-        self._files.update(dict.fromkeys((result.id for result in found), opened.file))
-        return found
-
     def state(self, id: str, token: Token) -> wire.ExperimentState:
         """How far an experiment has come. Raises `Refused`."""
-        opened, result = self.hold(id, token)
+        found = self._homes.hold(id, token, _results)
+        if found is None:
+            raise Refused(404, f"no experiment {id!r}")
+        opened, result = found
         try:
             trial = self._trials.get(id)
             done = len(result.runs)
@@ -76,24 +71,6 @@ class Trials:
             )
         finally:
             self._sessions.let_go(opened)
-
-    def hold(self, id: str, token: Token) -> tuple[Opened, ExperimentResult]:
-        """The session of an experiment, held until it is let go of, and what is known. Raises `Refused`."""
-        known = self._files.get(id)
-        for file in [known] if known is not None else self._mentions.files():
-            try:
-                opened = self._sessions.hold_file(file, token)
-            except SessionTreeError as error:
-                log.warning("%s is passed over: %s", file, error)
-                continue
-            if opened is None:
-                continue
-            with opened.session.held():
-                result = next((result for result in self.of(opened) if result.id == id), None)
-            if result is not None:
-                return opened, result
-            self._sessions.let_go(opened)
-        raise Refused(404, f"no experiment {id!r}")
 
     # Running
 
@@ -138,7 +115,6 @@ class Trials:
             )
             trial = Trial()
             self._trials[experiment.id] = trial
-            self._files[experiment.id] = opened.file
             self._sessions.hold_again(opened)
             trial.task = asyncio.create_task(self._carry_out(opened, experiment, trial))
             return wire.MadeExperiment(id=experiment.id, name=experiment.name)
@@ -177,6 +153,11 @@ class Trials:
         for task in tasks:
             task.cancel()
         await asyncio.wait(tasks, timeout=10)
+
+
+def _results(opened: Opened) -> dict[str, ExperimentResult]:
+    with opened.session.held():
+        return {result.id: result for result in experiments_in(opened.session)}
 
 
 def _arm(said: wire.NewArm) -> Arm:
