@@ -31,13 +31,15 @@ class Handlers:
     async def tell(self, event: Event) -> None:
         """Tell of something that has happened, for as long as the run waits."""
         with suppress(Stopped):
-            await self._waited_for(self._hooks.tell(event))
+            await self._waited_for(event, self._hooks.tell(event))
 
     async def ask(self, event: E) -> tuple[E, Answer]:
         """The event as the handlers changed it, and their answer. Raises `Stopped` if the run no longer waits."""
-        return await self._waited_for(self._hooks.ask(event))
+        return await self._waited_for(event, self._hooks.ask(event))
 
-    async def _waited_for(self, work: Awaitable[T]) -> T:
+    async def _waited_for(self, event: Event, work: Awaitable[T]) -> T:
+        if not self._signal.aborted and not self._hooks.has_handlers(event):
+            return await work  # listeners take no time that could be given up
         now = asyncio.get_running_loop().time()
         if self._signal.aborted and self._until is None:
             self._until = now + GRACE

@@ -132,6 +132,10 @@ class Hooks:
                     with contextlib.suppress(Exception):
                         other(Notice(level="error", text=text))
 
+    def has_handlers(self, event: Event) -> bool:
+        """Whether anybody but listeners is told of an event."""
+        return bool(self._handlers.get(type(event)) or (self._tools and isinstance(event, PLACES)))
+
     async def tell(self, event: Event) -> None:
         """Tell listeners and handlers of something that has happened."""
         self.show(event)
