@@ -12,7 +12,9 @@ import pytest
 
 import sessiontree as st
 from sessiontree.cli.app import run
-from tests.cli.conftest import Run
+from sessiontree.cli.desk import tell_notice
+from sessiontree.hooks.events import Notice, RetryScheduled, RunEnd
+from tests.cli.conftest import HOSTILE, Run
 from tests.cli.test_prompt import asked
 from tests.cli.test_prompt import server as server
 from tests.model.server import Server, calls
@@ -41,6 +43,19 @@ def test_a_command_needs_no_model_and_prints_what_it_has_to_say(cli: Run, monkey
     assert "user: Hello." in cli("-p", "-c", "/tree")
     assert cli("-p", "-c", "/name other work") == "other work\n"
     assert st.recent().name == "other work"
+
+
+def test_what_handlers_and_models_tell_is_a_line_on_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
+    tell_notice(Notice(level="warning", text=f"careful {HOSTILE}"))
+    tell_notice(RetryScheduled(attempt=1, delay=2.0, error="busy"))
+    tell_notice(RunEnd(aborted=False))
+
+    captured = capsys.readouterr()
+    first, second = captured.err.splitlines()
+    assert captured.out == ""
+    assert first.startswith("sessiontree: careful ")
+    assert "\x1b" not in first
+    assert second == "sessiontree: busy; trying again in 2 s"
 
 
 def test_commands_move_durably(cli: Run, server: Server) -> None:

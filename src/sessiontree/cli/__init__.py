@@ -6,7 +6,7 @@ import sys
 
 
 def main() -> None:
-    """Run the command; the exit code is 0, 1 for an error, 2 for wrong usage."""
+    """Run the command; the exit codes are in `app`."""
     if sys.argv[1:] == ["--version"] and _write_version():
         return
     from sessiontree.cli.app import run

@@ -1,6 +1,6 @@
 """The `sessiontree` command: its group, what commands share, and how errors are told.
 
-Commands live in `read`, `write` and `shelf`; each opens a session, calls the library, and prints.
+Commands live in the modules that `MODULES` names; each opens a session, calls the library, and prints.
 """
 
 from __future__ import annotations
@@ -16,12 +16,15 @@ import click
 
 from sessiontree import catalog
 from sessiontree._version import __version__
-from sessiontree.cli.output import safe
+from sessiontree.cli.output import safe, warn
 from sessiontree.core.places import shortened
 from sessiontree.errors import SessionTreeError
 from sessiontree.session import Session
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+FAILED, WRONG_USAGE, MODEL_FAILED, STOPPED = 1, 2, 3, 130
+"""Exit codes."""
 
 EPILOG = """\
 SESSION is a path, an id, its beginning or end, a name, or @ for the most recent one here.
@@ -108,15 +111,15 @@ def run(arguments: list[str]) -> int:
     except click.ClickException as error:
         if isinstance(error, click.UsageError):
             path = error.ctx.command_path if error.ctx is not None else "sessiontree"
-            return _fail(f"{error.format_message().rstrip('.')} (see `{path} --help`)", 2)
+            return _fail(f"{error.format_message().rstrip('.')} (see `{path} --help`)", WRONG_USAGE)
         return _fail(error.format_message())
     except SessionTreeError as error:
         return _fail(str(error))
     except (click.Abort, KeyboardInterrupt):
-        return _fail("stopped", 130)
+        return _fail("stopped", STOPPED)
     except BrokenPipeError:
         _give_up_output()
-        return 1
+        return FAILED
     except OSError as error:
         if error.filename is None:
             _give_up_output()
@@ -150,8 +153,8 @@ def _give_up_output() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _fail(message: str, code: int = 1) -> int:
-    click.echo(f"sessiontree: {safe(message)}", err=True)
+def _fail(message: str, code: int = FAILED) -> int:
+    warn(message)
     return code
 
 
@@ -201,7 +204,7 @@ def branch_option(*names: str, **options: Any) -> Callable[[F], F]:
 def tell_set_aside(session: Session) -> None:
     """Say where an unfinished last line went that was in the way."""
     for path in session.set_aside:
-        click.echo(f"sessiontree: an unfinished last line was moved to {safe(path)}", err=True)
+        warn(f"an unfinished last line was moved to {path}")
 
 
 def json_option(function: F) -> F:

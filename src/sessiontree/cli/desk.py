@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sessiontree.cli.output import safe_lines
+from sessiontree.cli.output import safe_lines, warn
 from sessiontree.errors import InvalidOperation
 from sessiontree.hooks.ui import Level, NoUi
 
 if TYPE_CHECKING:
     from sessiontree.commands.desk import Desk
+    from sessiontree.hooks.events import Event
 
 extension_option = click.option(
     "-e",
@@ -29,6 +30,16 @@ class PrintedUi(NoUi):
 
     def notify(self, text: str, level: Level = "info") -> None:
         click.echo(safe_lines(text), err=True)
+
+
+def tell_notice(event: Event) -> None:
+    """Print what handlers and models tell beside the answer. For `Hooks.listen`."""
+    from sessiontree.hooks.events import Notice, RetryScheduled
+
+    if isinstance(event, Notice):
+        warn(event.text)
+    elif isinstance(event, RetryScheduled):
+        warn(f"{event.error}; trying again in {event.delay:.0f} s")
 
 
 class Working:

@@ -8,11 +8,20 @@ from typing import TYPE_CHECKING, get_args
 
 import click
 
-from sessiontree.cli.app import app, json_option, opened, place_option, session_argument, short, tell_set_aside
+from sessiontree.cli.app import (
+    MODEL_FAILED,
+    app,
+    json_option,
+    opened,
+    place_option,
+    session_argument,
+    short,
+    tell_set_aside,
+)
 from sessiontree.cli.budget import budget_of, budget_options
-from sessiontree.cli.desk import PrintedUi, Working, extension_option
+from sessiontree.cli.desk import PrintedUi, Working, extension_option, tell_notice
 from sessiontree.cli.live import Progress
-from sessiontree.cli.output import dim, echo, echo_json, safe, strong, table
+from sessiontree.cli.output import dim, echo, echo_json, safe, strong, table, warn
 from sessiontree.config import ThinkingLevel
 from sessiontree.core.figures import dollars
 from sessiontree.errors import SessionTreeError
@@ -25,8 +34,6 @@ if TYPE_CHECKING:
     from sessiontree.swarm.estimate import Estimate
     from sessiontree.swarm.experiment import Arm, Experiment, ExperimentResult, Options, Run, Step
     from sessiontree.swarm.scoring import Scorer
-
-MODEL_FAILED = 3
 
 LEVELS = get_args(ThinkingLevel)
 
@@ -266,14 +273,6 @@ def _carry_out(
 ) -> ExperimentResult:
     import asyncio
 
-    from sessiontree.hooks.events import Event, Notice, RetryScheduled
-
-    def told(event: Event) -> None:
-        if isinstance(event, Notice):
-            click.echo(f"sessiontree: {safe(event.text)}", err=True)
-        elif isinstance(event, RetryScheduled):
-            click.echo(f"sessiontree: {safe(event.error)}; trying again in {event.delay:.0f} s", err=True)
-
     async def run() -> ExperimentResult:
         async with working as desk:
             experiment = made(desk)
@@ -281,14 +280,13 @@ def _carry_out(
                 async with shown.progress:
                     result = await experiment.run()
             except asyncio.CancelledError:
-                again = f"`sessiontree ab … --resume {safe(experiment.name)}` goes on with what is left"
-                click.echo(f"sessiontree: {again}", err=True)
+                warn(f"`sessiontree ab … --resume {experiment.name}` goes on with what is left")
                 raise
             if promoted and result.best is not None:
                 await _promote(desk.session, result, desk.hooks)
             return result
 
-    working.desk.hooks.listen(told)
+    working.desk.hooks.listen(tell_notice)
     return asyncio.run(run())
 
 

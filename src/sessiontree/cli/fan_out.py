@@ -7,14 +7,21 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sessiontree.cli.app import app, json_option, opened, place_option, session_argument, short, tell_set_aside
-from sessiontree.cli.desk import PrintedUi, Working, extension_option
-from sessiontree.cli.output import echo, echo_json, safe, safe_lines, strong
+from sessiontree.cli.app import (
+    MODEL_FAILED,
+    app,
+    json_option,
+    opened,
+    place_option,
+    session_argument,
+    short,
+    tell_set_aside,
+)
+from sessiontree.cli.desk import PrintedUi, Working, extension_option, tell_notice
+from sessiontree.cli.output import echo, echo_json, safe, safe_lines, strong, warn
 
 if TYPE_CHECKING:
     from sessiontree.agent.fan_out import Attempt, Variant
-
-MODEL_FAILED = 3
 
 
 @app.command(
@@ -78,19 +85,13 @@ def fan_out(
 
 async def _run(working: Working, at: str, variants: list[Variant]) -> list[Attempt]:
     from sessiontree.agent.fan_out import fan_out as continue_in_each
-    from sessiontree.hooks.events import Event, Notice, RetryScheduled
+    from sessiontree.hooks.events import Event, Notice
 
     def watch(branch: str, event: Event) -> None:
         if isinstance(event, Notice):
-            click.echo(f"sessiontree: {safe(branch)}: {safe(event.text)}", err=True)
+            warn(f"{branch}: {event.text}")
 
-    def told(event: Event) -> None:
-        if isinstance(event, Notice):
-            click.echo(f"sessiontree: {safe(event.text)}", err=True)
-        elif isinstance(event, RetryScheduled):
-            click.echo(f"sessiontree: {safe(event.error)}; trying again in {event.delay:.0f} s", err=True)
-
-    working.desk.hooks.listen(told)
+    working.desk.hooks.listen(tell_notice)
     async with working as desk:
         return await continue_in_each(
             desk.session, at, variants, tools=desk.tools, hooks=desk.hooks, settings=desk.settings, watch=watch

@@ -24,7 +24,7 @@ from sessiontree.cli.app import (
     short,
     tell_set_aside,
 )
-from sessiontree.cli.desk import PrintedUi, Working, extension_option
+from sessiontree.cli.desk import PrintedUi, Working, extension_option, tell_notice
 from sessiontree.cli.output import dim, echo, echo_json, safe
 from sessiontree.cli.write import plan_to_wire, tell_plan
 from sessiontree.core.plan import NavigatePlan, plan_move
@@ -66,18 +66,11 @@ class _Work:
     def __init__(self, session: Session, model: str | None) -> None:
         from sessiontree import config
         from sessiontree.hooks.bus import Hooks
-        from sessiontree.hooks.events import Event, Notice, RetryScheduled
-
-        def told(event: Event) -> None:
-            if isinstance(event, Notice):
-                click.echo(f"sessiontree: {safe(event.text)}", err=True)
-            elif isinstance(event, RetryScheduled):
-                click.echo(f"sessiontree: {safe(event.error)}; trying again in {event.delay:.0f} s", err=True)
 
         self.session = session
         self.settings: Config = config.load()
         self.hooks: Hooks = Hooks()
-        self.hooks.listen(told)
+        self.hooks.listen(tell_notice)
         self._model = model
 
     def model(self, branch: Branch) -> Model:

@@ -44,6 +44,11 @@ def echo(*parts: str) -> None:
     click.echo(" ".join(part for part in parts if part))
 
 
+def warn(text: str) -> None:
+    """A line beside the output, on standard error; it is made safe here."""
+    click.echo(f"sessiontree: {safe(text)}", err=True)
+
+
 def dim(text: str) -> str:
     return click.style(text, dim=True)
 

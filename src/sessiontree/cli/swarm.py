@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from sessiontree import catalog
-from sessiontree.cli.app import F, app, json_option, opened, tell_set_aside
+from sessiontree.cli.app import MODEL_FAILED, F, app, json_option, opened, tell_set_aside
 from sessiontree.cli.budget import agent_budget_options, budget_of, budget_options
 from sessiontree.cli.desk import PrintedUi, Working, extension_option
 from sessiontree.cli.live import Progress
-from sessiontree.cli.output import dim, echo, echo_json, safe, strong, table
+from sessiontree.cli.output import dim, echo, echo_json, safe, strong, table, warn
 from sessiontree.cli.swarm_view import event_line, resuming, rows_of, state_of, status_to_wire, tell_status
 from sessiontree.cli.worker import database_option
 from sessiontree.core.figures import dollars
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from sessiontree.swarm.events import Event
     from sessiontree.swarm.status import SwarmStatus
     from sessiontree.swarm.swarm import Swarm
-
-MODEL_FAILED = 3
 
 MARK = b"sessiontree.swarm"
 """In every file of a session that has a swarm."""
@@ -414,7 +412,7 @@ async def _shown(begun: _Begun, *, quiet: bool, durable: bool) -> SwarmStatus:
         async with progress:
             await swarm.wait()
     except asyncio.CancelledError:
-        click.echo(f"sessiontree: `{resuming(swarm.name, durable=durable)}` goes on with it", err=True)
+        warn(f"`{resuming(swarm.name, durable=durable)}` goes on with it")
         raise
     finally:
         await swarm.leave()

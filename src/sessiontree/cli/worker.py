@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sessiontree.cli.app import app, json_option
+from sessiontree.cli.app import STOPPED, app, json_option
 from sessiontree.cli.desk import PrintedUi, Working, extension_option
-from sessiontree.cli.output import dim, echo, echo_json, safe, table
+from sessiontree.cli.output import dim, echo, echo_json, safe, table, warn
 
 if TYPE_CHECKING:
     from sessiontree.agent.tool import Tool
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from sessiontree.swarm.durable.order import Order
     from sessiontree.swarm.durable.worker import DurableWorker, Keep
     from sessiontree.swarm.swarm import Swarm
-
-STOPPED = 130
 
 database_option = click.option(
     "--database",
@@ -81,15 +79,11 @@ def worker(
                 database=database,
                 concurrency=concurrency,
                 lease=LEASE if lease is None else lease,
-                tell=_tell,
+                tell=warn,
             )
         )
     )
     return 0
-
-
-def _tell(line: str) -> None:
-    click.echo(f"sessiontree: {safe(line)}", err=True)
 
 
 class _Opener:
@@ -133,7 +127,7 @@ async def _until_told(worker: DurableWorker) -> None:
         if stop.is_set():
             worker.abandon(STOPPED)
         stop.set()
-        _tell("no more work is taken, and the calls under way come to their end; once more ends them")
+        warn("no more work is taken, and the calls under way come to their end; once more ends them")
 
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, told)
