@@ -10,7 +10,8 @@ import pytest
 
 import sessiontree as st
 from sessiontree.core.messages import ToolCall
-from sessiontree.model.base import ModelError
+from sessiontree.errors import NotFound
+from sessiontree.model.base import Model, ModelError
 from sessiontree.model.scripted import Delay, Thinking
 from tests.web.conftest import Gate, House, asking, bearing, served
 from tests.web.sse import Told, listen
@@ -61,6 +62,30 @@ async def test_a_prompt_is_answered_and_its_answer_is_streamed(house: House) -> 
     ]
     order = [event.kind for event in heard if event.kind in ("run", "delta") or event.data.get("entry", {}).get("role")]
     assert order == ["run", "entry", *["delta"] * len(deltas), "entry", "run"]
+
+
+async def test_whoever_listens_is_told_when_the_model_that_a_session_had_is_gone(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def find(name: str | None = None) -> Model:
+        if name is not None:
+            raise NotFound("model", name)
+        return house.models.model
+
+    monkeypatch.setattr(house.models, "find", find)
+    session = house.session()
+    with st.open(session) as opened:
+        opened.append(st.assistant("From another one.", provider="vanished", model="x"))
+    with served(house) as base:
+        async with httpx.AsyncClient(base_url=base, headers=bearing(house.owner), timeout=20) as client:
+            etag = (await client.get(f"/api/sessions/{session}/tree")).headers["etag"]
+            assert (await client.post(f"/api/sessions/{session}/prompt", json={"text": "How?"})).status_code == 202
+            heard = await listen(client, f"/api/sessions/{session}/events", is_over, after=etag)
+
+    (notice,) = [event.data for event in heard if event.kind == "notice"]
+    assert notice["level"] == "warning"
+    assert "vanished:x" in notice["text"]
+    assert notice["text"].endswith("; going on with the usual model")
 
 
 async def test_agents_work_on_two_branches_at_once_and_on_one_branch_one_at_a_time(tmp_path: Any) -> None:

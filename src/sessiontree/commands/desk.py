@@ -24,7 +24,7 @@ from sessiontree.agent.tool import Tool
 from sessiontree.agent.tools.process import Ran
 from sessiontree.commands.command import Done, Registry, typed
 from sessiontree.commands.host import Host, PlainHost
-from sessiontree.commands.models import ConfiguredModels, Models
+from sessiontree.commands.models import ConfiguredModels, Models, model_name
 from sessiontree.config import Config
 from sessiontree.core.entries import JsonObject, Message
 from sessiontree.core.places import free_name
@@ -429,9 +429,7 @@ class Desk:
         """The model that a session was held with, or the one that there is."""
         from sessiontree.model.find import NoModel
 
-        model, state = self.model, session.head.state
-        known = state.provider not in (None, "unknown") and state.model is not None
-        name = f"{state.provider}:{state.model}" if known else None
+        model, name = self.model, model_name(session.head.state)
         if name is None or (model is not None and model.info.name == name):
             return model
         try:

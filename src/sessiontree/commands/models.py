@@ -1,10 +1,12 @@
-"""Models by name: where commands, handlers and extensions find one."""
+"""Models by name: where commands, handlers and extensions find one, and which one a conversation goes on with."""
 
 from __future__ import annotations
 
 from typing import Protocol
 
 from sessiontree.config import Config
+from sessiontree.core.context import State
+from sessiontree.errors import NotFound
 from sessiontree.hooks.bus import Hooks
 from sessiontree.hooks.events import RetryScheduled
 from sessiontree.model.base import Model
@@ -43,3 +45,25 @@ class ConfiguredModels:
 
     def _told(self, retry: Retry) -> None:
         self._hooks.show(RetryScheduled(attempt=retry.attempt, delay=retry.delay, error=str(retry.error)))
+
+
+def model_name(state: State) -> str | None:
+    """The name of the model that holds at a place; `None` where no entry says it, as in sessions of other programs."""
+    known = state.provider not in (None, "", "unknown") and state.model not in (None, "", "unknown")
+    return f"{state.provider}:{state.model}" if known else None
+
+
+def choose(models: Models, named: str | None, state: State | None) -> tuple[Model, str | None]:
+    """The model that was named, or that a conversation was held with, or the usual one.
+
+    With it comes a warning where the conversation's own cannot be used. Raises `NoModel` or `NotFound`.
+    """
+    from sessiontree.model.find import NoModel
+
+    held = None if named or state is None else model_name(state)
+    try:
+        return models.find(named or held), None
+    except (NoModel, NotFound) as error:
+        if held is None:
+            raise
+        return models.find(), f"{error}; going on with the usual model"

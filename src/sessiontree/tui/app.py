@@ -228,20 +228,15 @@ class SessionApp(OrderedApp[None]):
 
     async def _find_model(self) -> None:
         """Find the model in a thread: the one that was asked for, that the session had, or the usual one."""
+        from sessiontree.commands.models import choose
+
         desk, footer = self.desk, self.chat.footer
         assert desk is not None
         footer.model_note = "finding a model …"
-        state = desk.branch.state
-        before = f"{state.provider}:{state.model}" if state.provider and state.model else None
-        wanted = self.start.model or before
         try:
-            try:
-                model = await asyncio.to_thread(desk.models.find, wanted)
-            except SessionTreeError as error:
-                if wanted is None or wanted == self.start.model:
-                    raise
-                self.ui.notify(f"{error}; going on with the usual model", "warning")
-                model = await asyncio.to_thread(desk.models.find, None)
+            model, warning = await asyncio.to_thread(choose, desk.models, self.start.model, desk.branch.state)
+            if warning is not None:
+                self.ui.notify(warning, "warning")
             await desk.set_model(model)
             if not desk.session.tree.real_count:
                 desk.agent.thinking = self.start.settings.thinking

@@ -23,10 +23,10 @@ from sessiontree import config
 from sessiontree.agent.agent import Agent
 from sessiontree.agent.tools import builtin_tools
 from sessiontree.commands.desk import Desk
-from sessiontree.commands.models import ConfiguredModels, Models
+from sessiontree.commands.models import ConfiguredModels, Models, choose
 from sessiontree.core.entries import JsonObject
 from sessiontree.core.safe import safe
-from sessiontree.errors import InvalidOperation, NotFound, SessionTreeError
+from sessiontree.errors import InvalidOperation, SessionTreeError
 from sessiontree.extensions.extensions import Extensions
 from sessiontree.hooks.bus import Hooks
 from sessiontree.hooks.events import (
@@ -137,18 +137,10 @@ class Runs:
 
     async def model(self, place: Place, branch: Branch, name: str | None = None) -> Model:
         """The model that was named, or that the branch was held with, or the usual one."""
-        from sessiontree.model.find import NoModel
-
-        models = place.desk.models
-        state = branch.context().state
-        known = state.provider not in (None, "unknown") and state.model is not None
-        before = f"{state.provider}:{state.model}" if known else None
-        try:
-            return await asyncio.to_thread(models.find, name or before)
-        except (NoModel, NotFound):
-            if name is not None or before is None:
-                raise
-            return await asyncio.to_thread(models.find)
+        found, warning = await asyncio.to_thread(choose, place.desk.models, name, branch.state)
+        if warning is not None:
+            place.desk.hooks.show(Notice(level="warning", text=warning))
+        return found
 
     async def prompt(
         self,

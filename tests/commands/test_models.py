@@ -1,0 +1,71 @@
+"""Which model a conversation goes on with."""
+
+from __future__ import annotations
+
+import pytest
+
+from sessiontree.commands.models import choose, model_name
+from sessiontree.core.context import State
+from sessiontree.errors import NotFound
+from sessiontree.model.base import Model
+from sessiontree.model.scripted import ScriptedModel
+from tests.commands.conftest import Scripts
+
+
+class Usual(Scripts):
+    """Models by name, and a usual one."""
+
+    def __init__(self) -> None:
+        super().__init__(old=ScriptedModel())
+        self.usual = ScriptedModel()
+
+    def find(self, name: str | None = None) -> Model:
+        return self.usual if name is None else super().find(name)
+
+
+HELD = State(provider="scripted", model="old")
+GONE = State(provider="vanished", model="x")
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        State(),
+        State(model="m"),
+        State(provider="p"),
+        State(provider="unknown", model="unknown"),
+        State(provider="p", model="unknown"),
+        State(provider="", model=""),
+    ],
+)
+def test_a_model_that_no_entry_names_has_no_name_and_the_usual_one_is_no_surprise(state: State) -> None:
+    models = Usual()
+
+    assert model_name(state) is None
+    assert choose(models, None, state) == (models.usual, None)
+
+
+def test_a_conversation_goes_on_with_the_model_that_it_was_held_with() -> None:
+    models = Usual()
+
+    assert choose(models, None, HELD) == (models.find("scripted:old"), None)
+    assert choose(models, None, None) == (models.usual, None)
+
+
+def test_a_model_that_is_gone_gives_way_to_the_usual_one_with_a_warning() -> None:
+    models = Usual()
+
+    found, warning = choose(models, None, GONE)
+
+    assert found is models.usual
+    assert warning is not None
+    assert "vanished:x" in warning
+    assert warning.endswith("; going on with the usual model")
+
+
+def test_a_model_that_was_named_is_the_one_or_none() -> None:
+    models = Usual()
+
+    assert choose(models, "scripted:old", GONE) == (models.find("scripted:old"), None)
+    with pytest.raises(NotFound):
+        choose(models, "vanished:x", HELD)
