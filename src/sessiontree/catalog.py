@@ -274,7 +274,8 @@ def find(session: str | os.PathLike[str]) -> str:
     if text == RECENT:
         file = _recent_file(absolute_folder("."))
         if file is None:
-            raise NotFound("session", RECENT, "no session was started in this folder")
+            hint = "this folder has none, archived ones aside: `sessiontree ls --archived` shows those"
+            raise NotFound("session", RECENT, hint)
         return file
     is_path = isinstance(session, os.PathLike) or text.endswith(SUFFIX) or os.sep in text
     if os.path.lexists(text) and (is_path or os.path.isfile(text)):

@@ -144,7 +144,7 @@ def test_options_that_exclude_each_other_are_wrong_usage(fails: Run, server: Ser
     assert "give one of" in fails("-p", "-c", "--no-session", "x", code=2)
     assert "give --tools or --no-tools" in fails("-p", "--tools", "read", "--no-tools", "x", code=2)
     assert "no tool 'nonsense'" in fails("-p", "--tools", "nonsense", "x")
-    assert "no session was started in this folder" in fails("-p", "-c", "x")
+    assert "this folder has none" in fails("-p", "-c", "x")
     assert "--branch needs a session" in fails("-p", "--branch", "main", "--no-session", "x", code=2)
     assert "no provider 'nowhere'" in fails("-p", "--model", "nowhere:x", "x")
     assert st.sessions() == []

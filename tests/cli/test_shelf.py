@@ -95,11 +95,12 @@ def test_ls_of_this_folder_of_all_of_another_folder_and_of_other_programs(rows, 
     assert "no sessions" in cli("ls", "--source", "omp", "--all")
 
 
-def test_archived_sessions_are_listed_when_asked(rows, cli, talk: st.Session) -> None:
+def test_archived_sessions_are_listed_when_asked(rows, cli, fails, talk: st.Session) -> None:
     assert rows("archive", "@") == [{"archived": True, "file": str(talk.file)}]
 
     assert (rows("ls"), [row["id"] for row in rows("ls", "--archived")]) == ([], [talk.id])
     assert "no sessions of this folder" in cli("ls")
+    assert "this folder has none, archived ones aside: `sessiontree ls --archived`" in fails("tree", "@")
     assert "back in listings" in cli("archive", "auth", "--undo")
     assert len(rows("ls")) == 1
     assert "archived" in cli("archive", "auth")

@@ -58,7 +58,8 @@ class Sessions:
         if text == RECENT:
             recent = self.recent(".")
             if recent is None:
-                raise NotFound("session", RECENT, "no session was started in this folder")
+                hint = "this folder has none, archived ones aside: `sessiontree ls --archived` shows those"
+                raise NotFound("session", RECENT, hint)
             return recent
         found = self._named(text, deleted=False)
         if found is None:
