@@ -25,7 +25,7 @@ from sessiontree.agent.tool import OnSession, SessionChange, Tool
 from sessiontree.agent.tools.process import Ran
 from sessiontree.config import Config
 from sessiontree.core.entries import Body, CustomMessage, JsonObject, Message, ModelChange, ThinkingLevelChange
-from sessiontree.core.messages import role, user
+from sessiontree.core.messages import user
 from sessiontree.errors import InvalidOperation
 from sessiontree.hooks.bus import Hooks
 from sessiontree.hooks.events import Event, Input, ModelChanged, Notice, RunEnd, ThinkingChanged
@@ -103,8 +103,7 @@ class Agent:
 
     async def continue_(self) -> Outcome:
         """Have the model answer what is there: after a failure, an abort, or the death of a process."""
-        sent = self.branch.context().to_llm()
-        if not self.running and (not sent or role(sent[-1]) == "assistant"):
+        if not self.running and not self.branch.context().awaits_answer:
             raise InvalidOperation("there is nothing to answer: the model has the last word here")
         return await self._wait(self._start(self._run([])))
 
