@@ -9,6 +9,7 @@ from sessiontree.core.context import (
     build_context,
     context_of,
     explain,
+    explanation_to_wire,
     fold_system,
     model_above,
     reach,
@@ -595,6 +596,18 @@ def test_what_a_reset_cuts_off_names_it():
 
 def test_an_edit_that_changes_nothing_is_not_told_as_one():
     assert why(grow("a>E", a=say("bashExecution", command="ls"), E=edit("a", "x")))["a"] == "as user"
+
+
+def test_an_explanation_is_told_entry_by_entry():
+    tree = grow("a>l", a=user("one"), l=Label(target="a", text="here"))
+
+    one, two = explanation_to_wire(explain(tree, "l"))
+
+    assert one == {
+        "id": "a", "type": "message", "role": "user", "reaches": True, "reason": "as it is", "representedBy": None,
+        "tokens": 1,
+    }  # fmt: skip
+    assert (two["type"], two["role"], two["reaches"]) == ("label", None, False)
 
 
 def test_a_place_can_be_explained_before_going_there():

@@ -22,11 +22,11 @@ from sessiontree.cli.app import (
     short,
 )
 from sessiontree.cli.output import brief, colored, dim, echo, echo_json, echo_raw, safe, safe_lines, strong, table
-from sessiontree.core.context import Explanation, explain
+from sessiontree.core.context import Explanation, explain, explanation_to_wire
 from sessiontree.core.entries import Entry, JsonObject, Problem
 from sessiontree.core.figures import dollars, short_count
-from sessiontree.core.messages import role, string, text, tool_calls
-from sessiontree.core.outline import FILTERS, Calls, explained_rows, outline, plain_text, role_of, row_text
+from sessiontree.core.messages import role, role_of, string, text, tool_calls
+from sessiontree.core.outline import FILTERS, Calls, outline, plain_text, row_text
 from sessiontree.core.problems import problem_to_wire
 from sessiontree.core.tokens import estimate
 from sessiontree.errors import FormatError, NotFound, SessionTreeError, StoreError
@@ -254,7 +254,7 @@ def context(session: str, places: tuple[str, ...], llm: bool, request: bool, exp
             if seen.state.rules:
                 wire["rules"] = list(seen.state.rules)
             if explanation is not None:
-                wire["explain"] = explained_rows(explanation)
+                wire["explain"] = explanation_to_wire(explanation)
                 wire["tokens"] = explanation.tokens
             echo_json(wire)
             continue

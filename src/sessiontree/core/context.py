@@ -34,6 +34,7 @@ from sessiontree.core.messages import (
     is_object,
     model_of,
     role,
+    role_of,
     stopped_abnormally,
     string,
     text,
@@ -555,3 +556,19 @@ def _spoken(entry: Entry, message: JsonObject, sent: list[JsonObject], *, edited
     if len(said) < len(sent):
         reason += ", with a made-up result for a call that has none"
     return Explained(entry=entry, reaches=True, reason=reason, tokens=sum(map(estimate, sent)))
+
+
+def explanation_to_wire(explanation: Explanation) -> list[JsonObject]:
+    """What becomes of each entry on its way to a model, as commands and the REST interface give it."""
+    return [
+        {
+            "id": item.entry.id,
+            "type": item.entry.type,
+            "role": role_of(item.entry),
+            "reaches": item.reaches,
+            "reason": item.reason,
+            "representedBy": item.represented_by,
+            "tokens": item.tokens,
+        }
+        for item in explanation.entries
+    ]

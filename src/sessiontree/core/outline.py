@@ -16,7 +16,6 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 
 from msgspec import Struct
 
-from sessiontree.core.context import Explanation
 from sessiontree.core.entries import (
     AgentAction,
     BranchPoint,
@@ -498,28 +497,6 @@ def _sift(shape: Shape, shown: bytearray, words: tuple[str, ...]) -> Steps[None]
             shown[position] = all(word in said for word in words)
         if not position % STRIDE:
             yield 0.4 + position / len(shape) * 0.1
-
-
-def role_of(entry: Entry) -> str | None:
-    """The role of a message entry; `None` for every other kind."""
-    body = entry.decoded() if entry.type == "message" else None
-    return role(body.message) if isinstance(body, Message) else None
-
-
-def explained_rows(explanation: Explanation) -> list[JsonObject]:
-    """What becomes of each entry on its way to a model, as commands and the server tell it."""
-    return [
-        {
-            "id": item.entry.id,
-            "type": item.entry.type,
-            "role": role_of(item.entry),
-            "reaches": item.reaches,
-            "reason": item.reason,
-            "representedBy": item.represented_by,
-            "tokens": item.tokens,
-        }
-        for item in explanation.entries
-    ]
 
 
 class CallsOfResults(Protocol):

@@ -22,8 +22,8 @@ from msgspec.structs import replace
 from sessiontree import catalog
 from sessiontree.comparison import usages
 from sessiontree.core.entries import Entry, EntryId, Message, Problem
-from sessiontree.core.messages import model_of, spent
-from sessiontree.core.outline import Outline, finish, lay_out, plain_text, role_of, survey
+from sessiontree.core.messages import model_of, role_of, spent
+from sessiontree.core.outline import Outline, finish, lay_out, plain_text, survey
 from sessiontree.errors import Conflict, NotFound, StoreError
 from sessiontree.index.folder import id_of
 from sessiontree.session import Session

@@ -9,10 +9,9 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from sessiontree.comparison import comparison_to_wire, diff_to_wire
-from sessiontree.core.context import explain
+from sessiontree.core.context import explain, explanation_to_wire
 from sessiontree.core.entries import Body, JsonObject
 from sessiontree.core.messages import assistant, string, user
-from sessiontree.core.outline import explained_rows
 from sessiontree.errors import BranchMoved
 from sessiontree.format.codec import body_from_wire, unknown_fields
 from sessiontree.session import Session, compare, diff
@@ -138,7 +137,7 @@ def get_context(call: Reads, id: str, at: At = PLACE, why: Annotated[bool, Query
             tokens=explanation.tokens,
             mode=UNSET if seen.state.mode is None else seen.state.mode,
             rules=list(seen.state.rules) if seen.state.rules else UNSET,
-            explanation=explained_rows(explanation) if why else UNSET,
+            explanation=explanation_to_wire(explanation) if why else UNSET,
         )
 
     return call.told(id, seen_from)

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import sessiontree as st
-from sessiontree.core.messages import text, tool_calls
-from sessiontree.core.outline import FILTERS, outline, role_of
+from sessiontree.core.messages import role_of, text, tool_calls
+from sessiontree.core.outline import FILTERS, outline
 from tests.export.sessions import story
 from tests.web.dashboard.conftest import Serve, Visit
 from tests.web.dashboard.site import served
