@@ -8,7 +8,7 @@ takes any JSON and answers with something harmless.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, TypeGuard
 
 from msgspec import Struct
@@ -216,16 +216,20 @@ def text(content: object) -> str:
     return "\n".join(string(block.get("text")) for block in blocks(content) if block.get("type") == "text")
 
 
-def tool_calls(message: JsonObject) -> Iterator[ToolCall]:
-    if role(message) == "assistant":
-        for block in blocks(message.get("content")):
-            if block.get("type") == "toolCall":
-                yield ToolCall(string(block.get("id")), string(block.get("name")), block.get("arguments"))
+def tool_calls(message: JsonObject) -> Sequence[ToolCall]:
+    content = message.get("content") if message.get("role") == "assistant" else None
+    if not is_list(content):
+        return ()
+    return [
+        ToolCall(string(block.get("id")), string(block.get("name")), block.get("arguments"))
+        for block in content
+        if is_object(block) and block.get("type") == "toolCall"
+    ]
 
 
 def answered_call(message: JsonObject) -> str | None:
     """The id of the tool call that this message answers, if it is a tool result."""
-    return string(message.get("toolCallId")) if role(message) == "toolResult" else None
+    return string(message.get("toolCallId")) if message.get("role") == "toolResult" else None
 
 
 class GlancedBlock(Struct, gc=False):
@@ -294,15 +298,15 @@ def stop_reason(message: JsonObject) -> str:
 
 
 def stopped_abnormally(message: JsonObject) -> bool:
-    return role(message) == "assistant" and stop_reason(message) in ABNORMAL_STOPS
+    return message.get("role") == "assistant" and stop_reason(message) in ABNORMAL_STOPS
 
 
 def model_of(message: JsonObject) -> tuple[str, str] | None:
     """Provider and model that wrote an assistant message, where it says so."""
+    if message.get("role") != "assistant":
+        return None
     provider, model = message.get("provider"), message.get("model")
-    if role(message) == "assistant" and isinstance(provider, str) and isinstance(model, str):
-        return provider, model
-    return None
+    return (provider, model) if isinstance(provider, str) and isinstance(model, str) else None
 
 
 class Spent(NamedTuple):
@@ -330,7 +334,7 @@ BRANCH_LEAD = "Another branch of this conversation was explored and left; this i
 
 def for_model(message: JsonObject) -> JsonObject | None:
     """`message` as a model is sent it; `None` when it is not sent."""
-    match role(message):
+    match message.get("role"):
         case "user" | "assistant" | "toolResult" | "system":
             return message
         case "compactionSummary":
