@@ -23,7 +23,7 @@ def edited(app: App[Any], text: str) -> str | None:
 
 
 def _edit(app: App[Any], text: str) -> str:
-    command = shlex.split(os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi")
+    command = _command()
     with tempfile.TemporaryDirectory(prefix="sessiontree-") as folder:
         path = os.path.join(folder, "message.md")
         with open(path, "w", encoding="utf-8", errors="replace") as file:
@@ -38,3 +38,14 @@ def _edit(app: App[Any], text: str) -> str:
             raise InvalidOperation(f"{command[0]} ended with code {code}: the text is as it was")
         with open(path, encoding="utf-8", errors="replace") as file:
             return file.read().removesuffix("\n")
+
+
+def _command() -> list[str]:
+    for name in ("VISUAL", "EDITOR"):
+        said = os.environ.get(name, "")
+        if said.strip():
+            try:
+                return shlex.split(said)
+            except ValueError as error:
+                raise InvalidOperation(f"${name} is no command: {error}") from error
+    return ["vi"]

@@ -1,0 +1,28 @@
+"""The external editor: which one it is, and what is said where there is none to run."""
+
+from __future__ import annotations
+
+import pytest
+
+from .conftest import Running
+
+
+@pytest.mark.parametrize(
+    ("visual", "editor", "said"),
+    [
+        ("vi '", "", "$VISUAL is no command: No closing quotation"),
+        ("", "ed \\", "$EDITOR is no command: No escaped character"),
+        (" ", "/nowhere/ed", "/nowhere/ed cannot be run here"),
+    ],
+)
+async def test_an_editor_that_cannot_be_run_is_told_and_the_text_stays(
+    running: Running, monkeypatch: pytest.MonkeyPatch, visual: str, editor: str, said: str
+) -> None:
+    monkeypatch.setenv("VISUAL", visual)
+    monkeypatch.setenv("EDITOR", editor)
+    async with running() as app:
+        await app.type("a text")
+        await app.press("ctrl+g")
+        await app.shows(said)
+
+        assert app.editor.text == "a text"
