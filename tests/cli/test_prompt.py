@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 import sessiontree as st
+from sessiontree.agent.tools.files import IMAGE_BYTES
 from sessiontree.agent.wire import event_to_wire
 from sessiontree.core.messages import ToolCall
 from sessiontree.hooks.events import EVENTS, BeforeToolCall, ToolStart
@@ -94,6 +95,18 @@ def test_what_is_piped_in_follows_the_text_and_files_go_before(
     assert st.sessions() == []
 
 
+def test_a_file_may_be_a_pipe(cli: Run, server: Server, here: Path) -> None:
+    ours, theirs = os.pipe()
+    os.write(theirs, b"content")
+    os.close(theirs)
+    server.add("Yes.")
+
+    cli("-p", f"@/dev/fd/{ours}", "--no-session")
+
+    os.close(ours)
+    assert "content" in asked(server)[0]
+
+
 def test_an_image_says_enough_by_itself(cli: Run, server: Server, here: Path) -> None:
     (here / "dot.png").write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(8))
     server.add("A dot.")
@@ -111,6 +124,8 @@ def test_there_must_be_something_to_say(fails: Run, server: Server, here: Path) 
     assert "nothing to say" in fails("-p", code=2)
     assert "neither text nor an image" in fails("-p", "x", "@binary", code=2)
     assert "gone" in fails("-p", "x", "@gone")
+    (here / "large.png").write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(IMAGE_BYTES))
+    assert "too large to look at" in fails("-p", "x", "@large.png")
     assert server.requests == []
     assert st.sessions() == []
 

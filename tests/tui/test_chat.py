@@ -10,12 +10,14 @@ from typing import Any
 import pytest
 
 import sessiontree as st
+from sessiontree.agent.tools.files import IMAGE_BYTES
 from sessiontree.commands.models import Models
 from sessiontree.config import CompactionSettings, Config
 from sessiontree.core.entries import BranchSummary, CustomMessage
 from sessiontree.core.messages import ToolCall
 from sessiontree.model.base import ModelError
 from sessiontree.model.scripted import Delay, Thinking, Used
+from sessiontree.tui.app import SessionApp
 from sessiontree.tui.blocks import Block
 from sessiontree.tui.drafts import Draft, Drafts
 
@@ -298,6 +300,35 @@ async def test_an_image_that_is_named_goes_along(running: Running, project: Path
 
         await app.shows("[image: png, 38 bytes]")
         assert [block["type"] for block in app.model.requests[0].messages[-1]["content"]] == ["text", "image"]
+
+
+async def test_an_image_that_no_model_would_get_is_refused(running: Running, project: Path) -> None:
+    (project / "large.png").write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(IMAGE_BYTES))
+    async with running() as app:
+        await app.say("What is in @large.png ?")
+        await app.shows("✗ large.png is an image of more than 3.75 MB")
+
+        assert app.editor.text == "What is in @large.png ?"
+        assert not app.app.desk.session.tree.real_count
+
+
+async def test_where_the_folder_of_a_session_is_gone_files_are_those_of_the_current_one(
+    running: Running, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (project / "dot.png").write_bytes(b"\x89PNG\r\n\x1a\n" + b"\0" * 30)
+    shown: list[str] = []
+    monkeypatch.setattr(SessionApp, "open_page", lambda app, path: shown.append(path))
+    async with running("A dot.", session=st.create(cwd=project / "gone")) as app:
+        await app.type("What is in @do")
+        await app.shows("dot.png")
+        await app.press("tab")
+        await app.press("enter")
+        await app.shows("[image: png, 38 bytes]", "A dot.")
+
+        await app.say("/export talk.html")
+        await app.until(lambda: shown)
+        assert shown == [str(project / "talk.html")]
+        assert (project / "talk.html").exists()
 
 
 async def test_custom_messages_are_hidden_or_shown_in_their_own_style(running: Running) -> None:

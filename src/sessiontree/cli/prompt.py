@@ -17,7 +17,6 @@ from sessiontree.cli.app import app, branch_option, opened, tell_set_aside
 from sessiontree.cli.desk import PrintedUi, Working, extension_option
 from sessiontree.cli.output import dim, echo_json, safe, safe_lines
 from sessiontree.core.entries import Header, JsonObject
-from sessiontree.core.messages import image
 from sessiontree.errors import NotFound, SessionTreeError
 from sessiontree.format.codec import read_object
 from sessiontree.session import Branch, Session
@@ -168,13 +167,13 @@ def _prompt(words: Sequence[str]) -> tuple[str, list[JsonObject], bool]:
 
 
 def _included(path: str) -> str | JsonObject:
-    from sessiontree.agent.tools.files import image_type, is_binary
+    from sessiontree.agent.tools.files import image_in, is_binary
 
     with open(path, "rb") as file:
+        image = image_in(file, path)
+        if image is not None:
+            return image
         data = file.read()
-    media = image_type(data)
-    if media is not None:
-        return image(data, media)
     if is_binary(data):
         raise click.UsageError(f"{path} is neither text nor an image")
     return f'<file path="{path}">\n{data.decode("utf-8", "replace")}\n</file>'

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from asyncio import AbstractEventLoop, get_running_loop
+from asyncio import AbstractEventLoop, get_running_loop, to_thread
 from typing import TYPE_CHECKING, ClassVar
 
 from rich.text import Text
@@ -222,32 +222,16 @@ class ChatScreen(Screen[None]):
         desk = self.desk
         assert desk is not None
         await self.app.model_found.wait()
+        named = mentioned(said)
+        images = await to_thread(_images, named, desk.cwd) if named else []
         if desk.running:
-            images = self._images(said)
             await (desk.agent.follow_up(said, images) if later else desk.agent.steer(said, images))
             return
-        outcome = (await desk.submit(said, self._images(said))).outcome
+        outcome = (await desk.submit(said, images)).outcome
         if outcome is not None and outcome.cancelled:
             if not outcome.aborted:
                 self.tell("a handler did not let it happen")
             self._give_back(said)
-
-    def _images(self, said: str) -> list[JsonObject]:
-        """Images that the text names behind an `@`. Other files are for the model to read."""
-        from sessiontree.agent.tools.files import image_type
-        from sessiontree.core.messages import image
-
-        assert self.desk is not None
-        found: list[JsonObject] = []
-        for path in mentioned(said):
-            full = os.path.join(self.desk.session.cwd or ".", os.path.expanduser(path))
-            if os.path.isfile(full) and full.lower().endswith((".png", ".jpg", ".jpeg", ".gif", ".webp")):
-                with open(full, "rb") as file:
-                    data = file.read()
-                media = image_type(data)
-                if media is not None:
-                    found.append(image(data, media))
-        return found
 
     async def run_command(self, line: str) -> None:
         """Do what a command says, after asking for what it still needs."""
@@ -580,6 +564,21 @@ class ChatScreen(Screen[None]):
         """What is pasted while something else has the keyboard goes to the editor."""
         self.editor.focus()
         self.editor.post_message(events.Paste(event.text))
+
+
+def _images(paths: list[str], cwd: str) -> list[JsonObject]:
+    """The images among files that a text names. Other files are for the model to read."""
+    from sessiontree.agent.tools.files import image_in
+
+    found: list[JsonObject] = []
+    for path in paths:
+        full = os.path.join(cwd, os.path.expanduser(path))
+        if os.path.isfile(full) and full.lower().endswith((".png", ".jpg", ".jpeg", ".gif", ".webp")):
+            with open(full, "rb") as file:
+                image = image_in(file, path)
+            if image is not None:
+                found.append(image)
+    return found
 
 
 def _advised(text: str, session: Session) -> str:

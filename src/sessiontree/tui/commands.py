@@ -40,7 +40,7 @@ def app_commands(app: SessionApp) -> Registry:
     async def export(desk: Desk, args: Sequence[str]) -> Done:
         done = await shared["export"].run(desk, args) or Done()
         if args[0].endswith(".html"):
-            app.open_page(os.path.join(desk.session.cwd or ".", os.path.expanduser(args[0])))
+            app.open_page(os.path.join(desk.cwd, os.path.expanduser(args[0])))
         return done
 
     async def diff(desk: Desk, args: Sequence[str]) -> Done:

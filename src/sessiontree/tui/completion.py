@@ -64,7 +64,7 @@ class Completer:
         if time.monotonic() - self._read_at > FRESH:
             from sessiontree.agent.tools.walk import files_below
 
-            self._files = list(islice(files_below(self._desk.session.cwd or os.getcwd()), FILES))
+            self._files = list(islice(files_below(self._desk.cwd), FILES))
             self._read_at = time.monotonic()
         return ranked(self._files, begun)[:MOST]
 

@@ -12,8 +12,8 @@ import pytest
 
 from sessiontree.agent.tool import Tool, ToolError
 from sessiontree.agent.tools import edit, find, grep, ls, read, write
+from sessiontree.agent.tools.files import IMAGE_BYTES
 from sessiontree.agent.tools.output import BYTES, LINES
-from sessiontree.agent.tools.read import IMAGE_BYTES
 from sessiontree.model.cleaning import Image, Images
 from tests.agent.tools.conftest import Call, text
 

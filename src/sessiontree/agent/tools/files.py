@@ -8,9 +8,13 @@ import os
 import stat
 import tempfile
 from collections.abc import Callable
+from io import BufferedReader
 from typing import ParamSpec, TypeVar
 
 from sessiontree.agent.tool import ToolError
+from sessiontree.core.entries import JsonObject
+from sessiontree.core.messages import image
+from sessiontree.model.cleaning import IMAGE_LIMIT
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -23,6 +27,8 @@ IMAGES = {
 }
 SNIFF = 8192
 """How many bytes are looked at to tell what a file is."""
+IMAGE_BYTES = IMAGE_LIMIT // 4 * 3
+"""The largest image that is sent, before base64 makes it longer."""
 
 
 def resolve(path: str, cwd: str) -> str:
@@ -76,6 +82,18 @@ def image_type(start: bytes) -> str | None:
     if start[:4] == b"RIFF" and start[8:12] == b"WEBP":
         return "image/webp"
     return next((media for magic, media in IMAGES.items() if start.startswith(magic)), None)
+
+
+def image_in(file: BufferedReader, named: str) -> JsonObject | None:
+    """The image that a file holds, as a block of content; `None` for another file, of which nothing is read then."""
+    media = image_type(file.peek(SNIFF))
+    if media is None:
+        return None
+    data = file.read(IMAGE_BYTES + 1)
+    if len(data) > IMAGE_BYTES:
+        most = f"{IMAGE_BYTES / 1_000_000:g} MB"
+        raise ToolError(f"{named} is an image of more than {most}, which is too large to look at")
+    return image(data, media)
 
 
 def is_binary(start: bytes) -> bool:

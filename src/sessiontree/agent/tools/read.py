@@ -9,13 +9,9 @@ from typing import Annotated, BinaryIO
 from msgspec import Meta, Struct
 
 from sessiontree.agent.tool import Tool, ToolContext, ToolError, ToolOutput
-from sessiontree.agent.tools.files import SNIFF, check_regular, image_type, is_binary, resolve_mention
+from sessiontree.agent.tools.files import SNIFF, check_regular, image_in, is_binary, resolve_mention
 from sessiontree.agent.tools.output import BYTES, LINES, head
-from sessiontree.core.messages import image
-from sessiontree.model.cleaning import IMAGE_LIMIT
 
-IMAGE_BYTES = IMAGE_LIMIT // 4 * 3
-"""The largest image that is sent, before base64 makes it longer."""
 COUNTED = 64 << 20
 """The lines of larger files are not counted, in bytes."""
 
@@ -35,25 +31,16 @@ def _read(arguments: Arguments, cwd: str) -> ToolOutput:
     size = check_regular(path, arguments.path).st_size
     try:
         with open(path, "rb") as file:
-            start = file.read(SNIFF)
-            media = image_type(start)
-            if media is not None:
-                return _image(arguments.path, media, start + file.read(IMAGE_BYTES))
-            if is_binary(start):
+            image = image_in(file, arguments.path)
+            if image is not None:
+                said = {"type": "text", "text": f"{arguments.path} is an image ({image['mimeType']})."}
+                return ToolOutput(content=[said, image])
+            if is_binary(file.read(SNIFF)):
                 raise ToolError(f"{arguments.path} is a binary file of {size} bytes")
             file.seek(0)
             return _text(arguments, file, size)
     except OSError as error:
         raise ToolError(f"{arguments.path}: {error.strerror or error}") from error
-
-
-def _image(path: str, media: str, data: bytes) -> ToolOutput:
-    if len(data) > IMAGE_BYTES:
-        raise ToolError(
-            f"{path} is an image of more than {IMAGE_BYTES / 1_000_000:g} MB, which is too large to look at"
-        )
-    said = {"type": "text", "text": f"{path} is an image ({media})."}
-    return ToolOutput(content=[said, image(data, media)])
 
 
 def _text(arguments: Arguments, file: BinaryIO, size: int) -> ToolOutput:
