@@ -17,7 +17,7 @@ from sessiontree.cli.app import app, branch_option, opened, tell_set_aside
 from sessiontree.cli.desk import PrintedUi, Working, extension_option
 from sessiontree.cli.output import dim, echo_json, safe, safe_lines
 from sessiontree.core.entries import Header, JsonObject
-from sessiontree.errors import NotFound, SessionTreeError
+from sessiontree.errors import SessionTreeError
 from sessiontree.format.codec import read_object
 from sessiontree.session import Branch, Session
 
@@ -252,20 +252,12 @@ def _failed(error: SessionTreeError | str, code: int) -> int:
 
 def chosen_model(name: str | None, branch: Branch | None, settings: Config, hooks: Hooks) -> Model:
     """The model that was named, or that the session had, or the usual one; it tries again what may pass."""
-    from sessiontree.commands.models import ConfiguredModels
-    from sessiontree.model.find import NoModel
+    from sessiontree.commands.models import ConfiguredModels, choose
 
-    models = ConfiguredModels(settings, hooks)
-    state = None if branch is None else branch.context().state
-    known = state is not None and state.provider not in (None, "unknown") and state.model is not None
-    before = f"{state.provider}:{state.model}" if state is not None and known else None
-    try:
-        return models.find(name or before)
-    except (NoModel, NotFound) as error:
-        if name is not None or before is None:
-            raise
-        click.echo(f"sessiontree: {safe(str(error))}; going on with the usual model", err=True)
-        return models.find()
+    found, warning = choose(ConfiguredModels(settings, hooks), name, None if branch is None else branch.state)
+    if warning is not None:
+        click.echo(f"sessiontree: {safe(warning)}", err=True)
+    return found
 
 
 class _Guard:
