@@ -235,7 +235,6 @@ def test_wrong_usage_is_told_with_exit_code_2(talk, fails, arguments) -> None:
         ("new", "-o", "taken.jsonl"),
         ("new", "-o", "taken.jsonl/below.jsonl"),
         ("tree", "taken.jsonl"),
-        ("tree", "."),
         ("tree", "/dev/null/x.jsonl"),
     ],
 )
@@ -340,6 +339,23 @@ def test_show_gives_one_entry_in_full(cli, data, talk) -> None:
         assert (body.get("summary") or '"customType": "todo"') in cli("show", "@", "HEAD")
     data("append", "@", "--message", '{"role":"bashExecution","command":"ls","output":"a.py"}')
     assert "$ ls\na.py" in cli("show", "@", "HEAD")
+
+
+def test_a_session_that_has_only_a_name_has_no_entries_to_show(cli, data) -> None:
+    data("new", "--name", "fresh")
+
+    assert cli("tree", "@").splitlines()[1:] == ["(no entries)"]
+    assert cli("log", "@") == "(no entries)\n"
+    assert cli("log", "@", "--json") == ""
+
+
+def test_damage_is_told_with_the_command_that_tells_more(cli, data, talk, capsys) -> None:
+    file = st.open("@").file
+    file.write_bytes(file.read_bytes() + b"nonsense\n")
+
+    assert run(["tree", "@"]) == 0
+    told = capsys.readouterr().err
+    assert f"(see `sessiontree doctor {file}`)" in told
 
 
 def test_context_gives_a_line_for_every_place(cli, data, talk) -> None:
@@ -507,6 +523,10 @@ def test_damage_is_told_beside_the_drawing(here: Path, capsys) -> None:
     assert "damaged: line 2: not an entry" in capsys.readouterr().err
 
 
+def test_a_folder_is_said_to_be_no_session(fails) -> None:
+    assert "it is a folder" in fails("tree", ".")
+
+
 # Safety, help, colours, completion
 
 
@@ -554,6 +574,14 @@ def test_colours_are_used_when_asked_for_and_never_with_no_color(cli, talk, monk
     assert "\x1b[" in cli("--color", "tree", "@")
     monkeypatch.setenv("NO_COLOR", "1")
     assert "\x1b[" not in cli("tree", "@")
+
+
+@pytest.mark.parametrize("arguments", [("completion",), ("models", "get"), ("append", "@", "--role")])
+def test_wrong_usage_is_told_on_one_line_without_escapes(fails, arguments) -> None:
+    told = fails(*arguments, code=2)
+
+    assert "\\x" not in told
+    assert told.count("\n") == 1
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

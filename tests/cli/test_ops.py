@@ -91,8 +91,22 @@ def test_the_summary_may_be_given_and_no_model_is_looked_for(cli: Run, ids) -> N
 def test_a_label_alone_goes_on_the_target(cli: Run, ids) -> None:
     shown = cli("navigate", "speed", ids[0], "--label", "start")
 
-    assert shown == f"{ids[1][:8]} → root leaving 1 entry behind\nHow?\n"
+    assert shown == f"{ids[1][:8]} → root leaving 2 entries behind\nHow?\n"
     assert head("start").id == ids[0]
+
+
+def test_a_message_that_is_to_be_said_anew_is_left_behind_too(cli: Run, ids) -> None:
+    asked = json.loads(cli("append", "speed", "--role", "user", "And now?", "--json"))["id"]
+
+    shown = cli("pop", "speed", "--no-summary")
+
+    assert shown == f"{asked[:8]} → {ids[1][:8]} leaving 1 entry behind\nAnd now?\n"
+
+
+def test_going_back_to_another_branch_is_told(cli: Run, ids) -> None:
+    cli("switch", "speed", "cache")
+
+    assert cli("undo", "speed") == f"{ids[3][:8]} → {ids[1][:8]} leaving 3 entries behind, on branch main\n"
 
 
 def test_where_nothing_is_left_behind_no_model_is_looked_for(cli: Run, ids) -> None:

@@ -111,7 +111,8 @@ def run(arguments: list[str]) -> int:
     except click.ClickException as error:
         if isinstance(error, click.UsageError):
             path = error.ctx.command_path if error.ctx is not None else "sessiontree"
-            return _fail(f"{error.format_message().rstrip('.')} (see `{path} --help`)", WRONG_USAGE)
+            told = " ".join(error.format_message().split())  # click lists choices below one another
+            return _fail(f"{told.rstrip('.')} (see `{path} --help`)", WRONG_USAGE)
         return _fail(error.format_message())
     except SessionTreeError as error:
         return _fail(str(error))

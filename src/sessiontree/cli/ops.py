@@ -28,6 +28,7 @@ from sessiontree.cli.desk import PrintedUi, Working, extension_option, tell_noti
 from sessiontree.cli.output import dim, echo, echo_json, safe
 from sessiontree.cli.write import plan_to_wire, tell_plan
 from sessiontree.core.plan import NavigatePlan, plan_move
+from sessiontree.core.tree import Tree
 from sessiontree.session import Branch, Place, Session
 
 if TYPE_CHECKING:
@@ -139,7 +140,8 @@ def navigate(
         if options[option] is not None and not summarize:
             raise click.UsageError(f"--{option} goes with --summarize")
     if dry_run:
-        tell_plan(opened(session, read_only=True).plan_navigate(place, start=start or "HEAD"), as_json=as_json)
+        read = opened(session, read_only=True)
+        tell_plan(read.tree, read.plan_navigate(place, start=start or "HEAD"), as_json=as_json)
         return
     with opened(session) as changed:
         _navigate(changed, place, summarize=summarize, options=options, extensions=extensions, as_json=as_json)
@@ -203,10 +205,10 @@ def _navigate(
         )
 
     outcome = _run(session, do, extensions, options["model"])
-    _tell_move(plan, outcome, as_json=as_json)
+    _tell_move(session.tree, plan, outcome, as_json=as_json)
 
 
-def _tell_move(plan: NavigatePlan, outcome: NavigateOutcome, *, as_json: bool) -> None:
+def _tell_move(tree: Tree, plan: NavigatePlan, outcome: NavigateOutcome, *, as_json: bool) -> None:
     moved = msgspec.structs.replace(plan, new_leaf=outcome.new_leaf)
     entry = None if outcome.summary_entry is None else outcome.summary_entry.id
     if as_json:
@@ -216,7 +218,7 @@ def _tell_move(plan: NavigatePlan, outcome: NavigateOutcome, *, as_json: bool) -
     else:
         if entry is not None:
             echo(entry, dim("a summary of what is left"))
-        tell_plan(moved, as_json=False)
+        tell_plan(tree, moved, as_json=False)
 
 
 # Compacting
@@ -288,7 +290,7 @@ def uncompact(session: str, branch: str | None, extensions: tuple[str, ...], as_
         on = changed.head if branch is None else changed.branch(branch)
         outcome = _run(changed, lambda work: take_back(on, work.hooks), extensions)
         plan = plan_move(changed.tree, outcome.old_leaf, outcome.new_leaf)
-    _tell_move(plan, outcome, as_json=as_json)
+    _tell_move(changed.tree, plan, outcome, as_json=as_json)
 
 
 # Merging

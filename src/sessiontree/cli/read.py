@@ -21,7 +21,7 @@ from sessiontree.cli.app import (
     session_argument,
     short,
 )
-from sessiontree.cli.output import brief, colored, dim, echo, echo_json, echo_raw, safe, safe_lines, strong, table
+from sessiontree.cli.output import brief, colored, dim, echo, echo_json, echo_raw, safe, safe_lines, strong, table, warn
 from sessiontree.core.context import Explanation, explain, explanation_to_wire
 from sessiontree.core.entries import Entry, JsonObject, Problem
 from sessiontree.core.figures import dollars, short_count
@@ -35,6 +35,8 @@ from sessiontree.store.postgres.address import is_address
 
 if TYPE_CHECKING:
     from sessiontree.repairing import RepairReport
+
+NO_ENTRIES = "(no entries)"
 
 
 @app.command()
@@ -128,10 +130,11 @@ def _draw(session: Session, filter: str) -> None:
             colored("← active", "green") if row.active else "",
         )
     if not rows:
-        echo(dim("(no entries)" if not len(session.tree) else f"(the filter {filter!r} hides all {len(session.tree)})"))
+        hidden = session.tree.real_count
+        echo(dim(f"(the filter {filter!r} hides all {hidden})" if hidden else NO_ENTRIES))
     elif session.heads.leaf is None:
         echo(dim("(the head is before everything)"))
-    _tell_problems(session.problems)
+    _tell_problems(session)
 
 
 def _branch_names(session: Session) -> dict[str, list[str]]:
@@ -142,12 +145,12 @@ def _branch_names(session: Session) -> dict[str, list[str]]:
     return names
 
 
-def _tell_problems(problems: list[Problem]) -> None:
-    faults = [problem for problem in problems if problem.severity == "fault"]
+def _tell_problems(session: Session) -> None:
+    faults = [problem for problem in session.problems if problem.severity == "fault"]
     if faults:
         more = f", and {len(faults) - 1} more" if len(faults) > 1 else ""
         first = f"line {faults[0].line}: {faults[0].message}" if faults[0].line else faults[0].message
-        click.echo(f"sessiontree: damaged: {brief(first)}{more} (see `sessiontree doctor`)", err=True)
+        warn(f"damaged: {brief(first)}{more} (see `sessiontree doctor {session.where}`)")
 
 
 @app.command()
@@ -171,6 +174,8 @@ def log(session: str, at: str, as_json: bool) -> None:
             safe(row_text(entry, calls)),
             "".join(colored(f"({safe(name)})", "cyan") for name in names.get(entry.id, ())),
         )
+    if not path and not as_json:
+        echo(dim(NO_ENTRIES))
 
 
 @app.command()

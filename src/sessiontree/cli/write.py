@@ -40,6 +40,7 @@ from sessiontree.core.messages import (
 )
 from sessiontree.core.plan import NavigatePlan
 from sessiontree.core.problems import problem_to_wire
+from sessiontree.core.tree import Tree
 from sessiontree.errors import BranchMoved
 from sessiontree.format.codec import WIRE, NotJson, body_from_wire, read_object, unknown_fields
 from sessiontree.session import Session
@@ -305,8 +306,10 @@ def switch(session: str, place: str, as_json: bool) -> None:
 def undo(session: str, as_json: bool) -> None:
     """Take back the last move; once more, the one before it."""
     with changing(session) as changed:
+        before = changed.heads.current
         plan = changed.undo()
-    tell_plan(plan, as_json=as_json)
+        on = changed.heads.current
+        tell_plan(changed.tree, plan, as_json=as_json, on=None if on == before else on)
 
 
 def plan_to_wire(plan: NavigatePlan) -> JsonObject:
@@ -319,12 +322,15 @@ def plan_to_wire(plan: NavigatePlan) -> JsonObject:
     }
 
 
-def tell_plan(plan: NavigatePlan, *, as_json: bool) -> None:
+def tell_plan(tree: Tree, plan: NavigatePlan, *, as_json: bool, on: str | None = None) -> None:
+    """What a move did: what is no more on the path, and `on` which branch one is, if on another."""
     if as_json:
         echo_json(plan_to_wire(plan))
         return
-    left = len(plan.abandoned)
+    left = sum(not entry.is_annotation for entry in tree.abandoned(plan.old_leaf, plan.new_leaf))
     behind = f"leaving {left} {'entry' if left == 1 else 'entries'} behind"
+    if on is not None:
+        behind += f", on branch {safe(on)}"
     echo(f"{short(plan.old_leaf)} → {short(plan.new_leaf)}", dim(behind))
     if plan.editor_text is not None:
         click.echo(safe_lines(plan.editor_text))
