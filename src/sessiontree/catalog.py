@@ -286,7 +286,8 @@ def find(session: str | os.PathLike[str]) -> str:
     if found is None and is_path:
         raise NotFound("session file", text)
     if found is None:
-        raise NotFound("session", text, "a session is a path, an id, a name, or @ for the most recent here")
+        what = "it is a folder; a session" if os.path.isdir(text) else "a session"
+        raise NotFound("session", text, f"{what} is a path, an id, a name, or @ for the most recent here")
     return found
 
 
