@@ -18,6 +18,7 @@ from sessiontree.model.find import NoModel
 from sessiontree.model.scripted import Delay, ScriptedModel
 from sessiontree.store.jsonl import JsonlStore
 from sessiontree.swarm.record import swarms_in
+from sessiontree.swarm.strategies import STRATEGIES, parallel
 from sessiontree.swarm.swarm import Swarm
 from tests.web.conftest import Gate, House, asking, bearing, served
 from tests.web.sse import Told, listen
@@ -82,6 +83,16 @@ async def test_a_swarm_has_the_parts_of_its_task_and_begins_at_a_place(house: Ho
     sent = str(house.models.model.requests[0].messages)
     assert "How do I make this faster?" in sent
     assert "**cache**" not in sent
+
+
+async def test_a_strategy_that_was_added_is_taken(
+    house: House, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(STRATEGIES, "mine", parallel)
+
+    swarm = await made(client, session=house.session(), strategy="mine")
+
+    assert (await settled(client, swarm["id"], "completed"))["strategy"] == "mine"
 
 
 @pytest.mark.parametrize("retries", [0, 2])

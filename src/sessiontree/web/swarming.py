@@ -115,7 +115,7 @@ class Swarms:
             **told,
             task=task if len(task) <= BEGINNING else f"{task[:BEGINNING]}…",
             agent_count=len(status.agents),
-            budget=None if budget is None else wire.Spent(**msgspec.structs.asdict(budget)),
+            budget=None if budget is None else wire.Limited(**msgspec.structs.asdict(budget)),
             budget_used=used if used is None or math.isfinite(used) else None,
             here=status.id in self._live,
             left=status.status == "running"

@@ -10,7 +10,10 @@ from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
+from sessiontree.config import ThinkingLevel
 from sessiontree.core.entries import JsonObject
+from sessiontree.swarm.status import AgentState, SwarmState
+from sessiontree.swarm.strategies import STRATEGIES
 
 Id: TypeAlias = Annotated[str, Meta(examples=["9f3c2a1b7d5e4f60"])]
 SessionId: TypeAlias = Annotated[str, Meta(examples=["019a8b2c-6d1e-7f00-8a2b-3c4d5e6f7081"])]
@@ -545,7 +548,7 @@ class NewSwarm(Asked, frozen=True, kw_only=True):
     task: Text
     agents: AgentCount | Annotated[list[NewAgent], Meta(min_length=1, max_length=1000)] = 2
     max_agents: AgentCount | None = None
-    strategy: Literal["parallel", "map-reduce", "pipeline", "tree"] = "parallel"
+    strategy: Annotated[str, Meta(examples=["parallel"], extra_json_schema={"enum": [*STRATEGIES]})] = "parallel"
     parts: Annotated[list[Text], Meta(max_length=1000)] | None = None
     """What the mappers of `map-reduce` get; by default a model plans it."""
     model: ModelName | None = None
@@ -565,7 +568,9 @@ class MadeSwarm(Answer, frozen=True, kw_only=True):
     session_id: SessionId
 
 
-class Spent(Answer, frozen=True, kw_only=True):
+class Limited(Answer, frozen=True, kw_only=True):
+    """What may be spent."""
+
     cost: Amount | None
     tokens: Count | None
     seconds: Amount | None
@@ -576,7 +581,7 @@ class Agent(Answer, frozen=True, kw_only=True):
     branch: BranchName
     role: Annotated[str, Meta(examples=["worker"])]
     task: Text
-    status: Literal["pending", "running", "paused", "completed", "failed", "cancelled"]
+    status: AgentState
     model: ModelName | None
     attempts: Count
     cost: Amount
@@ -598,7 +603,7 @@ class SwarmRow(Answer, frozen=True, kw_only=True):
     task: Text
     """Its beginning."""
     strategy: Annotated[str, Meta(examples=["parallel"])]
-    status: Literal["created", "running", "paused", "completed", "failed", "cancelled", "destroyed"]
+    status: SwarmState
     progress: Amount
     branch: BranchName
     current_branch: BranchName
@@ -607,7 +612,7 @@ class SwarmRow(Answer, frozen=True, kw_only=True):
     cost: Amount
     tokens: Annotated[float, Meta(examples=[5400])]
     seconds: Amount
-    budget: Spent | None
+    budget: Limited | None
     budget_used: Amount | None
     reason: Text | None
     created_at: Moment
@@ -658,7 +663,7 @@ class NewArm(Asked, frozen=True, kw_only=True):
     name: Annotated[str, Meta(examples=["short"], min_length=1, max_length=100)]
     prompt: Text | None = None
     model: ModelName | None = None
-    thinking: Literal["off", "minimal", "low", "medium", "high", "xhigh"] | None = None
+    thinking: ThinkingLevel | None = None
     system: Text | None = None
 
 
