@@ -7,13 +7,13 @@ Nothing here knows what the settings do, and nothing is ever written.
 from __future__ import annotations
 
 import os
-import re
 from typing import Annotated, Any, Literal, TypeAlias, get_args
 
 import msgspec
 from msgspec import Meta, Struct
 
 from sessiontree.core.messages import is_object
+from sessiontree.core.misfit import misfit
 from sessiontree.errors import SessionTreeError
 from sessiontree.home import CONFIG, home
 
@@ -134,14 +134,15 @@ def load(file: str | os.PathLike[str] | None = None) -> Config:
         return Config()
     except OSError as error:
         raise ConfigError(path, None, f"it cannot be read: {error.strerror or error}") from error
-    config = _understood(path, _parsed(path, raw))
+    config = _understood(path, parsed(path, raw))
     if config.sessions is None:
         return config
     folder = os.path.join(os.path.dirname(path), os.path.expanduser(config.sessions))
     return msgspec.structs.replace(config, sessions=os.path.abspath(folder))
 
 
-def _parsed(path: str, raw: bytes) -> dict[str, Any]:
+def parsed(path: str, raw: bytes) -> dict[str, Any]:
+    """The tables of a TOML file. Raises `ConfigError`."""
     import tomllib
 
     try:
@@ -160,8 +161,8 @@ def _understood(path: str, table: dict[str, Any]) -> Config:
     for name, kind in (("models", ModelSettings), ("keys", str | list[str])):
         free = table.get(name)
         if is_object(free):
-            table[name] = {key: _converted(path, kind, said, f'{name}."{key}"') for key, said in free.items()}
-    config = _converted(path, Config, table, "")
+            table[name] = {key: converted(path, kind, said, f'{name}."{key}"') for key, said in free.items()}
+    config = converted(path, Config, table)
     for name in config.models:
         provider, _, model = name.partition(":")
         if not (provider and model):
@@ -169,18 +170,12 @@ def _understood(path: str, table: dict[str, Any]) -> Config:
     return config
 
 
-def _converted(path: str, kind: Any, value: Any, prefix: str) -> Any:
+def converted(path: str, kind: Any, value: Any, prefix: str = "") -> Any:
+    """What a table of a file says, which is at `prefix` there. Raises `ConfigError`."""
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
-        said, _, where = str(error).partition(" - at ")
-        inside = where.strip("`").removeprefix("$").removeprefix(".")
-        unknown = re.fullmatch(r"Object contains unknown field `(.*)`", said)
-        key = ".".join(part for part in (prefix, inside, unknown[1] if unknown else "") if part)
-        if unknown:
-            reason = "there is no such setting"
-        elif inside in CHOICES:
+        inside, reason = misfit(error, "setting")
+        if inside in CHOICES and not reason.startswith("there is no"):
             reason = f"choose one of {', '.join(CHOICES[inside])}"
-        else:
-            reason = said[:1].lower() + said[1:].replace("`", "")
-        raise ConfigError(path, key, reason) from error
+        raise ConfigError(path, ".".join(filter(None, (prefix, inside))) or None, reason) from error

@@ -6,13 +6,11 @@ Nothing here starts anything; `swarm` does.
 from __future__ import annotations
 
 import os
-import re
-from typing import Any
 
 import msgspec
 from msgspec import Struct
 
-from sessiontree.config import ConfigError, ThinkingLevel
+from sessiontree.config import ConfigError, ThinkingLevel, converted, parsed
 from sessiontree.swarm.budget import Budget
 from sessiontree.swarm.status import AgentSpec
 
@@ -75,34 +73,11 @@ class SwarmFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 def load(path: str) -> SwarmFile:
     """What a file says. Raises `ConfigError`, or `OSError` where it cannot be read."""
-    import tomllib
-
     with open(path, "rb") as file:
         raw = file.read()
-    try:
-        table: dict[str, Any] = tomllib.loads(raw.decode())
-    except UnicodeDecodeError as error:
-        raise ConfigError(path, None, "it is no UTF-8") from error
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise ConfigError(path, None, f"it is no TOML: {error or 'too deeply nested'}") from error
-    try:
-        found = msgspec.convert(table, SwarmFile)
-    except msgspec.ValidationError as error:
-        raise _told(path, str(error)) from error
+    found: SwarmFile = converted(path, SwarmFile, parsed(path, raw))
     if found.agents is not None and found.agent:
         raise ConfigError(path, "agents", "give a number of agents or [[agent]] tables, not both")
     folder = os.path.dirname(os.path.abspath(path))
     there = [os.path.join(folder, os.path.expanduser(extension)) for extension in found.extensions]
     return msgspec.structs.replace(found, extensions=there)
-
-
-def _told(path: str, said: str) -> ConfigError:
-    what, _, where = said.partition(" - at ")
-    key = where.strip("`").removeprefix("$").removeprefix(".")
-    unknown = re.fullmatch(r"Object contains unknown field `(.*)`", what)
-    lacking = re.fullmatch(r"Object missing required field `(.*)`", what)
-    named = unknown or lacking
-    if named is not None:
-        key = ".".join(part for part in (key, named[1]) if part)
-        return ConfigError(path, key, "there is no such setting" if unknown else "it is not given")
-    return ConfigError(path, key or None, what[:1].lower() + what[1:].replace("`", ""))

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import time
 from collections.abc import Callable, Generator, Iterable
 from contextlib import AbstractContextManager, contextmanager
@@ -18,6 +17,7 @@ from fastapi import Depends, Request
 from fastapi.responses import Response
 
 from sessiontree.commands.models import Models
+from sessiontree.core.misfit import misfit
 from sessiontree.core.safe import safe
 from sessiontree.errors import Conflict, SessionTreeError
 from sessiontree.web.encoding import encoded
@@ -235,21 +235,9 @@ class Said:
         try:
             return msgspec.json.decode(raw, type=self._shape)
         except msgspec.ValidationError as error:
-            raise Refused(422, _sentence(error)) from None
+            raise Refused(422, ": ".join(filter(None, misfit(error, "field")))) from None
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise Refused(400, f"the body is no JSON: {error}") from None
-
-
-def _sentence(error: msgspec.ValidationError) -> str:
-    """Which field is wrong, and how."""
-    said, _, where = str(error).partition(" - at ")
-    inside = where.strip("`").removeprefix("$").removeprefix(".")
-    named = re.fullmatch(r"Object (contains unknown|missing required) field `(.*)`", said)
-    if named is not None:
-        field = ".".join(part for part in (inside, named[2]) if part)
-        return f"{field}: {'there is no such field' if 'unknown' in named[1] else 'it is not given'}"
-    reason = said[:1].lower() + said[1:].replace("`", "")
-    return f"{inside}: {reason}" if inside else reason
 
 
 class Json(Response):
