@@ -25,7 +25,7 @@ from sessiontree.web import wire
 from sessiontree.web.opened import Opened
 from sessiontree.web.refusals import Refused
 from sessiontree.web.rows import branches_of
-from sessiontree.web.runs import Place
+from sessiontree.web.runs import Seat
 from sessiontree.web.schema import told
 from sessiontree.web.serving import Call, Json, Said, Writes
 
@@ -132,12 +132,12 @@ async def working(call: Call, id: str) -> AsyncGenerator[Opened]:
         await asyncio.to_thread(kept.__exit__, None, None, None)
 
 
-async def _operated(call: Call, opened: Opened, operation: Callable[[Place], Coroutine[Any, Any, T]]) -> T:
+async def _operated(call: Call, opened: Opened, operation: Callable[[Seat], Coroutine[Any, Any, T]]) -> T:
     """Carry out an operation in the workshop, with the session's handlers."""
     runs = call.serving.runs
 
     async def operate() -> T:
-        return await operation(await runs.place(opened))
+        return await operation(await runs.seat(opened))
 
     return await call.serving.workshop.do(operate())
 
@@ -154,12 +154,12 @@ def _branch(session: Session, name: str | None) -> Branch:
     return session.branch(session.heads.current if name is None else name)
 
 
-async def _summarizer(call: Call, place: Place, branch: Branch, wanted: bool) -> Model | None:
+async def _summarizer(call: Call, seat: Seat, branch: Branch, wanted: bool) -> Model | None:
     """The model that makes a summary, where one is wanted."""
     if not wanted:
         return None
     call.needs_run()
-    return await call.serving.runs.model(place, branch)
+    return await call.serving.runs.model(seat, branch)
 
 
 @router.post("/navigate", **told(wire.Navigated, takes=wire.Navigation))
@@ -171,7 +171,7 @@ async def navigate_branch(
     Choosing a message of the user goes to its parent, and gives back its text, to be said anew.
     """
 
-    async def go(place: Place) -> NavigateOutcome:
+    async def go(seat: Seat) -> NavigateOutcome:
         session = opened.session
         branch = _branch(session, said.branch)
         call.serving.runs.at_rest(opened, branch.name)
@@ -180,13 +180,13 @@ async def navigate_branch(
         return await navigate(
             session,
             said.to,
-            hooks=place.desk.hooks,
-            model=await _summarizer(call, place, branch, wanted),
+            hooks=seat.desk.hooks,
+            model=await _summarizer(call, seat, branch, wanted),
             summarize=wanted,
             custom_instructions=said.instructions,
             summary=said.summary,
             branch=branch,
-            settings=place.desk.settings.summary,
+            settings=seat.desk.settings.summary,
         )
 
     if said.summarize and said.summary is None:
@@ -206,12 +206,12 @@ async def fork_session(
 ) -> Json:
     """A new session with the path to a place, or with the whole tree. The source is not touched."""
 
-    async def copy(place: Place) -> str:
+    async def copy(seat: Seat) -> str:
         session = opened.session
         if said.tree:
             made = await asyncio.to_thread(catalog.fork, session, at=said.at, whole=True, name=said.name)
         else:
-            made = (await fork(session, said.at, hooks=place.desk.hooks, name=said.name)).session
+            made = (await fork(session, said.at, hooks=seat.desk.hooks, name=said.name)).session
             if made is None:
                 raise Refused(409, "a handler did not let it happen", code="cancelled")
         with made:
@@ -225,18 +225,18 @@ async def fork_session(
 async def merge_branch(call: Writes, id: str, said: Annotated[wire.Merging, Depends(Said(wire.Merging))]) -> Json:
     """Write a summary of another branch at the head of this one."""
 
-    async def bring_back(place: Place) -> wire.Merged:
+    async def bring_back(seat: Seat) -> wire.Merged:
         session = opened.session
         source, into = session.branch(said.source), _branch(session, said.into)
         call.serving.runs.at_rest(opened, into.name)
         outcome = await merge(
             source,
             into,
-            hooks=place.desk.hooks,
-            model=await _summarizer(call, place, into, said.summary is None),
+            hooks=seat.desk.hooks,
+            model=await _summarizer(call, seat, into, said.summary is None),
             summary=said.summary,
             custom_instructions=said.instructions,
-            settings=place.desk.settings.summary,
+            settings=seat.desk.settings.summary,
         )
         entry = None if outcome.summary_entry is None else outcome.summary_entry.id
         return wire.Merged(id=entry, branch=into.name, leaf=outcome.new_leaf, cancelled=outcome.cancelled)
@@ -249,7 +249,7 @@ async def merge_branch(call: Writes, id: str, said: Annotated[wire.Merging, Depe
 async def promote_branch(call: Writes, id: str, said: Annotated[wire.Promotion, Depends(Said(wire.Promotion))]) -> Json:
     """Go on from the head of one branch, with a summary of the others, which are archived with it."""
 
-    async def choose(place: Place) -> wire.Promoted:
+    async def choose(seat: Seat) -> wire.Promoted:
         session = opened.session
         winner, into = session.branch(said.branch), _branch(session, said.into)
         if winner == into:
@@ -261,11 +261,11 @@ async def promote_branch(call: Writes, id: str, said: Annotated[wire.Promotion, 
             winner,
             into,
             rest,
-            hooks=place.desk.hooks,
-            model=await _summarizer(call, place, into, said.summary is None and bool(rest)),
+            hooks=seat.desk.hooks,
+            model=await _summarizer(call, seat, into, said.summary is None and bool(rest)),
             summary=said.summary,
             custom_instructions=said.instructions,
-            settings=place.desk.settings.summary,
+            settings=seat.desk.settings.summary,
         )
         archived = [] if outcome.cancelled else [branch.name for branch in (*rest, winner)]
         return wire.Promoted(leaf=outcome.new_leaf, archived=archived, cancelled=outcome.cancelled)
@@ -278,10 +278,10 @@ async def promote_branch(call: Writes, id: str, said: Annotated[wire.Promotion, 
 async def pick(call: Writes, id: str, said: Annotated[wire.CherryPick, Depends(Said(wire.CherryPick))]) -> Json:
     """Copy messages to the head of a branch, tool calls and their results together."""
 
-    async def copy(place: Place) -> wire.Copied:
+    async def copy(seat: Seat) -> wire.Copied:
         onto = _branch(opened.session, said.onto)
         call.serving.runs.at_rest(opened, onto.name)
-        outcome = await cherry_pick(onto, said.entries, hooks=place.desk.hooks)
+        outcome = await cherry_pick(onto, said.entries, hooks=seat.desk.hooks)
         ids = [entry.id for entry in outcome.entries]
         return wire.Copied(ids=ids, leaf=outcome.new_leaf, cancelled=outcome.cancelled)
 

@@ -57,7 +57,7 @@ class Run(Struct, frozen=True, eq=False):
     task: asyncio.Task[None]
 
 
-class Place(Struct, frozen=True, eq=False):
+class Seat(Struct, frozen=True, eq=False):
     """Where one session is worked on."""
 
     opened: Opened
@@ -74,16 +74,16 @@ class Runs:
     def __init__(self, workshop: Workshop, models: Models | None = None) -> None:
         self._workshop = workshop
         self._models = models
-        self._places: dict[str, Place] = {}
+        self._seats: dict[str, Seat] = {}
         """By the file of the session."""
         self._at_work: dict[str, dict[str, Run]] = {}
         """By the file and the name of the branch, also when the file was replaced under a run and opened anew."""
         self._making = dict[str, asyncio.Lock]()
 
-    def _place_of(self, opened: Opened) -> Place | None:
+    def _seat_of(self, opened: Opened) -> Seat | None:
         """Where a session is worked on; one that was opened anew since is another."""
-        place = self._places.get(opened.file)
-        return place if place is not None and place.desk.session is opened.session else None
+        seat = self._seats.get(opened.file)
+        return seat if seat is not None and seat.desk.session is opened.session else None
 
     # What may be asked from outside of the workshop
 
@@ -103,9 +103,9 @@ class Runs:
 
     async def leave(self, opened: Opened) -> None:
         """Let go of a session."""
-        place = self._places.get(opened.file)
-        if place is not None and place.opened is opened:
-            await self._workshop.do(self._leave(place))
+        seat = self._seats.get(opened.file)
+        if seat is not None and seat.opened is opened:
+            await self._workshop.do(self._leave(seat))
         await asyncio.to_thread(opened.session.close)
 
     async def close(self) -> None:
@@ -115,13 +115,13 @@ class Runs:
 
     # In the workshop
 
-    async def place(self, opened: Opened) -> Place:
+    async def seat(self, opened: Opened) -> Seat:
         """The desk of a session, with its extensions."""
         async with self._making.setdefault(opened.file, asyncio.Lock()):
-            place = self._place_of(opened)
-            if place is not None:
-                return place
-            before = self._places.get(opened.file)
+            seat = self._seat_of(opened)
+            if seat is not None:
+                return seat
+            before = self._seats.get(opened.file)
             if before is not None:  # nothing can be written from there any more
                 await _give_up(self._at_work.get(opened.file, {}).values())
                 await self._leave(before)
@@ -132,14 +132,14 @@ class Runs:
             extensions = Extensions(desk)
             await extensions.load()
             await desk.start()
-            made = self._places[opened.file] = Place(opened, desk, extensions)
+            made = self._seats[opened.file] = Seat(opened, desk, extensions)
             return made
 
-    async def model(self, place: Place, branch: Branch, name: str | None = None) -> Model:
+    async def model(self, seat: Seat, branch: Branch, name: str | None = None) -> Model:
         """The model that was named, or that the branch was held with, or the usual one."""
-        found, warning = await asyncio.to_thread(choose, place.desk.models, name, branch.state)
+        found, warning = await asyncio.to_thread(choose, seat.desk.models, name, branch.state)
         if warning is not None:
-            place.desk.hooks.show(Notice(level="warning", text=warning))
+            seat.desk.hooks.show(Notice(level="warning", text=warning))
         return found
 
     async def prompt(
@@ -155,17 +155,17 @@ class Runs:
 
         Where none can begin, `ended` is not called.
         """
-        place = await self.place(opened)
+        seat = await self.seat(opened)
         session = opened.session
         on = session.head if branch is None else session.branch(branch)
-        found = await self.model(place, on, model)
+        found = await self.model(seat, on, model)
         self.at_rest(opened, on.name)
-        shared = place.desk.hooks
+        shared = seat.desk.hooks
         hooks = shared.beside(replace(shared.context, session=session, branch=on, agent=None))
         hooks.listen(partial(tell_notice, opened))
         hooks.listen(_Teller(opened, on.name))
-        thinking = place.desk.settings.thinking if on.leaf is None else None
-        agent = Agent(on, found, place.desk.tools, hooks, settings=place.desk.settings, thinking=thinking)
+        thinking = seat.desk.settings.thinking if on.leaf is None else None
+        agent = Agent(on, found, seat.desk.tools, hooks, settings=seat.desk.settings, thinking=thinking)
         id = secrets.token_hex(4)
         task = asyncio.create_task(self._carry_out(opened, agent, id, text, images, ended))
         self._at_work.setdefault(opened.file, {})[on.name] = Run(agent, task)
@@ -233,10 +233,10 @@ class Runs:
     async def _abort_all(self) -> None:
         await _give_up(run for runs in self._at_work.values() for run in runs.values())
 
-    async def _leave(self, place: Place) -> None:
-        if self._places.get(place.opened.file) is place:
-            del self._places[place.opened.file]
-            await place.put_away()
+    async def _leave(self, seat: Seat) -> None:
+        if self._seats.get(seat.opened.file) is seat:
+            del self._seats[seat.opened.file]
+            await seat.put_away()
 
 
 async def _give_up(runs: Iterable[Run]) -> None:

@@ -147,13 +147,13 @@ class Swarms:
         """Make a swarm in a session that is held for it, and start it if that is wanted."""
 
         async def make() -> str:
-            place = await self._runs.place(opened)
-            desk = place.desk
+            seat = await self._runs.seat(opened)
+            desk = seat.desk
             swarm = await Swarm.create(
                 opened.session,
                 said.name,
                 said.task,
-                model=await self._runs.model(place, opened.session.head, said.model),
+                model=await self._runs.model(seat, opened.session.head, said.model),
                 model_of=desk.models.find,
                 tools=desk.tools,
                 hooks=desk.hooks,
@@ -224,7 +224,7 @@ class Swarms:
         live = self._live.get(id)
         if live is not None:
             return live
-        desk = (await self._runs.place(opened)).desk
+        desk = (await self._runs.seat(opened)).desk
         return Swarm.open(
             opened.session,
             id,

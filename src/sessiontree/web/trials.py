@@ -81,9 +81,9 @@ class Trials:
         """
 
         async def make() -> wire.MadeExperiment:
-            place = await self._runs.place(opened)
-            desk = place.desk
-            usual = await self._runs.model(place, opened.session.head, said.model)
+            seat = await self._runs.seat(opened)
+            desk = seat.desk
+            usual = await self._runs.model(seat, opened.session.head, said.model)
             judges = {
                 scorer.model: usual if scorer.model is None else await asyncio.to_thread(desk.models.find, scorer.model)
                 for scorer in said.scorers
