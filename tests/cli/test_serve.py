@@ -141,3 +141,12 @@ def test_a_token_that_was_made_is_let_in_by_a_server_that_runs(capsys: pytest.Ca
         out, err = process.communicate(timeout=20)
     assert (process.returncode, out.endswith("stopped\n"), err) == (0, True, "")
     assert not list(home.rglob("serve-*"))
+
+
+def test_without_what_a_server_takes_one_is_told_how_to_get_it(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "sessiontree.web.app", None)
+
+    assert run(["serve"]) == 1
+    assert "pip install 'sessiontree[web]'" in capsys.readouterr().err

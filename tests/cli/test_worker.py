@@ -92,6 +92,16 @@ def test_nothing_is_left_of_a_swarm_whose_work_cannot_be_sent(fails: Run, file: 
     assert st.sessions(all=True) == []
 
 
+@pytest.mark.parametrize("command", [["worker", "--list"], ["swarm", "run", "review.toml", "--durable"]])
+def test_without_what_workers_take_one_is_told_how_to_get_it(
+    fails: Run, file: Path, command: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("worker", "database"):
+        monkeypatch.setitem(sys.modules, f"sessiontree.swarm.durable.{name}", None)
+
+    assert "pip install 'sessiontree[swarm]'" in fails(*command)
+
+
 def test_options_for_workers_need_the_durable_one(fails: Run, file: Path) -> None:
     assert "give --durable too" in fails("swarm", "run", str(file), "--concurrency", "2", code=2)
 
@@ -123,6 +133,13 @@ def test_what_workers_have_is_not_done_by_another_process_too(server: Server, fi
 
     assert "`sessiontree swarm resume review --durable` goes on with it" in fails("swarm", "resume", "review")
     assert server.requests == []
+
+
+def test_a_swarm_that_is_over_is_not_told_to_wait_for_workers(server: Server, file: Path, cli: Run, fails: Run) -> None:
+    server.add("Fine.", "Good.")
+    cli("swarm", "run", str(file))
+
+    assert "review is completed" in fails("swarm", "resume", "review", "--durable")
 
 
 async def test_a_swarm_waits_for_a_worker_which_carries_it_out(server: Server, file: Path, workers: Workers) -> None:

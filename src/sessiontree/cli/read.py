@@ -29,7 +29,7 @@ from sessiontree.core.messages import role, role_of, string, text, tool_calls
 from sessiontree.core.outline import FILTERS, Calls, outline, plain_text, row_text
 from sessiontree.core.problems import problem_to_wire
 from sessiontree.core.tokens import estimate
-from sessiontree.errors import FormatError, NotFound, SessionTreeError, StoreError
+from sessiontree.errors import FormatError, InvalidOperation, NotFound, SessionTreeError, StoreError
 from sessiontree.session import Session
 from sessiontree.store.postgres.address import is_address
 
@@ -67,7 +67,7 @@ def _choose_and_go(context: click.Context, name: str) -> None:
     try:
         from sessiontree.tui.tree import choose
     except ModuleNotFoundError as error:
-        raise click.UsageError("--interactive needs the extra: pip install 'sessiontree[tui]'") from error
+        raise InvalidOperation("--interactive needs the extra: pip install 'sessiontree[tui]'") from error
     from sessiontree import config
     from sessiontree.cli.ops import navigate
 

@@ -16,6 +16,7 @@ import click
 from sessiontree.cli.app import app, json_option
 from sessiontree.cli.output import dim, echo, echo_json, safe, table
 from sessiontree.core.times import iso
+from sessiontree.errors import InvalidOperation
 from sessiontree.home import home
 from sessiontree.store.files import make_private_directory, write_private
 
@@ -52,7 +53,7 @@ def serve(host: str, port: int, allow_remote: bool, names: tuple[str, ...], allo
         from sessiontree.web.app import create_app
         from sessiontree.web.listening import Server, bound
     except ModuleNotFoundError as error:
-        raise click.UsageError("serving needs the extra: pip install 'sessiontree[web]'") from error
+        raise InvalidOperation("serving needs the extra: pip install 'sessiontree[web]'") from error
     from sessiontree.web.guard import Limits, check_host, check_name, hosts_of
     from sessiontree.web.tokens import SCOPES, Tokens, make, token_file
 

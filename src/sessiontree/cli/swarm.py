@@ -314,7 +314,7 @@ class _Durable(NamedTuple):
         try:
             from sessiontree.swarm.durable.database import Database
         except ModuleNotFoundError as error:
-            raise click.UsageError("durable swarms need the extra: pip install 'sessiontree[swarm]'") from error
+            raise InvalidOperation("durable swarms need the extra: pip install 'sessiontree[swarm]'") from error
         Database(self.database).make()
 
     def executor(self, session: Session, said: SwarmFile | None) -> DurableExecutor:
@@ -380,9 +380,10 @@ class _Outfit:
                     return await _shown(await begin(desk), quiet=as_json, durable=False)
                 self._executor = self._durable.executor(session, self._said)
                 try:
-                    if not await self._executor.workers():
-                        click.echo("sessiontree: there is no worker yet: `sessiontree worker` starts one", err=True)
-                    return await _shown(await begin(desk), quiet=as_json, durable=True)
+                    begun = await begin(desk)
+                    if begun.swarm.running and not await self._executor.workers():
+                        warn("there is no worker yet: `sessiontree worker` starts one")
+                    return await _shown(begun, quiet=as_json, durable=True)
                 finally:
                     await self._executor.close()
 

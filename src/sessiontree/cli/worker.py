@@ -11,6 +11,7 @@ import click
 from sessiontree.cli.app import STOPPED, app, json_option
 from sessiontree.cli.desk import PrintedUi, Working, extension_option
 from sessiontree.cli.output import dim, echo, echo_json, safe, table, warn
+from sessiontree.errors import InvalidOperation
 
 if TYPE_CHECKING:
     from sessiontree.agent.tool import Tool
@@ -66,7 +67,7 @@ def worker(
         from sessiontree.swarm.durable.roster import LEASE
         from sessiontree.swarm.durable.worker import DurableWorker
     except ModuleNotFoundError as error:
-        raise click.UsageError("workers need the extra: pip install 'sessiontree[swarm]'") from error
+        raise InvalidOperation("workers need the extra: pip install 'sessiontree[swarm]'") from error
     if listing:
         return _list(database, as_json=as_json)
     from sessiontree.cli.prompt import chosen_tools
