@@ -483,7 +483,10 @@ def test_compare_and_diff_as_text_and_json(cli, data, talk) -> None:
     assert "no winner" in cli("compare", "@", "a", "main")
     assert difference["commonAncestor"] == talk[1]
     assert difference["b"]["entries"] == talk[2:]
-    assert f"+ {talk[3][:8]} assistant: four" in cli("diff", "@", "a", "main")
+    told = cli("diff", "@", "a", "main")
+    assert f"+ {talk[3][:8]} assistant: four" in told
+    assert "--- a 10 tokens, $0.0500" in told
+    assert "+++ main tokens unknown, cost unknown" in told
 
 
 def test_migrate_rewrites_an_old_file_and_says_so(cli, data, here: Path) -> None:

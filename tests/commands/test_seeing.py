@@ -53,6 +53,8 @@ async def test_branches_are_compared_and_places_told_apart(desk: MakeDesk, sessi
     assert "- " in difference
     assert "user: two" in difference
     assert "assistant: aside" in difference
+    assert "--- HEAD  tokens unknown, cost unknown" in difference
+    assert "+++ side  15 tokens, $0.5000" in difference
     assert await run(at, "/diff HEAD side") == difference
     comparison = await run(at, "/compare side")
     assert [line.split()[0] for line in comparison.splitlines()[1:3]] == ["main", "side"]

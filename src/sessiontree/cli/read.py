@@ -24,7 +24,7 @@ from sessiontree.cli.app import (
 from sessiontree.cli.output import brief, colored, dim, echo, echo_json, echo_raw, safe, safe_lines, strong, table, warn
 from sessiontree.core.context import Explanation, explain, explanation_to_wire
 from sessiontree.core.entries import Entry, JsonObject, Problem
-from sessiontree.core.figures import dollars, short_count
+from sessiontree.core.figures import dollars
 from sessiontree.core.messages import role, role_of, string, text, tool_calls
 from sessiontree.core.outline import FILTERS, Calls, outline, plain_text, row_text
 from sessiontree.core.problems import problem_to_wire
@@ -373,7 +373,7 @@ def compare(session: str, branches: tuple[str, ...], metric: str, as_json: bool)
 @json_option
 def diff(session: str, a: str, b: str, as_json: bool) -> None:
     """Show how two places differ, from where their paths part."""
-    from sessiontree.comparison import diff_to_wire
+    from sessiontree.comparison import diff_to_wire, took
     from sessiontree.session import diff as diff_in
 
     opened_session = opened(session, read_only=True)
@@ -384,8 +384,7 @@ def diff(session: str, a: str, b: str, as_json: bool) -> None:
     calls = Calls(opened_session.tree)
     echo(dim(f"from where they part, {short(result.common_ancestor)}"))
     for sign, color, entries, stats in zip("-+", ("red", "green"), result.entries, result.stats, strict=True):
-        took = f"{short_count(stats.tokens)} tokens, {dollars(stats.cost)}"
-        echo(strong(f"{sign * 3} {safe(stats.name)}"), dim(took))
+        echo(strong(f"{sign * 3} {safe(stats.name)}"), dim(", ".join(took(stats))))
         for entry in entries:
             echo(colored(f"{sign} {short(entry.id)} {safe(row_text(entry, calls))}", color))
         if stats.files:

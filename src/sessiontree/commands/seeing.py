@@ -10,7 +10,7 @@ from sessiontree.commands.arguments import BRANCH, LEVELS, PLACE, commands, leve
 from sessiontree.commands.command import Argument, Command, Done
 from sessiontree.commands.desk import Desk
 from sessiontree.commands.text import excerpt, short, table
-from sessiontree.comparison import Comparison, Diff
+from sessiontree.comparison import Comparison, Diff, took
 from sessiontree.core.context import explain
 from sessiontree.core.entries import Message
 from sessiontree.core.figures import dollars, short_count
@@ -55,7 +55,7 @@ async def _diff(desk: Desk, args: Sequence[str]) -> Done:
     calls = Calls(desk.session.tree)
     lines = [f"from where they part, {short(found.common_ancestor)}"]
     for sign, entries, stats in zip("-+", found.entries, found.stats, strict=True):
-        lines.append(f"{sign * 3} {stats.name}  {short_count(stats.tokens)} tokens, {dollars(stats.cost)}")
+        lines.append(f"{sign * 3} {stats.name}  {', '.join(took(stats))}")
         lines += [f"{sign} {short(entry.id)} {excerpt(row_text(entry, calls))}" for entry in entries]
         lines += [f"  files: {', '.join(stats.files)}"] if stats.files else []
     return Done(text="\n".join(lines))

@@ -23,9 +23,8 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from sessiontree.commands.text import short
-from sessiontree.comparison import BranchStats, Comparison, Diff
+from sessiontree.comparison import BranchStats, Comparison, Diff, took
 from sessiontree.core.entries import Entry
-from sessiontree.core.figures import dollars, short_count
 from sessiontree.core.safe import safe
 from sessiontree.core.tree import Tree
 from sessiontree.tui.blocks import Block, Blocks, Renderer
@@ -86,8 +85,7 @@ def _side(stats: BranchStats, entries: Sequence[Entry], renderers: Mapping[str, 
 
 def figures(stats: BranchStats) -> tuple[str, ...]:
     """What a branch took and touched, in three lines."""
-    tokens = f"{short_count(stats.tokens)} tokens" if "tokens" in stats.measured else "tokens unknown"
-    cost = dollars(stats.cost) if "cost" in stats.measured else "cost unknown"
+    tokens, cost = took(stats)
     return (
         f"{_count(stats.entries, 'entry', 'entries')} · {_count(stats.tool_calls, 'tool call', 'tool calls')}"
         f" · {_count(stats.errors, 'error', 'errors')}",
