@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sessiontree import catalog
-from sessiontree.cli.app import app, branch_option, opened, tell_set_aside
-from sessiontree.cli.desk import PrintedUi, Working, extension_option
-from sessiontree.cli.output import dim, echo_json, safe, safe_lines
+from sessiontree.cli.app import FAILED, MODEL_FAILED, STOPPED, app, branch_option, opened, tell_set_aside
+from sessiontree.cli.desk import PrintedUi, Working, extension_option, tell_notice
+from sessiontree.cli.output import dim, echo_json, safe, safe_lines, warn
 from sessiontree.core.entries import Header, JsonObject
 from sessiontree.errors import SessionTreeError
 from sessiontree.format.codec import read_object
@@ -29,9 +29,6 @@ if TYPE_CHECKING:
     from sessiontree.hooks.bus import Hooks
     from sessiontree.hooks.events import Event
     from sessiontree.model.base import Model
-
-FAILED, MODEL_FAILED, ABORTED = 1, 3, 130
-"""Exit codes."""
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """That abort the run."""
@@ -110,7 +107,7 @@ def prompt(
     if target.unread:
         _tell_unread(target)
     if thinking not in (None, "off") and asked is not None and not asked.info.thinking:
-        click.echo(f"sessiontree: {safe(asked.info.name)} does not think, so --thinking does nothing", err=True)
+        warn(f"{asked.info.name} does not think, so --thinking does nothing")
     with target:
         on = before if before is not None and target is source else target.head
         desk = Desk(
@@ -130,8 +127,8 @@ def prompt(
 
 def _tell_unread(session: Session) -> None:
     lines = "1 line" if session.unread == 1 else f"{session.unread} lines"
-    message = f"sessiontree: {lines} of this session cannot be read, so the model does not see what they say"
-    click.echo(f"{message} (`sessiontree doctor {safe(session.where)}` tells more)", err=True)
+    message = f"{lines} of this session cannot be read, so the model does not see what they say"
+    warn(f"{message} (`sessiontree doctor {session.where}` tells more)")
 
 
 def chosen_tools(names: str | None, none: bool) -> tuple[Tool, ...]:
@@ -209,7 +206,7 @@ def _answer(working: Working, text: str, images: list[JsonObject], mode: str, *,
     if outcome is None:
         return 0
     if outcome.aborted:
-        return _failed("aborted", ABORTED)
+        return _failed("aborted", STOPPED)
     if outcome.error is not None:
         return _failed(outcome.error, MODEL_FAILED if isinstance(outcome.error, ModelError) else FAILED)
     return _failed("a handler did not let it happen", FAILED) if outcome.cancelled else 0
@@ -246,7 +243,7 @@ async def _run(
 
 
 def _failed(error: SessionTreeError | str, code: int) -> int:
-    click.echo(f"sessiontree: {safe(str(error))}", err=True)
+    warn(str(error))
     return code
 
 
@@ -256,7 +253,7 @@ def chosen_model(name: str | None, branch: Branch | None, settings: Config, hook
 
     found, warning = choose(ConfiguredModels(settings, hooks), name, None if branch is None else branch.state)
     if warning is not None:
-        click.echo(f"sessiontree: {safe(warning)}", err=True)
+        warn(warning)
     return found
 
 
@@ -311,7 +308,7 @@ class _Text:
         """Whether a line was begun."""
 
     def show(self, event: Event) -> None:
-        from sessiontree.hooks.events import CompactFailed, MessageDelta, MessageEnd, Notice, RetryScheduled, ToolStart
+        from sessiontree.hooks.events import CompactFailed, MessageDelta, MessageEnd, ToolStart
 
         match event:
             case MessageDelta(kind="text") if self._live:
@@ -322,14 +319,10 @@ class _Text:
                 self._open = False
             case ToolStart(call=call) if self._live:
                 click.echo(dim(safe(f"{call.name} {call.arguments}")[:200]), err=True)
-            case Notice(text=text):
-                click.echo(f"sessiontree: {safe(text)}", err=True)
             case CompactFailed(error=error, aborted=False):
-                click.echo(f"sessiontree: the conversation could not be compacted: {safe(error)}", err=True)
-            case RetryScheduled(error=error, delay=delay):
-                click.echo(f"sessiontree: {safe(error)}; trying again in {delay:.0f} s", err=True)
+                warn(f"the conversation could not be compacted: {error}")
             case _:
-                pass
+                tell_notice(event)
 
     def end(self, submitted: Submitted) -> None:
         for said in filter(None, (submitted.text, submitted.editor_text)):
@@ -339,4 +332,4 @@ class _Text:
         if not self._live and submitted.outcome.text:
             click.echo(safe_lines(submitted.outcome.text))
         if submitted.outcome.cut_off:
-            click.echo("sessiontree: the answer was cut off at the length that the model may write", err=True)
+            warn("the answer was cut off at the length that the model may write")
