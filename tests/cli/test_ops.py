@@ -172,6 +172,18 @@ def test_popping_takes_one_way_of_summarizing_and_needs_a_message(fails: Run, cl
     assert "there is no message of the user to go back to" in fails("pop", "speed")
 
 
+def test_where_no_model_can_be_used_that_alone_is_told(
+    fails: Run, ids, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for variable in ("OPENAI_API_KEY", "OPENAI_BASE_URL"):
+        monkeypatch.delenv(variable)
+    with st.open("speed") as session:
+        session.append(st.user("And?"))
+        session.append(st.assistant("So.", provider="vanished", model="x"))
+
+    assert fails("pop", "speed") == "sessiontree: openai:scripted cannot be used: OPENAI_API_KEY is not set\n"
+
+
 # Compacting
 
 
