@@ -57,6 +57,16 @@ async def test_the_shell_needs_no_model(desk: MakeDesk, session: Session) -> Non
     assert "secret" not in str(model.requests[0].messages)
 
 
+@pytest.mark.parametrize("line", ["!", "!!", "! \t"])
+async def test_nothing_for_the_shell_is_refused_and_not_written_down(
+    desk: MakeDesk, session: Session, line: str
+) -> None:
+    with pytest.raises(InvalidOperation, match="nothing to run"):
+        await desk().submit(line)
+
+    assert not session.tree.real_count
+
+
 async def test_a_command_of_the_shell_without_a_model_is_given_up(desk: MakeDesk, session: Session) -> None:
     at = desk(model=None)
     running = asyncio.create_task(at.submit("!echo begun; sleep 60"))

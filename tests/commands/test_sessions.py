@@ -11,6 +11,7 @@ from sessiontree.errors import InvalidOperation, NotFound, StoreError
 from sessiontree.hooks.events import BeforeFork, BeforeSwitch, Forked, SessionShutdown, SessionStart, Switched
 from sessiontree.session import Session
 from tests.commands.conftest import MakeDesk, Person, Scripts, listened, run, scripted, talk
+from tests.store.test_files import room_for
 
 
 async def test_a_fork_from_what_is_no_message_of_the_user_has_it(desk: MakeDesk, session: Session) -> None:
@@ -194,6 +195,19 @@ async def test_an_export_is_a_copy_byte_for_byte_and_never_overwrites(desk: Make
         await run(at, "/export copy.jsonl")
     with pytest.raises(InvalidOperation, match=r"does not end in one of \.html"):
         await run(at, "/export copy.pdf")
+
+
+async def test_an_export_for_which_there_is_no_room_leaves_nothing_and_can_be_tried_again(
+    desk: MakeDesk, session: Session
+) -> None:
+    talk(session, "one", "1")
+    at = desk()
+
+    with room_for(100), pytest.raises(StoreError, match="too large"):
+        await run(at, "/export copy.jsonl")
+
+    assert list(Path(session.cwd).iterdir()) == []
+    await run(at, "/export copy.jsonl")
 
 
 async def test_a_session_whose_file_was_deleted_can_still_be_exported(desk: MakeDesk, session: Session) -> None:

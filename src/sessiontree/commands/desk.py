@@ -251,7 +251,10 @@ class Desk:
             words = self._edited
             return Submitted(text=done.text, editor_text=words, outcome=await self._follow(done))
         if line.startswith("!"):
-            ran = await self._bash(line.lstrip("!").strip(), in_context=not line.startswith("!!"))
+            command = line.lstrip("!").strip()
+            if not command:
+                raise InvalidOperation("there is nothing to run behind the `!`")
+            ran = await self._bash(command, in_context=not line.startswith("!!"))
             return Submitted(text="\n".join(filter(None, [ran.output.rstrip("\n"), ran.note])))
         return Submitted(outcome=await self.agent.prompt(line, images))
 
@@ -405,17 +408,17 @@ class Desk:
         _, answer = await self.hooks.ask(BeforeSwitch(reason=reason, target_session_file=file))
         if answer.cancel:
             return False
-        previous = _file(self.session)
+        previous = self.session.kept_at
         await self._take_over(make(), reason)
         await self.hooks.tell(Switched(reason=reason, previous_session_file=previous))
         return True
 
     async def _take_over(self, session: Session, reason: Reason) -> None:
-        previous, branch = _file(self.session), await self.host.arrive(session)
+        previous, branch = self.session.kept_at, await self.host.arrive(session)
         model = self._model_of(session) if reason == "resume" else self.model
         thinking = None if reason == "resume" or self._agent is None else self._agent.thinking
         await self._end()
-        await self.hooks.tell(SessionShutdown(reason=reason, target_session_file=_file(session)))
+        await self.hooks.tell(SessionShutdown(reason=reason, target_session_file=session.kept_at))
         try:
             await self._stand_up()
         except StoreError as error:  # it is left all the same, and may be left because of that
@@ -447,7 +450,3 @@ class Desk:
         else:
             await self._agent.set_model(model)
         return model
-
-
-def _file(session: Session) -> str | None:
-    return session.kept_at

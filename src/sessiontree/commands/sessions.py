@@ -21,6 +21,7 @@ from sessiontree.core.outline import plain_text
 from sessiontree.errors import InvalidOperation, StoreError
 from sessiontree.ops.fork import ForkOutcome
 from sessiontree.session import Session
+from sessiontree.store.files import write_private
 
 HITS = 20
 """How many hits a search shows."""
@@ -92,13 +93,9 @@ async def _chosen_session(desk: Desk) -> str | None:
         for summary in known
     }
     if not desk.ui.has_person:
-        return _refuse(f"say which session: {', '.join(summary.id for summary in known[:5])}")
+        raise InvalidOperation(f"say which session: {', '.join(summary.id for summary in known[:5])}")
     chosen = await desk.ui.select("Which session?", list(shown))
     return None if chosen is None else shown[chosen]
-
-
-def _refuse(reason: str) -> str:
-    raise InvalidOperation(reason)
 
 
 async def _session(desk: Desk, args: Sequence[str]) -> Done:
@@ -175,11 +172,9 @@ def _target(desk: Desk, file: str) -> tuple[str, str]:
 
 
 def _write(path: str, data: bytes) -> None:
-    try:
-        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
-            file.write(data)
-    except OSError as error:
-        raise StoreError(path, error.strerror or str(error)) from error
+    if os.path.lexists(path):
+        raise StoreError(path, "the file exists already")
+    write_private(path, data)
 
 
 async def _quit(desk: Desk, args: Sequence[str]) -> Done:
