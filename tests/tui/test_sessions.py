@@ -92,6 +92,14 @@ async def test_a_preview_has_the_newest_of_what_was_said_in_letters_that_are_two
         assert await app.shows("› question 9", "answer 9")
 
 
+async def test_a_search_that_means_nothing_is_told(running: Running, three: list[str]) -> None:
+    async with running() as app:
+        await app.press("ctrl+r")
+        assert await app.shows("Named work")
+        await app.press(*"since:soon")
+        assert await app.shows("since: takes 12h, 7d, 2w or a date")
+
+
 async def test_only_named_ones(running: Running, three: list[str]) -> None:
     async with running() as app:
         await app.press("ctrl+r")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from rich.text import Text
@@ -245,13 +244,16 @@ class SessionsScreen(ModalScreen[str | None]):
         await asyncio.sleep(PAUSE)
         if len(query.strip()) < 3:
             return
-        with suppress(SessionTreeError):
+        try:
             hits = await look(
                 lambda progress: catalog.search(query, cwd=self._cwd, all=self._all, limit=FOUND, progress=progress),
                 lambda percent: self._say(f"searching, {percent} % …"),
             )
-            self._found = frozenset(hit.file for hit in hits)
-            self._narrow()
+        except SessionTreeError as error:
+            self._say(str(error))
+            return
+        self._found = frozenset(hit.file for hit in hits)
+        self._narrow()
 
     def on_option_list_option_highlighted(self) -> None:
         if self._at is not None:
