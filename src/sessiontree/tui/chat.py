@@ -84,7 +84,7 @@ class ChatScreen(Screen[None]):
         self._queue = Line(id="queue")
         self._tally = Tally(self, self.update_footer)
         self._entries: list[str] = []
-        """Ids of the path that is shown, from the first one shown on."""
+        """Ids of the path that is shown, those before the first one shown."""
         self._live: list[Block] = []
         """What has come of the answer that comes."""
         self._commands: list[Block] = []
@@ -145,7 +145,7 @@ class ChatScreen(Screen[None]):
             self._commands = []
         path = desk.branch.path()
         shown = path[-AT_ONCE:]
-        self._entries = [entry.id for entry in path[: -AT_ONCE or None]] if len(path) > AT_ONCE else []
+        self._entries = [entry.id for entry in path[:-AT_ONCE]]
         self.blocks = Blocks(self.app.renderers)
         unwritten = [*self._live, *self._commands]
         self.transcript.show([*self.blocks.of(shown), *unwritten], earlier=len(path) - len(shown))

@@ -188,7 +188,7 @@ class Write(Dialog[str]):
 
 
 class Page(Dialog[None]):
-    """Something to read, such as a table; any key that does not scroll closes it."""
+    """Something to read, such as a table."""
 
     DEFAULT_CSS = """
     Page VerticalScroll { height: auto; max-height: 70vh; scrollbar-size-vertical: 1; }

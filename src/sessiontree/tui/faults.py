@@ -33,32 +33,25 @@ def _looked_for(file: str) -> list[str]:
         return [problem.message for problem in session.problems if problem.severity == "fault"]
 
 
-class _Told(msgspec.Struct):
-    """What `sessiontree doctor --json` says of a problem."""
-
-    severity: str
-    message: str
-
-
-class _Report(msgspec.Struct):
-    problems: list[_Told]
-
-
 async def _by_another(file: str) -> list[str]:
     # The same modules as here, and nothing from the current folder or the environment.
     paths = [path for path in sys.path if os.path.isabs(path)]
-    code = f"import sys; sys.path[:] = {paths!r}; from sessiontree.cli import main; main()"
-    doctor = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-I", "-c", code, "doctor", "--json", "--", os.path.abspath(file)),
+    code = f"import sys; sys.path[:] = {paths!r}; from {__name__} import main; main()"
+    looking = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-I", "-c", code, os.path.abspath(file)),
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.DEVNULL,
     )
     try:
-        said, _ = await doctor.communicate()
+        said, _ = await looking.communicate()
     finally:
-        if doctor.returncode is None:
-            doctor.kill()
-            await doctor.wait()
-    report = msgspec.json.decode(said, type=_Report)
-    return [problem.message for problem in report.problems if problem.severity == "fault"]
+        if looking.returncode is None:
+            looking.kill()
+            await looking.wait()
+    return msgspec.json.decode(said, type=list[str])
+
+
+def main() -> None:
+    """What the other process does."""
+    sys.stdout.buffer.write(msgspec.json.encode(_looked_for(sys.argv[1])))

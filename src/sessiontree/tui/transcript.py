@@ -164,7 +164,7 @@ class Transcript(ScrollView, can_focus=True):
         self.scroll_to(y=self.max_scroll_y, animate=False, immediate=True, force=True)
 
     def _gap(self, index: int) -> int:
-        """Blank lines behind a block: none between notes, or between calls that are folded to a line."""
+        """Blank lines behind a block: none between notes."""
         kinds = [block.kind for block in self.blocks[index : index + 2]]
         return 0 if kinds == ["note", "note"] else 1
 
