@@ -16,7 +16,7 @@ import sessiontree as st
 from sessiontree.agent.agent import Agent
 from sessiontree.agent.tool import Tool, ToolContext, ToolOutput, tool
 from sessiontree.agent.tools import builtin_tools
-from sessiontree.core.entries import Custom, ModelChange, ThinkingLevelChange
+from sessiontree.core.entries import ContextEdit, Custom, ModelChange, ThinkingLevelChange
 from sessiontree.core.messages import ToolCall
 from sessiontree.errors import BranchMoved, InvalidOperation, StoreError
 from sessiontree.hooks.bus import Context, Hooks
@@ -793,6 +793,25 @@ async def test_what_an_extension_writes_meanwhile_without_speaking_is_no_move(
 
     assert (await made.prompt("Go")).ok
     assert [entry.type for entry in session.head.path()][-3:] == ["custom", "message", "message"]
+
+
+async def test_an_edit_of_the_context_meanwhile_is_no_move_and_holds_for_the_next_request(
+    agent: MakeAgent, session: Session
+) -> None:
+    first = session.append(st.user("a secret"))
+
+    @tool
+    def forget() -> str:
+        """Leave the first message out."""
+        session.append(ContextEdit(target=first.id))
+        return "ok"
+
+    made = agent([call("c1", "forget")], "Done.", tools=[forget])
+
+    assert (await made.prompt("Go")).ok
+    before, after = (str(request.messages) for request in scripted(made).requests)
+    assert "a secret" in before
+    assert "a secret" not in after
 
 
 async def test_nothing_is_asked_once_the_branch_has_been_moved(agent: MakeAgent, session: Session) -> None:

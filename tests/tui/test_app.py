@@ -9,14 +9,14 @@ import pytest
 
 import sessiontree as st
 from sessiontree.config import Config, SummarySettings
-from sessiontree.errors import StoreError
-from sessiontree.model.base import ModelError
-from sessiontree.model.scripted import Delay
+from sessiontree.errors import NotFound, StoreError
+from sessiontree.model.base import Model, ModelError
+from sessiontree.model.scripted import Delay, ScriptedModel
 from sessiontree.session import Session
 from sessiontree.tui.drafts import Draft, Drafts
 from sessiontree.tui.presence import Presence
 
-from .conftest import Running
+from .conftest import Running, ScriptedModels
 
 
 @pytest.fixture
@@ -472,6 +472,27 @@ async def test_a_session_is_chosen_at_the_start(running: Running, talk: Session,
         assert await driver.shows("Sessions", "talk")
         await driver.press("enter")
         assert await driver.shows("second answer")
+
+
+async def test_a_model_that_is_gone_is_told_and_one_that_was_never_known_is_not(running: Running) -> None:
+    class Usual(ScriptedModels):
+        def find(self, name: str | None = None) -> Model:
+            if name is not None:
+                raise NotFound("model", name)
+            return super().find(name)
+
+    def held_with(provider: str) -> Session:
+        session = st.create()
+        session.append(st.user("Hi"))
+        session.append(st.assistant("Ho", provider=provider, model="x"))
+        return session
+
+    async with running(session=held_with("vanished"), models=Usual(ScriptedModel())) as app:
+        await app.until(lambda: [each for each in app.app._notifications if "the usual model" in each.message])
+    async with running(session=held_with("unknown"), models=Usual(ScriptedModel())) as app:
+        await app.pilot.pause()
+        assert app.app.desk.model is not None
+        assert not list(app.app._notifications)
 
 
 async def test_damage_is_told(running: Running, talk: Session) -> None:

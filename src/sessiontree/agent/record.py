@@ -17,7 +17,8 @@ from sessiontree.errors import BranchMoved, NotFound, SessionTreeError
 from sessiontree.session import Branch
 
 SPEAKING = frozenset({"message", "custom_message", "branch_summary", "compaction", "reset_boundary"})
-"""Entries that change what a model sees. Others, written by an extension say, are no move."""
+"""Entries that are of the conversation. Others, written by an extension say, are no move: a run takes settings and
+edits of the context in with its next request."""
 
 WRITERS = 4
 """Threads that write, of their own, so that tools and handlers that take long in theirs hold up no writing."""

@@ -27,7 +27,7 @@ NEAR = 0.9
 """The share of the limit from which on the context is measured with care."""
 
 SETTINGS = frozenset({"model_change", "thinking_level_change", "custom", "branch_point"})
-"""Entries that say nothing to a model."""
+"""Entries that change nothing of what is sent, but for who is asked and how."""
 
 
 class Room:
