@@ -4,11 +4,11 @@ Lines are decoded only as far as a listing needs, many at once; a pass can go on
 earlier one stopped. A `Digest` vouches for sound files alone: every line an entry, every
 parent and anchor an earlier line, every head there. At the first thing that is otherwise it
 stops, and the session has to be opened to tell what is wrong; so this module repairs,
-judges and migrates nothing. Only two things are left to `doctor`, since to check all lines for
-them would take half as long as the decoding: bytes that are no UTF-8, in strings that a listing
-does not show, and lines that are nested too deeply and do not look it. What a line does to the
-heads is told by `core.heads`; here is its short form, for names alone, and a test holds the
-two together.
+judges and migrates nothing. Two things it passes over: bytes that are no UTF-8, in strings that
+a listing does not show, so whoever feeds it looks for them first; and lines that are nested too
+deeply and do not look it, which are left to `doctor`, since to check all lines for them would
+take half as long as the decoding. What a line does to the heads is told by `core.heads`; here is
+its short form, for names alone, and a test holds the two together.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The store in PostgreSQL, for many machines.
 
-address      which database, which session, and what may be shown of it; imports nothing
+address      which database, which session, and what may be shown of it; cheap to import
 connection   the one door to psycopg: a pool, time limits, trying again
 schema       tables and functions, and how they come to be
 rows         what is written of a line beside its bytes

@@ -57,4 +57,6 @@ SELECT current AND deleted IS NULL, size, tail,
 FROM sessiontree.session WHERE key = %s"""
 LOCK = """
 SELECT size, tail FROM sessiontree.session WHERE key = %s AND current AND deleted IS NULL FOR UPDATE"""
+RETIRE = "UPDATE sessiontree.session SET current = false WHERE key = %s"
+SETTLE = "SELECT sessiontree.settle(%s, %s, %s, %s, %s)"
 LEAVE = "SELECT sessiontree.leave(%s, %s, %s)"

@@ -310,7 +310,7 @@ class PostgresStore:
                 row = connection.execute(sql.LOCK, (key,)).fetchone()
                 if row is None or row[0] + len(_ended(bytes(row[1]))[0]) != start:
                     return self._made_before(connection, batch, replaced=True)
-                connection.execute("UPDATE sessiontree.session SET current = false WHERE key = %s", (key,))
+                connection.execute(sql.RETIRE, (key,))
                 new = self._insert(connection, lines)
                 assert new is not None
                 return self._fill(connection, new, lines, batch, None)
@@ -413,10 +413,7 @@ class PostgresStore:
             except NotJson:
                 pass
         values = (known.key, whole, row.id, row.parent, row.type)
-        self.database.run(
-            lambda connection: connection.execute("SELECT sessiontree.settle(%s, %s, %s, %s, %s)", values),
-            where=self.where,
-        )
+        self.database.run(lambda connection: connection.execute(sql.SETTLE, values), where=self.where)
         return Cursor((known.key, size + (len(tail) + 1 if whole else 0)))
 
     def _check_end(self, after: Cursor) -> None:
