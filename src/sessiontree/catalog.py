@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from sessiontree.core.plan import plan_fork
+from sessiontree.core.safe import encodable
 from sessiontree.core.times import iso
 from sessiontree.draft import random_id
 from sessiontree.errors import Ambiguous, InvalidOperation, NotFound, ReadOnly
@@ -67,7 +68,7 @@ def folder_of(cwd: str) -> str:
     try:
         os.fsencode(cwd)
     except UnicodeEncodeError:
-        cwd = cwd.encode("utf-8", "replace").decode()
+        cwd = encodable(cwd)
     flat = cwd.removeprefix("/").translate(str.maketrans({"/": "-", "\\": "-", ":": "-", "\0": "-"}))
     if len(os.fsencode(flat)) > 200:
         import hashlib
@@ -380,7 +381,7 @@ def _folders(
             raise NotFound("folder", os.fspath(dir))
         return _Folders([root, *folders_in(root)], root) if all else _Folders([root])
     here = None if all else absolute_folder(cwd or ".")
-    where = None if here is None else here.encode("utf-8", "replace").decode()
+    where = None if here is None else encodable(here)
     if source is not None:
         if source not in sources():
             raise InvalidOperation(f"no source {source!r}: choose one of {', '.join(sources())}")

@@ -1,4 +1,4 @@
-"""Text of session files cannot control a terminal."""
+"""Text of session files cannot control a terminal, and can be written."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sessiontree.core.safe import safe, safe_json, safe_lines, safe_raw
+from sessiontree.core.safe import encodable, safe, safe_json, safe_lines, safe_raw
 
 HOSTILE = "\x1b]0;title\x07 \x1b[2J \x9b31m \x7f \u202e \u2066 \ufeff \ud800 \u2028"
 
@@ -50,3 +50,7 @@ def test_nothing_that_a_terminal_obeys_comes_through(text: str) -> None:
         assert not any(ord(letter) < 0x20 or 0x7F <= ord(letter) <= 0x9F for letter in shown)
         assert not set(shown) & set("\u202a\u202b\u202d\u202e\u2066\u2067\u2068\u2028\u2029\ufeff")
         shown.encode()
+
+
+def test_what_utf8_cannot_hold_is_replaced_and_all_else_stays() -> None:
+    assert [encodable(text) for text in ("a", "é😀", "a\ud800b", None)] == ["a", "é😀", "a?b", None]

@@ -1,4 +1,4 @@
-"""Safe text: what session files say, unable to control a terminal. They are untrusted input to it.
+"""Safe text: what session files say, unable to control a terminal, and such that it can be written. It is not trusted.
 
 Control characters, marks that turn the direction of writing, what takes no room and can hide words, and lone surrogates
 are shown as escapes. What joins letters and signs (U+200C, U+200D) stays: people write with it.
@@ -7,6 +7,7 @@ are shown as escapes. What joins letters and signs (U+200C, U+200D) stays: peopl
 from __future__ import annotations
 
 import re
+from typing import TypeVar
 
 # C0 and C1 controls, DEL, marks that turn the direction of writing, line and paragraph separators, lone surrogates;
 # spaces without width, invisible operators, marks of annotations, and the tags that spell hidden words.
@@ -17,6 +18,8 @@ _UNSAFE = (
 UNSAFE_IN_LINES = _UNSAFE.replace("\x00-\x1f", "\x00-\x08\x0b-\x1f")
 """Characters that are shown as something else, as a class of a regular expression without its brackets."""
 _UNSAFE_IN_JSON = _UNSAFE.replace("\x00-\x1f", "")
+
+Text = TypeVar("Text", str, str | None)
 
 
 def safe(text: str) -> str:
@@ -37,6 +40,11 @@ def safe_json(text: str) -> str:
 def safe_raw(text: str) -> str:
     """A line of a session as it is, but for what a terminal would obey."""
     return _escape(text, UNSAFE_IN_LINES, json=True)
+
+
+def encodable(text: Text) -> Text:
+    """`text` without what UTF-8 cannot hold."""
+    return text if text is None or text.isascii() else text.encode("utf-8", "replace").decode()
 
 
 def _escape(text: str, unsafe: str, *, json: bool = False) -> str:

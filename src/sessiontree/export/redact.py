@@ -18,12 +18,11 @@ from msgspec import Struct
 from sessiontree.core.entries import HEAD_RECORD
 from sessiontree.core.messages import is_list, is_object
 from sessiontree.errors import InvalidOperation
-from sessiontree.export.secrets import RULES, Rule, made_up, own, secret_of, strength
+from sessiontree.export.secrets import RULES, TAKEN_OUT, Rule, made_up, own, secret_of, strength
 from sessiontree.format.codec import HEAD_KEYS, LINE_LIMIT, WIRE, NotJson, read_object, write_object, write_value
 from sessiontree.format.splice import set_value
 
 _PUT_INSTEAD = {"home path": "~"}
-_TAKEN_OUT = "[redacted"
 _LONGEST_WITHIN = 500
 """Characters that are looked at once more, so that the time stays within bounds."""
 _SCHEMA_TYPES = ("string", "object", "array", "number", "integer", "boolean")
@@ -86,7 +85,7 @@ class Redactor:
                 at = start if within else max(found.end(), found.start() + 1)
                 continue
             self._counts[rule.what] += 1
-            pieces += text[kept:start], _PUT_INSTEAD.get(rule.what, f"{_TAKEN_OUT} {rule.what}]")
+            pieces += text[kept:start], _PUT_INSTEAD.get(rule.what, f"{TAKEN_OUT} {rule.what}]")
             kept = at = stop
         return "".join((*pieces, text[kept:])) if pieces else text
 
@@ -156,7 +155,7 @@ class Redactor:
                     waiting.append((place[key], index, named or (_told_before(at[index - 1]) if index else None)))
             elif named is not None and self._is_named_secret(at, named):
                 self._counts["named secret"] += 1
-                place[key] = f"{_TAKEN_OUT} named secret]"
+                place[key] = f"{TAKEN_OUT} named secret]"
             elif isinstance(at, str):
                 place[key] = self._string(at)
         return holder[0]
@@ -166,7 +165,7 @@ class Redactor:
         if isinstance(value, str):
             if not value or value in self._taken or value in self._names:  # the head of a branch called `auth`
                 return False
-            return not value.startswith(_TAKEN_OUT) and (named == "certain" or made_up(value))
+            return not value.startswith(TAKEN_OUT) and (named == "certain" or made_up(value))
         return named == "certain" and isinstance(value, int | float) and not isinstance(value, bool)
 
 

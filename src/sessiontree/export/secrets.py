@@ -14,6 +14,8 @@ from msgspec import Struct
 
 Found = re.Match[str]
 
+TAKEN_OUT = "[redacted"
+"""How what stands in the place of a secret begins: it is none itself."""
 NAMES = (
     *("password", "passwd", "pass phrase", "pass code", "secret", "secret key", "secret access key", "api key"),
     *("access key", "account key", "master key", "private key", "signing key", "encryption key", "access token"),
@@ -127,7 +129,7 @@ def _is_given(found: Found) -> bool:
     """Whether a secret of this name is spelled out here."""
     start, end = secret_of(found)
     value = found.string[start:end]
-    if not value or value.startswith("[redacted") or (found["bare"] and _REFERENCE.match(value)):
+    if not value or value.startswith(TAKEN_OUT) or (found["bare"] and _REFERENCE.match(value)):
         return False
     if found["certain"] is None:
         return made_up(value)
@@ -143,7 +145,7 @@ def _is_given(found: Found) -> bool:
 def _is_header(found: Found) -> bool:
     start, end = secret_of(found)
     value = found.string[start:end]
-    return not value.startswith("[redacted") and _SPELLED_OUT.search(value) is not None
+    return not value.startswith(TAKEN_OUT) and _SPELLED_OUT.search(value) is not None
 
 
 _SPELLED_OUT = re.compile(r"[0-9]|[A-Za-z]=[^\s=]|[A-Za-z+/_-]{16}")
@@ -219,7 +221,8 @@ RULES = _rules(
         ),
         (
             "named secret",
-            r"\bcurl\b[^\n]{0,300}?[ \t](?:-u|--user)[ =]?[\"']?[^\s:'\"]{1,100}:(?!\[redacted)(?P<secret>[^\s'\"]+)",
+            r"\bcurl\b[^\n]{0,300}?[ \t](?:-u|--user)[ =]?[\"']?[^\s:'\"]{1,100}:"
+            rf"(?!{re.escape(TAKEN_OUT)})(?P<secret>[^\s'\"]+)",
             _always,
         ),
         ("home path", r"(?<![A-Za-z0-9_.-])(?:/(?:home|Users)/[^/\s\"'`:;,<>|\\]+|/root(?![A-Za-z0-9_.-]))", _always),

@@ -25,8 +25,9 @@ from sessiontree.core.entries import HEAD_RECORD, Header, JsonObject, is_annotat
 from sessiontree.core.heads import MAIN
 from sessiontree.core.messages import is_list, is_object, spent, string, text
 from sessiontree.core.outline import one_line
+from sessiontree.core.safe import encodable
 from sessiontree.core.tree import BLANKS
-from sessiontree.format.codec import ANCHOR, PARENT, REFUSALS, VERSION, NotJson, read_object, write_object
+from sessiontree.format.codec import ANCHOR, PARENT, REFUSALS, VERSION, NotJson, read_object, write_value
 from sessiontree.format.jsonl import Reader
 from sessiontree.format.nesting import looks_deep, may_be_deep
 
@@ -259,7 +260,7 @@ class Digest:
             self.tally.cost += _money(line.usage)
         elif line.type == "session_info":
             self.tally.named = True
-            self.tally.name = _encodable(string(line.name).strip(BLANKS)) or None
+            self.tally.name = encodable(string(line.name).strip(BLANKS)) or None
         if is_annotation(line.type, line.custom_type):
             self._annotate(number)
         self._move(line, number)
@@ -326,11 +327,11 @@ def begin(reader: Reader) -> Digest:
         raise Unsound
     return Digest(
         Tally(
-            id=_encodable(header.id),
-            created=_encodable(header.timestamp),
-            cwd=_encodable(header.cwd),
-            parent_session=None if header.parent_session is None else _encodable(header.parent_session),
-            title=_encodable(reader.title or "") or None,
+            id=encodable(header.id),
+            created=encodable(header.timestamp),
+            cwd=encodable(header.cwd),
+            parent_session=encodable(header.parent_session),
+            title=encodable(reader.title or "") or None,
         )
     )
 
@@ -339,7 +340,7 @@ def _first(message: _Message) -> str | None:
     """What a message says, on one line."""
     if not message.content:
         return None
-    return _encodable(one_line(text(_value(message.content)))) or None
+    return encodable(one_line(text(_value(message.content)))) or None
 
 
 def _value(raw: Raw) -> Any:
@@ -360,11 +361,6 @@ def _object(raw: bytes) -> JsonObject:
 
 def _money(usage: _Usage) -> float:
     return usage.cost.total if isinstance(usage.cost, _Cost) else usage.cost
-
-
-def _encodable(text: str) -> str:
-    """`text` without what UTF-8 cannot hold."""
-    return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
 def _read(data: bytes) -> Sequence[_Line]:
@@ -396,10 +392,10 @@ def _line(raw: bytes) -> _Line:
         anchor=_maybe(wire.get(ANCHOR)),
         name=wire.get("name"),
         branch_name=_maybe(wire.get("branchName")),
-        data=Raw(write_object({"": wire["data"]})[4:-1]) if "data" in wire else Raw(),
+        data=Raw(write_value(wire["data"])) if "data" in wire else Raw(),
     )
     if is_object(message):
-        content = Raw(write_object({"": message["content"]})[4:-1]) if "content" in message else Raw()
+        content = Raw(write_value(message["content"])) if "content" in message else Raw()
         line.message = _Message(string(message.get("role")), _usage(message.get("usage")), content)
     names = (line.branch, line.current, line.branch_name, line.anchor, line.parent)
     if not all(_is_id(name) for name in names if isinstance(name, str)):
@@ -409,7 +405,7 @@ def _line(raw: bytes) -> _Line:
 
 def _is_id(value: object) -> bool:
     """Whether `value` is a string that can be kept."""
-    return isinstance(value, str) and (value.isascii() or value == _encodable(value))
+    return isinstance(value, str) and (value.isascii() or value == encodable(value))
 
 
 def _maybe(value: object) -> str | None:

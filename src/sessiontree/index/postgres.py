@@ -7,7 +7,7 @@ What a session is made of is not here: see `store.postgres`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -20,7 +20,7 @@ from sessiontree.format.codec import NotJson, read_entry
 from sessiontree.format.tail import tail_heads
 from sessiontree.index.folder import absolute_folder, is_part_of
 from sessiontree.index.reading import SessionSummary, first_fault, tally_of
-from sessiontree.index.search import Hit, snippet
+from sessiontree.index.search import Hit, branches_of, snippet
 from sessiontree.session import Session
 from sessiontree.store.base import Cursor
 from sessiontree.store.postgres.address import Address
@@ -363,7 +363,7 @@ class _Sight:
         self._seen: Seen | None = None
         try:
             session = Session(store, read_only="it is only looked at")
-            self._look(session, store, {match.entry.id for match in matches}, min(match.position for match in matches))
+            self.branches = _branches(session, store, min(match.position for match in matches))
             self._seen = Seen(session.context())
         except SessionTreeError:
             return  # damaged, or taken away meanwhile
@@ -371,22 +371,22 @@ class _Sight:
     def sees(self, entry: Entry) -> bool:
         return self._seen is not None and self._seen.has(entry)
 
-    def _look(self, session: Session, store: PostgresStore, wanted: set[EntryId], first: int) -> None:
-        heads = None if session.needs_migration else tail_heads(store.backward(store.end().cursor))
-        if heads is None:
-            heads = session.heads
-            parents = {entry.id: session.tree.parent(entry.id) for entry in session.tree}
-        else:
-            # A parent stands before its child, so what stands before the first of them leads to none.
-            parents = {id: parent for id, parent in store.links(first) if id is not None}
-        passed: set[EntryId] = set()
-        for name in sorted(heads.heads, key=lambda name: (name != heads.current, name in heads.archived)):
-            id = heads.heads[name]
-            while id is not None and id in parents and id not in passed:
-                passed.add(id)
-                if id in wanted:
-                    self.branches[id] = name
-                id = parents[id]
+
+def _branches(session: Session, store: PostgresStore, first: int) -> dict[EntryId, str]:
+    """The branches that lead to entries, as far up as the place `first`."""
+    heads = None if session.needs_migration else tail_heads(store.backward(store.end().cursor))
+    if heads is None:
+        tree = session.tree
+        return branches_of(session.heads, lambda leaf: tree.up_ids(leaf if leaf in tree else None))
+    # A parent stands before its child, so what stands before the first place leads to nothing behind it.
+    parents = dict(store.links(first))
+
+    def up(id: EntryId | None) -> Iterator[EntryId]:
+        while id is not None and id in parents:
+            yield id
+            id = parents[id]
+
+    return branches_of(heads, up)
 
 
 def _folder(cwd: str) -> str:

@@ -14,7 +14,7 @@ import stat
 import zlib
 from collections.abc import Callable, Generator
 from contextlib import suppress
-from typing import NamedTuple, TypeAlias, TypeVar
+from typing import NamedTuple, TypeAlias
 
 import msgspec
 from msgspec import Struct
@@ -24,6 +24,7 @@ from sessiontree.core.entries import Header, JsonObject, Message
 from sessiontree.core.messages import role, spent, text
 from sessiontree.core.outline import one_line
 from sessiontree.core.problems import is_utf8
+from sessiontree.core.safe import encodable
 from sessiontree.core.times import iso
 from sessiontree.errors import FormatError, SessionTreeError, StoreError
 from sessiontree.format.codec import LINE_LIMIT, VERSION, NotJson, read_object
@@ -46,7 +47,6 @@ NOT_KEPT = -1
 """In place of where a file was read to: it could not be read, and may be another time."""
 
 Passed: TypeAlias = Callable[[int], None]
-Text = TypeVar("Text", str, str | None)
 _encode = msgspec.msgpack.Encoder().encode
 
 
@@ -468,32 +468,30 @@ def first_fault(session: Session) -> str | None:
 
 def _summary(found: Found, tally: Tally, damage: str | None) -> SessionSummary:
     return SessionSummary(
-        id=_clean(tally.id),
+        id=encodable(tally.id),
         file=found.path,
-        name=_clean(tally.session_name),
-        first_message=_clean(tally.first_message),
+        name=encodable(tally.session_name),
+        first_message=encodable(tally.first_message),
         message_count=tally.messages,
         entry_count=tally.entries,
         branch_count=tally.branches,
-        branch=_clean(tally.current),
+        branch=encodable(tally.current),
         cost=round(float(tally.cost), 10),
-        created=_clean(tally.created),
+        created=encodable(tally.created),
         modified=iso(found.mtime // 1_000_000),
-        cwd=_clean(tally.cwd),
-        parent_session=_clean(tally.parent_session),
-        damage=_clean(damage),
+        cwd=encodable(tally.cwd),
+        parent_session=encodable(tally.parent_session),
+        damage=encodable(damage),
     )
 
 
 def broken(found: Found, fault: str) -> SessionSummary:
     return SessionSummary(
-        id=_clean(id_of(found.path)), file=found.path, modified=iso(found.mtime // 1_000_000), damage=_clean(fault)
+        id=encodable(id_of(found.path)),
+        file=found.path,
+        modified=iso(found.mtime // 1_000_000),
+        damage=encodable(fault),
     )
-
-
-def _clean(text: Text) -> Text:
-    """`text` without what UTF-8 cannot hold."""
-    return text if text is None or text.isascii() else text.encode("utf-8", "replace").decode()
 
 
 def summary_to_wire(summary: SessionSummary) -> JsonObject:

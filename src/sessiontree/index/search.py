@@ -12,13 +12,14 @@ import heapq
 import os
 import re
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from msgspec import Struct
 
 from sessiontree.core.entries import Entry, EntryId, JsonObject
 from sessiontree.core.fulltext import Seen, fold, full_text, speaker
+from sessiontree.core.heads import Heads
 from sessiontree.core.query import Query, Term
 from sessiontree.core.times import milliseconds
 from sessiontree.core.tree import Tree
@@ -250,7 +251,7 @@ class _Sight:
 
     def __init__(self, db: Database, path: str, entries: Sequence[Entry] | None = None) -> None:
         """Of these entries alone, or of all in the session."""
-        self._branches: dict[EntryId, str | None] = {}
+        self._branches: Mapping[EntryId, str | None] = {}
         self._seen: Seen | None = None
         self._tree: Tree | None = Tree()
         """`None` where every entry counts."""
@@ -279,11 +280,7 @@ class _Sight:
         self._tree = tree
         if heads.leaf is None or heads.leaf in tree:
             self._seen = Seen(session.context())
-        for name in sorted(heads.heads, key=lambda name: (name != heads.current, name in heads.archived)):
-            leaf = heads.heads[name]
-            for entry in tree.up(leaf if leaf in tree else None):
-                if self._branches.setdefault(entry.id, name) != name:
-                    break
+        self._branches = branches_of(heads, lambda leaf: tree.up_ids(leaf if leaf in tree else None))
 
     def shows(self, entry: Entry) -> bool:
         """Whether the entry counts: one that a later line with its id stands for does not."""
@@ -294,6 +291,17 @@ class _Sight:
 
     def sees(self, entry: Entry) -> bool:
         return self._seen is not None and self._seen.has(entry)
+
+
+def branches_of(heads: Heads, up: Callable[[EntryId | None], Iterable[EntryId]]) -> dict[EntryId, str]:
+    """A branch that leads to each entry, the current one if it does, and an archived one only where no other does."""
+    branches: dict[EntryId, str] = {}
+    for name in sorted(heads.heads, key=lambda name: (name != heads.current, name in heads.archived)):
+        for id in up(heads.heads[name]):
+            if id in branches:
+                break
+            branches[id] = name
+    return branches
 
 
 def _hit(match: _Match, summary: SessionSummary, sight: _Sight, query: Query) -> Hit:

@@ -17,6 +17,7 @@ from sessiontree.core.fulltext import fold, full_text, speaker
 from sessiontree.core.heads import Heads
 from sessiontree.core.messages import role, spent, text
 from sessiontree.core.outline import one_line
+from sessiontree.core.safe import encodable
 from sessiontree.core.times import milliseconds
 from sessiontree.core.tree import BLANKS, Tree
 from sessiontree.errors import FormatError
@@ -72,8 +73,7 @@ def storable(name: str | None) -> str | None:
 
 def clean(text: str) -> str:
     """`text` without what a column cannot hold."""
-    text = text.replace("\0", "�")
-    return text if text.isascii() else text.encode("utf-8", "replace").decode()
+    return encodable(text.replace("\0", "�"))
 
 
 def rows_of(lines: Sequence[bytes]) -> tuple[list[Row], Gain]:
