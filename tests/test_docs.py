@@ -12,6 +12,7 @@ import io
 import re
 import shlex
 import sys
+import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -420,3 +421,10 @@ def test_every_page_opens_with_one_sentence(page: Path) -> None:
 
 def test_the_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text().splitlines()) < 120
+
+
+def test_the_readme_says_what_every_extra_adds() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    text = (ROOT / "README.md").read_text()
+
+    assert [name for name in extras if f"`{name}`" not in text and f"sessiontree[{name}]" not in text] == []
