@@ -33,9 +33,6 @@ if TYPE_CHECKING:
     from sessiontree.swarm.status import SwarmStatus
     from sessiontree.swarm.swarm import Swarm
 
-MARK = b"sessiontree.swarm"
-"""In every file of a session that has a swarm."""
-
 POLL = 0.1
 """Seconds between two looks for events."""
 
@@ -51,22 +48,13 @@ def _sessions(session: str | None, *, everywhere: bool = False) -> Iterator[Sess
     if session is not None:
         yield opened(session, read_only=True)
         return
+    from sessiontree.swarm.facts import SWARM
+    from sessiontree.web.mentions import Mentions
+
+    mentions = Mentions(SWARM)
     for summary in catalog.sessions(all=everywhere):
-        if not summary.damaged and _mentions_swarms(summary.file):
+        if not summary.damaged and mentions.in_file(summary.file):
             yield opened(summary.id, read_only=True)
-
-
-def _mentions_swarms(file: str) -> bool:
-    """Whether it is worth opening: reading bytes is much faster."""
-    import mmap
-
-    try:
-        with open(file, "rb") as opened_file, mmap.mmap(opened_file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            return data.find(MARK) >= 0
-    except FileNotFoundError:
-        return True  # it is in no file, but in a database
-    except (OSError, ValueError):
-        return False
 
 
 def _swarms(session: Session) -> list[SwarmStatus]:
