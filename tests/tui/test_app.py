@@ -373,6 +373,15 @@ async def test_one_only_reads_beside_another_process(running: Running, talk: Ses
     other.leave()
 
 
+async def test_a_session_that_cannot_be_forked_either_is_only_read(running: Running, talk: Session) -> None:
+    assert talk.file is not None
+    talk.file.write_bytes(talk.file.read_bytes().replace(b'"version":3', b'"version":9', 1))
+    async with running(session=st.open(talk.file)) as app:
+        await app.say("Hello")
+        await app.until(lambda: app.blocks[-1].startswith("error: read-only, it was written as version 9"))
+        assert "/fork" not in app.blocks[-1]
+
+
 @pytest.mark.parametrize("way", ["/resume talk", "ctrl+r"])
 async def test_one_is_asked_too_when_one_goes_over_to_a_session_that_another_process_has_open(
     running: Running, talk: Session, way: str

@@ -18,6 +18,7 @@ from textual.binding import BindingType
 from textual.screen import Screen
 from textual.timer import Timer
 
+from sessiontree.catalog import check_copied
 from sessiontree.core.entries import Message
 from sessiontree.core.safe import safe
 from sessiontree.errors import ReadOnly, SessionTreeError
@@ -306,10 +307,9 @@ class ChatScreen(Screen[None]):
     def fail(self, error: Exception | str) -> None:
         """Say what went wrong, unless that was said already, by itself or together with what it went wrong in."""
         text = str(error)
-        if isinstance(error, ReadOnly):
-            text = f"read-only, {error.reason}: /fork goes on in a new session"
-        elif self.desk is not None:
-            text = _advised(text, self.desk.session)
+        if self.desk is not None:
+            session = self.desk.session
+            text = _read_only(error, session) if isinstance(error, ReadOnly) else _advised(text, session)
         if not f": {self._failure}".endswith(f": {text}"):
             self.transcript.add(Block("error", text=text))
             self._failure = text
@@ -579,6 +579,16 @@ def _images(paths: list[str], cwd: str) -> list[JsonObject]:
             if image is not None:
                 found.append(image)
     return found
+
+
+def _read_only(error: ReadOnly, session: Session) -> str:
+    """Why a session cannot be written to, and what to do where a fork can."""
+    text = f"read-only, {error.reason}"
+    try:
+        check_copied(session, "a fork")
+    except ReadOnly:
+        return text
+    return f"{text}: /fork goes on in a new session"
 
 
 def _advised(text: str, session: Session) -> str:
