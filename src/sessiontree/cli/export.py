@@ -10,7 +10,8 @@ import click
 
 from sessiontree.cli.app import app, opened, place_option, session_argument
 from sessiontree.cli.output import safe, safe_lines
-from sessiontree.export import ENDINGS, FORMS, Exported, Redactor, Report, export, form_of
+from sessiontree.export import ENDINGS, FORMS, Exported, Redactor, Report, default_name, export, form_of
+from sessiontree.home import user_homes
 from sessiontree.session import Session
 from sessiontree.store.files import write_private
 
@@ -48,12 +49,12 @@ def export_command(
         raise click.UsageError("--branch and --subtree do not go together")
     chosen = form or _form_of(output or "")
     with opened(session, read_only=True) as source:
-        redactor = Redactor(patterns, homes=_homes()) if redact else None
+        redactor = Redactor(patterns, homes=user_homes()) if redact else None
         if chosen == "jsonl" and branch is None and subtree is None and redactor is None:
             made = Exported(content=_bytes(source), report=None)
         else:
             made = export(source.lines(), chosen, branch=branch, subtree=subtree, redactor=redactor)
-        target = output or _default_name(source, chosen)
+        target = output or default_name(source.id, chosen)
         if source.file is not None and os.path.exists(target) and os.path.samefile(source.file, target):
             raise click.ClickException(f"{target} is the session itself; export it to another file")
     if target == STDOUT:
@@ -76,18 +77,6 @@ def _form_of(file: str) -> str:
 def _bytes(session: Session) -> bytes:
     """The whole session as it is: byte for byte the file, where there is one."""
     return session.file.read_bytes() if session.file is not None else b"".join(line + b"\n" for line in session.lines())
-
-
-def _homes() -> list[str]:
-    """The user's own home, where it is no folder that looks like one."""
-    home = os.path.expanduser("~")
-    return [home] if home.startswith(os.sep) and len(home) > 1 else []
-
-
-def _default_name(session: Session, form: str) -> str:
-    ending = next(ending for ending, name in ENDINGS.items() if name == form)
-    known = "".join(letter for letter in session.id if letter.isascii() and letter.isalnum())
-    return f"session-{known[-12:] or 'unnamed'}{ending}"
 
 
 def _write(target: str, content: bytes, *, force: bool) -> None:

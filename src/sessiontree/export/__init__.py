@@ -31,6 +31,13 @@ def form_of(file: str) -> str | None:
     return next((form for ending, form in ENDINGS.items() if file.lower().endswith(ending)), None)
 
 
+def default_name(session: str, form: str) -> str:
+    """A name for the file that a session, by its id, is exported to."""
+    ending = next(ending for ending, named in ENDINGS.items() if named == form)
+    known = "".join(letter for letter in session if letter.isascii() and letter.isalnum())
+    return f"session-{known[-12:] or 'unnamed'}{ending}"
+
+
 def export(
     lines: Iterable[bytes],
     form: str = "html",

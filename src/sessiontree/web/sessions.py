@@ -7,7 +7,7 @@ import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Query
 from fastapi.responses import Response
@@ -18,6 +18,7 @@ from sessiontree.core.problems import problem_to_wire
 from sessiontree.core.query import parse_query
 from sessiontree.core.times import iso
 from sessiontree.errors import SessionTreeError
+from sessiontree.home import user_homes
 from sessiontree.index.folder import ARCHIVED, id_of
 from sessiontree.index.reading import SessionSummary
 from sessiontree.index.search import Hit
@@ -39,7 +40,6 @@ MEDIA = {
     "json": "application/json",
     "text": "text/plain; charset=utf-8",
 }
-ENDINGS = {"text": "txt"}
 
 
 @router.get("/health", **told(wire.Health))
@@ -278,26 +278,20 @@ def export_session(
     redact: bool = False,
 ) -> Response:
     """A session, or the path to a place of it, as a file."""
-    from sessiontree.export import Redactor, export
+    from sessiontree.export import Redactor, default_name, export
 
     with call.reading(id) as opened:
         session, lines = opened.session, opened.session.lines()
-    redactor = Redactor((), homes=_homes()) if redact else None
+    redactor = Redactor((), homes=user_homes()) if redact else None
     if form == "jsonl" and branch is None and redactor is None:
         with _there(id):
             content = _bytes(session, lines)
     else:
         content = export(lines, form, branch=branch, redactor=redactor).content
-    known = "".join(letter for letter in session.id if letter.isascii() and letter.isalnum())[-12:]
-    name = f"session-{known or 'unnamed'}.{ENDINGS.get(form, form)}"
-    return Response(content, media_type=MEDIA[form], headers={"content-disposition": f'attachment; filename="{name}"'})
+    told = {"content-disposition": f'attachment; filename="{default_name(session.id, form)}"'}
+    return Response(content, media_type=MEDIA[form], headers=told)
 
 
 def _bytes(session: Session, lines: list[bytes]) -> bytes:
     """The whole session as it is: byte for byte the file."""
     return session.file.read_bytes() if session.file is not None else b"".join(line + b"\n" for line in lines)
-
-
-def _homes() -> list[str]:
-    home: Any = os.path.expanduser("~")
-    return [home] if home.startswith(os.sep) and len(home) > 1 else []
