@@ -129,7 +129,7 @@ def state_of(status: SwarmStatus, session: Session) -> str:
 
 
 def status_to_wire(status: SwarmStatus) -> JsonObject:
-    """As the REST interface gives it."""
+    """All of it, by the names that JSON has."""
     import msgspec
 
     found: JsonObject = msgspec.to_builtins(status)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from itertools import chain, groupby, islice, repeat
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Any, Literal, Protocol, TypeAlias, TypeVar, get_args
 
 from msgspec import Struct
 
@@ -52,7 +52,8 @@ from sessiontree.core.messages import (
 )
 from sessiontree.core.tree import Tree
 
-FILTERS = ("default", "no-tools", "user-only", "labeled-only", "all")
+Filter: TypeAlias = Literal["default", "no-tools", "user-only", "labeled-only", "all"]
+FILTERS: tuple[Filter, ...] = get_args(Filter)
 
 BOOKKEEPING = frozenset(
     {

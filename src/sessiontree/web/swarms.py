@@ -14,6 +14,7 @@ from fastapi.responses import Response
 
 from sessiontree import catalog
 from sessiontree.comparison import comparison_to_wire
+from sessiontree.core.outline import Filter
 from sessiontree.session import compare
 from sessiontree.swarm.events import EVENT_TYPES, Event, EventLog, spool_path
 from sessiontree.swarm.status import SwarmStatus
@@ -29,7 +30,7 @@ from sessiontree.web.rows import branches_of
 from sessiontree.web.schema import EVENTS, told
 from sessiontree.web.serving import Call, Json, Reads, Running, Said, Writes
 from sessiontree.web.sessions import folder_for
-from sessiontree.web.tree import Filter, tree_page
+from sessiontree.web.tree import tree_page
 
 router = APIRouter(prefix="/api/swarms")
 

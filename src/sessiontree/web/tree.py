@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query
 from msgspec import UNSET
@@ -12,6 +12,7 @@ from sessiontree.comparison import comparison_to_wire, diff_to_wire
 from sessiontree.core.context import explain, explanation_to_wire
 from sessiontree.core.entries import Body, JsonObject
 from sessiontree.core.messages import assistant, string, user
+from sessiontree.core.outline import Filter
 from sessiontree.errors import BranchMoved
 from sessiontree.format.codec import body_from_wire, unknown_fields
 from sessiontree.session import Session, compare, diff
@@ -25,7 +26,6 @@ from sessiontree.web.serving import Json, Reads, Said, Writes
 
 router = APIRouter(prefix="/api/sessions/{id}")
 
-Filter = Literal["default", "no-tools", "user-only", "labeled-only", "all"]
 At = Annotated[str, Query(min_length=1, max_length=300)]
 PLACE = "HEAD"
 

@@ -6,12 +6,14 @@ import asyncio
 import random
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, get_args
 
 import sessiontree as st
+from sessiontree.config import ThinkingLevel
 from sessiontree.core.messages import ToolCall
 from sessiontree.model.base import ModelError, Request
 from sessiontree.model.scripted import Delay, Script, ScriptedModel, Used
+from sessiontree.swarm.strategies import STRATEGIES
 from sessiontree.swarm.swarm import Swarm
 from tests.web.dashboard.conftest import Serve, Visit
 from tests.web.dashboard.site import a_story
@@ -56,6 +58,18 @@ def start(page: Any, runs: int, arms: dict[str, str], pattern: str | None = None
     page.get_by_role("button", name="Run", exact=True).click()
 
 
+def test_the_forms_offer_all_strategies_and_all_levels_of_thinking(serve: Serve, visit: Visit) -> None:
+    session = a_story()
+    site = serve()
+    options = "(select) => [...select.options].map((option) => option.value)"
+
+    page = visit(site, "/swarms")
+    assert page.get_by_label("Strategy").evaluate(options) == list(STRATEGIES)
+    page.goto(f"{site.url}/#/s/{session.id}/ab")
+    page.wait_for_selector("form.ab")
+    assert page.locator("select[name='A.thinking']").evaluate(options) == ["", *get_args(ThinkingLevel)]
+
+
 def test_a_whole_ab_run_from_the_form_to_the_promoted_branch(serve: Serve, visit: Visit) -> None:
     session = a_story()
     page = visit(serve(ScriptedModel([by_prompt()] * 20)), f"/s/{session.id}/ab")
@@ -81,6 +95,17 @@ def test_a_whole_ab_run_from_the_form_to_the_promoted_branch(serve: Serve, visit
     session.refresh()
     assert session.heads.current == "dict"
     assert {branch.name for branch in session.branches if branch.archived}
+
+
+def test_what_a_run_cost_is_unknown_where_no_entry_records_it(serve: Serve, visit: Visit) -> None:
+    session = a_story()
+    page = visit(serve(ScriptedModel(["Yes."] * 2)), f"/s/{session.id}/ab")
+
+    start(page, 1, {"one": "Why?", "other": "Why so?"})
+
+    page.wait_for_selector(".verdict")
+    page.get_by_text("2 runs").click()
+    assert [row.locator("td").nth(1).text_content() for row in page.locator(".result tbody tr").all()] == ["–", "–"]
 
 
 def test_equal_arms_are_told_as_not_enough_data(serve: Serve, visit: Visit) -> None:

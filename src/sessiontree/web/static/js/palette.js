@@ -1,4 +1,5 @@
-// Colours of the style sheet for what is drawn on a canvas, which cannot read variables itself.
+// Light or dark, as the system has it or as one chose, which the browser keeps; and the colours of the style sheet for
+// what is drawn on a canvas, which cannot read variables itself.
 
 const NAMES = ["panel", "ink", "soft", "line", "accent", "tint", "green", "green-tint", "amber", "amber-tint", "violet"];
 
