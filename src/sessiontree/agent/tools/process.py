@@ -48,9 +48,9 @@ class Ran(Struct, frozen=True, kw_only=True):
     aborted: bool
     timed_out: bool
     truncated: bool
-    """Whether `output` is not all."""
+    """Whether `output` is not all that it printed."""
     full_output: str | None
-    """The file with more, if it is not and one could be written."""
+    """The file with more of it then, where one could be written."""
     note: str
     """Says so in a sentence; empty otherwise."""
 
