@@ -16,6 +16,7 @@ from sessiontree import catalog
 from sessiontree.cli.app import FAILED, MODEL_FAILED, STOPPED, app, branch_option, opened, tell_set_aside
 from sessiontree.cli.desk import PrintedUi, Working, extension_option, tell_notice
 from sessiontree.cli.output import dim, echo_json, safe, safe_lines, warn
+from sessiontree.config import CHOICES
 from sessiontree.core.entries import Header, JsonObject
 from sessiontree.errors import SessionTreeError
 from sessiontree.format.codec import read_object
@@ -33,8 +34,6 @@ if TYPE_CHECKING:
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """That abort the run."""
 
-LEVELS = ("off", "minimal", "low", "medium", "high", "xhigh")
-
 
 @app.command(
     epilog='\b\nExamples:\n  sessiontree -p "What is in this folder?"\n'
@@ -50,7 +49,7 @@ LEVELS = ("off", "minimal", "low", "medium", "high", "xhigh")
 @click.option(
     "--model", metavar="NAME", help="The model, as provider:model; the session's or the usual one by default."
 )
-@click.option("--thinking", type=click.Choice(LEVELS), help="How much the model thinks before it answers.")
+@click.option("--thinking", type=click.Choice(CHOICES["thinking"]), help="How much the model thinks before it answers.")
 @click.option("--tools", metavar="NAMES", help="Which built-in tools it may use, with commas between; all by default.")
 @click.option("--no-tools", is_flag=True, help="It may use none of them.")
 @extension_option
