@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 
 import sessiontree as st
-from sessiontree.cli.app import MODULES, run
+from sessiontree.cli.app import GROUPS, MODULES, run
 from sessiontree.cli.output import safe, safe_lines
 from sessiontree.core.entries import ThinkingLevelChange
 from tests.cli.conftest import HOSTILE, Run, process
@@ -567,7 +568,7 @@ def test_control_characters_are_shown_as_escapes() -> None:
 
 
 def test_alone_it_prints_help_and_every_command_has_help(cli) -> None:
-    assert "Commands:" in cli()
+    assert "Looking:" in cli()
     for name in MODULES:
         assert "Usage: sessiontree " in cli(name, "--help")
 
@@ -577,6 +578,31 @@ def test_colours_are_used_when_asked_for_and_never_with_no_color(cli, talk, monk
     assert "\x1b[" in cli("--color", "tree", "@")
     monkeypatch.setenv("NO_COLOR", "1")
     assert "\x1b[" not in cli("tree", "@")
+
+
+def test_help_lists_commands_in_the_groups_of_their_page(cli) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
+    groups = {
+        heading: re.findall(r"(?m)^### (\S+)$", section)
+        for heading, section in re.findall(r"(?ms)^## ([^\n]+)\n(.*?)(?=^## |\Z)", page)
+    }
+
+    assert {heading: list(names) for heading, names in GROUPS.items()} == {
+        heading: names for heading, names in groups.items() if names
+    }
+    out = cli("--help")
+    for heading, names in GROUPS.items():
+        assert f"\n{heading}:\n" in out
+        for name in names:
+            assert f"\n  {name} " in out
+
+
+def test_help_tells_the_short_forms_and_cuts_nothing_off(cli) -> None:
+    out = cli("--help")
+
+    assert "..." not in out.replace("[ARGS]...", "")
+    for form in ("sessiontree ", "sessiontree -c ", "sessiontree -r ", 'sessiontree -p "'):
+        assert f"\n    {form}" in out
 
 
 @pytest.mark.parametrize("arguments", [("completion",), ("models", "get"), ("append", "@", "--role")])
@@ -605,11 +631,31 @@ def test_completion_knows_commands_sessions_branches_and_labels(data, talk) -> N
     data("branch", "@", "try", "--at", talk[0])
     session = st.open("@").id
 
-    assert complete("sessiontree", "bran") == ["branches", "branch"]
+    assert complete("sessiontree", "bran") == ["branch", "branches"]
     assert complete("sessiontree", "tree", session[:6]) == [session]
     assert complete("sessiontree", "navigate", "@", "he") == ["here"]
     assert complete("sessiontree", "compare", "@", "t") == ["try"]
     assert complete("sessiontree", "navigate", "nope", "h") == []
+
+
+def test_completion_knows_the_names_of_sessions(data) -> None:
+    for name in ("dup", "dup", "due", "du $(id)", "-du"):
+        data("new", "--name", name)
+
+    assert complete("sessiontree", "tree", "du") == ["due", "dup"]
+    assert complete("sessiontree", "prompt", "--session", "du") == ["due", "dup"]
+    assert complete("sessiontree", "chat", "--session", "due") == ["due"]
+
+
+def test_names_from_files_that_a_shell_would_obey_are_not_completed(data, talk) -> None:
+    for name in ("t$(id)", "t;id", "t`id`", "t id"):
+        data("label", "@", "HEAD", name)
+        assert complete("sessiontree", "navigate", "@", "t") == []
+
+
+def test_short_forms_are_completed_as_what_they_stand_for() -> None:
+    assert complete("sessiontree", "-p", "--mo") == ["--model", "--mode"]
+    assert complete("sessiontree", "-c", "--mo") == ["--model"]
 
 
 def test_the_tour_plays_without_a_terminal_in_a_temporary_folder(cli, tmp_path, monkeypatch) -> None:

@@ -155,6 +155,40 @@ def test_sessions_branches_and_forks_are_gone_on_with(cli: Run, server: Server) 
     assert len(again.branch("idea").path()) > len(again.head.path())
 
 
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["/help"], 0),
+        (["/tree"], 0),
+        (["/nope"], 1),
+        (["/export"], 1),
+        (["-e", "nope.py", "hi"], 1),
+        (["-e", "bad.py", "hi"], 1),
+    ],
+)
+def test_a_new_session_in_which_nothing_was_said_is_not_kept(
+    cli: Run, server: Server, here: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], code: int
+) -> None:
+    (here / "bad.py").write_text("raise ValueError")
+    server.add("One.")
+    cli("-p", "1")
+    (talk,) = st.sessions()
+    before = sorted(Path(talk.file).parent.iterdir())
+
+    cli("-p", *arguments, code=code)
+
+    assert st.open("@").id == talk.id
+    assert sorted(Path(talk.file).parent.iterdir()) == before
+
+
+def test_a_session_that_was_there_is_kept_as_empty_as_it_was(cli: Run, server: Server) -> None:
+    cli("new")
+
+    cli("-p", "-c", "/help")
+
+    assert len(st.sessions()) == 1
+
+
 def test_options_that_exclude_each_other_are_wrong_usage(fails: Run, server: Server) -> None:
     assert "give one of" in fails("-p", "-c", "--no-session", "x", code=2)
     assert "give --tools or --no-tools" in fails("-p", "--tools", "read", "--no-tools", "x", code=2)

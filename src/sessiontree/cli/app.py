@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sys
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from importlib import import_module
 from typing import Any, TypeVar
 
@@ -23,10 +24,20 @@ from sessiontree.session import Session
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+TYPEABLE = re.compile(r"[\w@][\w.,:@%+/-]*")
+"""Words that no shell takes for anything else."""
+
 FAILED, WRONG_USAGE, MODEL_FAILED, STOPPED = 1, 2, 3, 130
 """Exit codes."""
 
 EPILOG = """\
+\b
+Short forms:
+  sessiontree            open the app in a new session, on a terminal
+  sessiontree -c         open it in the most recent session of this folder
+  sessiontree -r         choose the session to open
+  sessiontree -p "TEXT"  prompt once and print the answer; with -c, go on
+
 SESSION is a path, an id, its beginning or end, a name, or @ for the most recent one here.
 PLACE is HEAD, root, HEAD@{n}, a branch, a label, or an entry id or its first 8 characters;
 each may be followed by ~n.
@@ -51,34 +62,59 @@ class Commands(click.Group):
             import_module(f"sessiontree.cli.{MODULES[cmd_name]}")
         return super().get_command(ctx, cmd_name)
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, _spelled_out(args))
 
-MODULES = {
-    "chat": "tui",
-    "prompt": "prompt",
-    **dict.fromkeys(("new", "append"), "write"),
-    **dict.fromkeys(("tree", "log", "show", "context"), "read"),
-    "branches": "read",
-    **dict.fromkeys(("ls", "search"), "shelf"),
-    **dict.fromkeys(("branch", "switch"), "write"),
-    **dict.fromkeys(("navigate", "pop"), "ops"),
-    **dict.fromkeys(("undo", "label", "fork"), "write"),
-    "fan-out": "fan_out",
-    "ab": "experiment",
-    "swarm": "swarm",
-    **dict.fromkeys(("merge", "promote", "cherry-pick", "rebase", "compact", "uncompact"), "ops"),
-    **dict.fromkeys(("compare", "diff"), "read"),
-    "export": "export",
-    "migrate": "write",
-    **dict.fromkeys(("copy", "verify"), "copy"),
-    "rename": "write",
-    **dict.fromkeys(("archive", "delete"), "shelf"),
-    "doctor": "read",
-    "models": "models",
-    "worker": "worker",
-    **dict.fromkeys(("serve", "token"), "serve"),
-    "demo": "demo",
-    "completion": "app",
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        width = max(map(len, MODULES))
+        for heading, names in GROUPS.items():
+            commands = [(name, self.get_command(ctx, name)) for name in names]
+            with formatter.section(heading):
+                formatter.write_dl(
+                    [(name.ljust(width), command.get_short_help_str(200)) for name, command in commands if command]
+                )
+
+
+GROUPS = {
+    "Asking a model": {
+        "chat": "tui",
+        "prompt": "prompt",
+        "fan-out": "fan_out",
+        "ab": "experiment",
+        "swarm": "swarm",
+    },
+    "Making and writing": dict.fromkeys(("new", "append", "label", "rename"), "write"),
+    "Branches and moves": {
+        "branch": "write",
+        "branches": "read",
+        "switch": "write",
+        "navigate": "ops",
+        "undo": "write",
+    },
+    "Looking": dict.fromkeys(("tree", "log", "show", "context", "compare", "diff", "doctor"), "read"),
+    "Many sessions": dict.fromkeys(("ls", "search"), "shelf"),
+    "Putting aside": dict.fromkeys(("archive", "delete"), "shelf"),
+    "Files": {
+        "fork": "write",
+        "migrate": "write",
+        "export": "export",
+        "copy": "copy",
+        "verify": "copy",
+    },
+    "Summaries and copies": dict.fromkeys(
+        ("pop", "merge", "cherry-pick", "rebase", "compact", "uncompact", "promote"), "ops"
+    ),
+    "Other": {
+        "models": "models",
+        "worker": "worker",
+        "serve": "serve",
+        "token": "serve",
+        "demo": "demo",
+        "completion": "app",
+    },
 }
+"""The commands as help lists them, each with the module that it is in."""
+MODULES = {name: module for group in GROUPS.values() for name, module in group.items()}
 
 
 @click.group(
@@ -105,7 +141,7 @@ def run(arguments: list[str]) -> int:
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
     try:
-        code = app.main(_spelled_out(arguments), prog_name="sessiontree", standalone_mode=False)
+        code = app.main(arguments, prog_name="sessiontree", standalone_mode=False)
         sys.stdout.flush()
         return code if isinstance(code, int) else 0
     except click.ClickException as error:
@@ -186,6 +222,10 @@ def session_argument(function: F) -> F:
     return click.argument("session", metavar="SESSION", shell_complete=_complete_session)(function)
 
 
+def session_option(*names: str, **options: Any) -> Callable[[F], F]:
+    return click.option(*names, metavar="SESSION", shell_complete=_complete_session, **options)
+
+
 def place_argument(name: str, **options: Any) -> Callable[[F], F]:
     return click.argument(name, shell_complete=_complete_place, **options)
 
@@ -215,8 +255,9 @@ def json_option(function: F) -> F:
 def _complete_session(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
     from click.shell_completion import CompletionItem
 
+    names = {summary.name for summary in catalog.sessions() if summary.name}
     ids = [catalog.id_of(file) for file in catalog.session_files()]
-    known = [CompletionItem(item) for item in [catalog.RECENT, *ids] if item.startswith(incomplete)]
+    known = [CompletionItem(item) for item in typeable([catalog.RECENT, *sorted(names), *ids], incomplete)]
     return known or [CompletionItem(incomplete, type="file")]
 
 
@@ -224,13 +265,17 @@ def _complete_place(ctx: click.Context, param: click.Parameter, incomplete: str)
     session = _session_of(ctx)
     if session is None:
         return []
-    names = ["HEAD", "root", *session.heads.heads, *session.tree.labels.values()]
-    return [name for name in names if name.startswith(incomplete)]
+    return typeable(["HEAD", "root", *session.heads.heads, *session.tree.labels.values()], incomplete)
 
 
 def _complete_branch(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     session = _session_of(ctx)
-    return [] if session is None else [name for name in session.heads.heads if name.startswith(incomplete)]
+    return [] if session is None else typeable(session.heads.heads, incomplete)
+
+
+def typeable(names: Iterable[str], begun: str) -> list[str]:
+    """Those that begin so and mean themselves to a shell: names in session files may be anything."""
+    return [name for name in names if name.startswith(begun) and TYPEABLE.fullmatch(name)]
 
 
 def _session_of(ctx: click.Context) -> Session | None:

@@ -7,13 +7,23 @@ import signal
 import stat
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from sessiontree import catalog
-from sessiontree.cli.app import FAILED, MODEL_FAILED, STOPPED, app, branch_option, opened, tell_set_aside
+from sessiontree.cli.app import (
+    FAILED,
+    MODEL_FAILED,
+    STOPPED,
+    app,
+    branch_option,
+    opened,
+    session_option,
+    tell_set_aside,
+)
 from sessiontree.cli.desk import PrintedUi, Working, extension_option, tell_notice
 from sessiontree.cli.output import dim, echo_json, safe, safe_lines, warn
 from sessiontree.config import CHOICES
@@ -42,8 +52,8 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 )
 @click.argument("words", nargs=-1, metavar="[TEXT | @FILE]...")
 @click.option("-c", "--continue", "recent", is_flag=True, help="Go on in the most recent session of this folder.")
-@click.option("--session", metavar="SESSION", help="Go on in this session.")
-@click.option("--fork", metavar="SESSION", help="Go on in a copy of this session's path.")
+@session_option("--session", help="Go on in this session.")
+@session_option("--fork", help="Go on in a copy of this session's path.")
 @click.option("--no-session", is_flag=True, help="Keep nothing.")
 @branch_option("--branch", help="The branch to go on; the current one by default.")
 @click.option(
@@ -107,21 +117,33 @@ def prompt(
         _tell_unread(target)
     if thinking not in (None, "off") and asked is not None and not asked.info.thinking:
         warn(f"{asked.info.name} does not think, so --thinking does nothing")
-    with target:
-        on = before if before is not None and target is source else target.head
-        desk = Desk(
-            target,
-            branch=on,
-            model=asked,
-            tools=chosen,
-            hooks=hooks,
-            settings=settings,
-            thinking=level,
-            ui=PrintedUi(),
-        )
-        code = _answer(Working(desk, extensions), text, images, mode, is_command=is_command)
-        tell_set_aside(target)
+    try:
+        with target:
+            on = before if before is not None and target is source else target.head
+            desk = Desk(
+                target,
+                branch=on,
+                model=asked,
+                tools=chosen,
+                hooks=hooks,
+                settings=settings,
+                thinking=level,
+                ui=PrintedUi(),
+            )
+            code = _answer(Working(desk, extensions), text, images, mode, is_command=is_command)
+            tell_set_aside(target)
+    finally:
+        if source is None and not no_session:
+            _drop_if_unused(target)
     return code
+
+
+def _drop_if_unused(session: Session) -> None:
+    """Remove a new session in which nothing was said: it would be the most recent one."""
+    from sessiontree import shelf
+
+    with suppress(SessionTreeError):  # what was asked for is done, or why it was not is what matters
+        shelf.purge_unused(session, lambda tree: not len(tree))
 
 
 def _tell_unread(session: Session) -> None:

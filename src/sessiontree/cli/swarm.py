@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from sessiontree import catalog
-from sessiontree.cli.app import MODEL_FAILED, F, app, json_option, opened, tell_set_aside
+from sessiontree.cli.app import MODEL_FAILED, F, app, json_option, opened, tell_set_aside, typeable
 from sessiontree.cli.budget import agent_budget_options, budget_of, budget_options
 from sessiontree.cli.desk import PrintedUi, Working, extension_option
 from sessiontree.cli.live import Progress
@@ -82,7 +82,7 @@ def _complete_swarm(ctx: click.Context, param: click.Parameter, incomplete: str)
         names = [status.branch for found in _sessions(ctx.params.get("session")) for status in _swarms(found)]
     except (SessionTreeError, OSError):
         return []
-    return [name for name in names if name.startswith(incomplete)]
+    return typeable(names, incomplete)
 
 
 # The group, and what its commands share

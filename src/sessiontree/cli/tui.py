@@ -8,14 +8,14 @@ import sys
 import click
 
 from sessiontree import catalog
-from sessiontree.cli.app import app, branch_option, opened
+from sessiontree.cli.app import app, branch_option, opened, session_option
 from sessiontree.errors import InvalidOperation
 
 
 @app.command()
 @click.option("-c", "--continue", "recent", is_flag=True, help="Go on in the most recent session of this folder.")
 @click.option("-r", "--resume", "pick", is_flag=True, help="Choose the session to go on in.")
-@click.option("--session", metavar="SESSION", help="Go on in this session.")
+@session_option("--session", help="Go on in this session.")
 @branch_option("--branch", help="The branch to go on; the current one by default.")
 @click.option("-e", "--extension", "extensions", metavar="FILE", multiple=True, help="Load this extension too.")
 @click.option(
