@@ -17,6 +17,7 @@ import msgspec
 
 from sessiontree.index.folder import Found, is_text, without_gc
 from sessiontree.index.reading import Reading, read_anew
+from sessiontree.twin import twin_command
 
 MOST = 4
 """Processes at work, this one included."""
@@ -40,14 +41,11 @@ class Helper:
         self._done: list[Reading] = []
         self._at = 0
         self._out: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
-        # The same modules as here, and nothing from the current folder or the environment.
-        paths = [path for path in sys.path if os.path.isabs(path)]
-        code = f"import sys; sys.path[:] = {paths!r}; from sessiontree.index.helpers import main; main()"
         with tempfile.TemporaryFile() as given:
             given.write(_encode(share))
             given.seek(0)
             self._process = subprocess.Popen(
-                [sys.executable, "-I", "-c", code], stdin=given, stdout=self._out, stderr=subprocess.DEVNULL
+                twin_command(__name__), stdin=given, stdout=self._out, stderr=subprocess.DEVNULL
             )
 
     def readings(self) -> Generator[Reading]:

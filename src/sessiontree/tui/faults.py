@@ -14,6 +14,7 @@ import msgspec
 
 from sessiontree import catalog
 from sessiontree.errors import SessionTreeError
+from sessiontree.twin import twin_command
 
 LARGE = 16 << 20
 """Bytes from which on another process looks."""
@@ -34,11 +35,8 @@ def _looked_for(file: str) -> list[str]:
 
 
 async def _by_another(file: str) -> list[str]:
-    # The same modules as here, and nothing from the current folder or the environment.
-    paths = [path for path in sys.path if os.path.isabs(path)]
-    code = f"import sys; sys.path[:] = {paths!r}; from {__name__} import main; main()"
     looking = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-I", "-c", code, os.path.abspath(file)),
+        *twin_command(__name__, os.path.abspath(file)),
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.DEVNULL,

@@ -21,6 +21,7 @@ from sessiontree.agent.tool import Tool, ToolContext, ToolError, ToolOutput
 from sessiontree.agent.tools.files import SNIFF, as_text, is_binary, resolve_mention
 from sessiontree.agent.tools.output import BYTES, cut, full_output, head
 from sessiontree.agent.tools.walk import files_below, glob_pattern
+from sessiontree.twin import twin_command
 
 TIMEOUT = 30.0
 """Seconds a search may take."""
@@ -89,11 +90,8 @@ def _root(path: str, context: ToolContext) -> bytes:
 
 
 async def _search(task: Find | Grep) -> Found:
-    # The same modules as here, and nothing from the current folder or the environment.
-    paths = [path for path in sys.path if os.path.isabs(path)]
-    code = f"import sys; sys.path[:] = {paths!r}; from {__name__} import main; main()"
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-I", "-c", code),
+        *twin_command(__name__),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
