@@ -88,6 +88,26 @@ def test_the_summary_may_be_given_and_no_model_is_looked_for(cli: Run, ids) -> N
     assert head().body.summary == "Too much memory."
 
 
+@pytest.mark.parametrize("summary", ["", " \n"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["navigate", "speed", "main"],
+        ["pop", "speed"],
+        ["compact", "speed"],
+        ["merge", "speed", "dict"],
+        ["promote", "speed", "cache"],
+    ],
+    ids=lambda command: command[0],
+)
+def test_a_summary_without_words_is_refused(cli: Run, fails: Run, ids, command: list[str], summary: str) -> None:
+    cli("switch", "speed", "cache")
+    before = st.open("speed").lines()
+
+    assert fails(*command, "--summary", summary) == "sessiontree: the summary is empty\n"
+    assert st.open("speed").lines() == before
+
+
 def test_a_label_alone_goes_on_the_target(cli: Run, ids) -> None:
     shown = cli("navigate", "speed", ids[0], "--label", "start")
 

@@ -1,4 +1,4 @@
-"""Asking the hooks, and giving up: by a handler that cancels, or by the signal."""
+"""Asking the hooks, and giving up: by a handler that cancels, or by the signal. And which summaries count."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Awaitable
 from contextlib import suppress
 from typing import TypeVar
 
+from sessiontree.errors import InvalidOperation
 from sessiontree.hooks.bus import Hooks
 from sessiontree.hooks.events import Answer, Event, MergeAnswer, NavigateAnswer, Notice, Signal, Summary
 
@@ -31,6 +32,12 @@ async def ask(hooks: Hooks, event: E, signal: Signal) -> tuple[E, Answer]:
     if answer.cancel:
         raise Stopped(aborted=False)
     return asked, answer
+
+
+def check_own(summary: str | None) -> None:
+    """Raises `InvalidOperation` for a summary in the user's own words that has none."""
+    if summary is not None and not summary.strip():
+        raise InvalidOperation("the summary is empty")
 
 
 def supplied(hooks: Hooks, answer: Answer) -> Summary | None:

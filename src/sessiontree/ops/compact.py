@@ -36,7 +36,7 @@ from sessiontree.hooks.events import (
     Signal,
 )
 from sessiontree.model.base import UNKNOWN_WINDOW, Model
-from sessiontree.ops.ask import Stopped, ask, tell
+from sessiontree.ops.ask import Stopped, ask, check_own, tell
 from sessiontree.ops.navigate import NavigateOutcome, travel
 from sessiontree.ops.summarize import Summarizer
 from sessiontree.session import Branch
@@ -79,6 +79,7 @@ async def compact(
     Cancelled, aborted or failed, it leaves the session as it was. Raises `ModelError` or `SummaryFailed`, and
     `BranchMoved` if the branch was moved elsewhere meanwhile; that it grew is no harm.
     """
+    check_own(summary)
     if model is None and summary is None:
         raise InvalidOperation("a summary needs a model, and there is none")
     signal = signal or Signal()

@@ -25,7 +25,7 @@ from sessiontree.format.codec import copy_fields
 from sessiontree.hooks.bus import Hooks
 from sessiontree.hooks.events import BeforeCopy, BeforeMerge, Copied, Merged, Notice, Signal
 from sessiontree.model.base import Model
-from sessiontree.ops.ask import Stopped, ask, supplied, tell
+from sessiontree.ops.ask import Stopped, ask, check_own, supplied, tell
 from sessiontree.ops.summarize import Summarizer
 from sessiontree.session import Branch, Item, Place, Session
 
@@ -185,6 +185,7 @@ class _Maker(Struct, frozen=True):
 
     async def summary(self, own: str | None, instructions: str | None, preamble: str) -> BranchSummary | None:
         """The summary, or the user's `own` text as one; `None` if there is nothing to summarize. Raises `Stopped`."""
+        check_own(own)
         if self.sources and own is None and self.model is None:
             raise InvalidOperation("a summary needs a model, and there is none")
         event = BeforeMerge(

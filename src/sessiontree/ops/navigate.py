@@ -18,7 +18,7 @@ from sessiontree.errors import InvalidOperation
 from sessiontree.hooks.bus import Hooks
 from sessiontree.hooks.events import Answer, BeforeNavigate, Navigated, Signal, TreePreparation
 from sessiontree.model.base import Model
-from sessiontree.ops.ask import Stopped, ask, supplied, tell
+from sessiontree.ops.ask import Stopped, ask, check_own, supplied, tell
 from sessiontree.ops.summarize import Summarizer
 from sessiontree.session import Branch, Item, Place, Session
 
@@ -61,6 +61,7 @@ async def navigate(
     `BranchMoved` if the branch was moved meanwhile.
     """
     plan = session.plan_navigate(target, start="HEAD" if branch is None else branch.name)
+    check_own(summary)
     if summarize and summary is None and model is None:
         raise InvalidOperation("a summary needs a model, and there is none")
     if not plan.moves:
