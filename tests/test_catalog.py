@@ -429,6 +429,15 @@ def test_a_session_in_memory_forks_into_memory() -> None:
     assert fork.head.context().messages == session.head.context().messages
 
 
+def test_a_whole_fork_is_where_it_was_asked_for_also_where_a_label_is_spelled_like_that_place(
+    source: st.Session,
+) -> None:
+    *_, one, two = source.tree.path(source.head.leaf)
+    source.label(two.id, one.id)
+
+    assert st.fork(source, at=one, whole=True).head.leaf == one.id
+
+
 def test_a_file_with_a_title_slot_keeps_its_name_in_a_whole_fork(tmp_path: Path) -> None:
     path = tmp_path / "omp.jsonl"
     path.write_bytes(

@@ -112,7 +112,11 @@ def test_a_wrong_setting_is_told_with_its_file_and_key(home: Path, text: str, ke
 
 @pytest.mark.parametrize(
     ("raw", "reason"),
-    [(b"a = = 1", "it is no TOML: Invalid value"), (b'a = "\xff"', "it is no UTF-8"), (b"a = " + b"[" * 9000, "nested")],
+    [
+        (b"a = = 1", "it is no TOML: Invalid value"),
+        (b'a = "\xff"', "it is no UTF-8"),
+        (b"a = " + b"[" * 9000, "nested"),
+    ],
 )
 def test_a_file_that_is_no_toml_is_told_as_a_whole(home: Path, raw: bytes, reason: str) -> None:
     written(home, "").write_bytes(raw)

@@ -161,7 +161,7 @@ def fork(
     if whole and title is not None:
         forked.rename(title)
     if whole and at != "HEAD":
-        forked.switch(leaf)
+        forked.switch(None if leaf is None else forked.tree[leaf])
     return forked
 
 

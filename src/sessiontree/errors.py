@@ -1,5 +1,5 @@
-"""The exceptions of sessions. All that sessiontree raises on purpose are `SessionTreeError`s: those of models, tools and
-swarms stand beside what raises them.
+"""The exceptions of sessions. All that sessiontree raises on purpose are `SessionTreeError`s: those of models, tools
+and swarms stand beside what raises them.
 
     SessionTreeError
     ├── NotFound            a name or id names nothing (entry, session, branch, place)
