@@ -148,23 +148,23 @@ def run(arguments: list[str]) -> int:
         if isinstance(error, click.UsageError):
             path = error.ctx.command_path if error.ctx is not None else "sessiontree"
             told = " ".join(error.format_message().split())  # click lists choices below one another
-            return _fail(f"{told.rstrip('.')} (see `{path} --help`)", WRONG_USAGE)
-        return _fail(error.format_message())
+            return fail(f"{told.rstrip('.')} (see `{path} --help`)", WRONG_USAGE)
+        return fail(error.format_message())
     except SessionTreeError as error:
-        return _fail(str(error))
+        return fail(str(error))
     except (click.Abort, KeyboardInterrupt):
-        return _fail("stopped", STOPPED)
+        return fail("stopped", STOPPED)
     except BrokenPipeError:
         _give_up_output()
         return FAILED
     except OSError as error:
         if error.filename is None:
             _give_up_output()
-        return _fail(f"{error.filename or 'standard output'}: {error.strerror or error}")
+        return fail(f"{error.filename or 'standard output'}: {error.strerror or error}")
     except Exception as error:
         if os.environ.get("SESSIONTREE_DEBUG"):
             raise
-        return _fail(f"internal error, {type(error).__name__}: {error} (SESSIONTREE_DEBUG=1 shows where)")
+        return fail(f"internal error, {type(error).__name__}: {error} (SESSIONTREE_DEBUG=1 shows where)")
 
 
 def _spelled_out(arguments: list[str]) -> list[str]:
@@ -190,7 +190,8 @@ def _give_up_output() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _fail(message: str, code: int = FAILED) -> int:
+def fail(message: str, code: int = FAILED) -> int:
+    """Say what went wrong, and give the exit code that says so too."""
     warn(message)
     return code
 

@@ -20,6 +20,7 @@ from sessiontree.cli.app import (
     STOPPED,
     app,
     branch_option,
+    fail,
     opened,
     session_option,
     tell_set_aside,
@@ -107,7 +108,7 @@ def prompt(
         asked = chosen_model(model, before, settings, hooks)
     except NoModel as error:
         if not is_command:
-            return _failed(error, MODEL_FAILED)
+            return fail(str(error), MODEL_FAILED)
     if source is not None and fork is not None:
         target = catalog.fork(source, at=branch or "HEAD")
     else:
@@ -227,10 +228,10 @@ def _answer(working: Working, text: str, images: list[JsonObject], mode: str, *,
     if outcome is None:
         return 0
     if outcome.aborted:
-        return _failed("aborted", STOPPED)
+        return fail("aborted", STOPPED)
     if outcome.error is not None:
-        return _failed(outcome.error, MODEL_FAILED if isinstance(outcome.error, ModelError) else FAILED)
-    return _failed("a handler did not let it happen", FAILED) if outcome.cancelled else 0
+        return fail(str(outcome.error), MODEL_FAILED if isinstance(outcome.error, ModelError) else FAILED)
+    return fail("a handler did not let it happen") if outcome.cancelled else 0
 
 
 async def _run(
@@ -261,11 +262,6 @@ async def _run(
             submitted = Submitted(outcome=await desk.agent.prompt(text, images))
         guard.end(submitted)
     return submitted.outcome
-
-
-def _failed(error: SessionTreeError | str, code: int) -> int:
-    warn(str(error))
-    return code
 
 
 def chosen_model(name: str | None, branch: Branch | None, settings: Config, hooks: Hooks) -> Model:
