@@ -216,7 +216,7 @@ class Heads:
         if data is None:
             return
         was, heads_before, archived_before = Move(self.current, self.leaf, False), self._heads, self.archived
-        self._rename(data.get("renamed"))
+        self._rename(data)
         heads: Any = data.get("heads")
         if is_object(heads) and heads:
             self._heads = {name: leaf if isinstance(leaf, str) else None for name, leaf in heads.items()}
@@ -257,10 +257,11 @@ class Heads:
                 if self._undoable:
                     self._undoable.pop()
 
-    def _rename(self, renamed: Any) -> None:
-        if not (is_object(renamed) and isinstance(renamed.get("from"), str) and isinstance(renamed.get("to"), str)):
+    def _rename(self, data: JsonObject) -> None:
+        names = _renamed(data)
+        if names is None:
             return
-        old, new = renamed["from"], renamed["to"]
+        old, new = names
         if old in self.info:
             self.info[new] = self.info.pop(old)
         self._renames.append((len(self.moves), old, new))
@@ -349,6 +350,18 @@ def _data(entry: Entry) -> JsonObject | None:
     """What a head record says; `None` where that is nothing."""
     data = entry.body.data if isinstance(entry.body, Custom) else None
     return data if is_object(data) else None
+
+
+def renamed_by(entry: Entry) -> tuple[str, str] | None:
+    """The old and the new name of the branch that a line renames."""
+    data = _data(entry) if entry.is_head_record else None
+    return None if data is None else _renamed(data)
+
+
+def _renamed(data: JsonObject) -> tuple[str, str] | None:
+    renamed = data.get("renamed")
+    old, new = (renamed.get("from"), renamed.get("to")) if is_object(renamed) else (None, None)
+    return (old, new) if isinstance(old, str) and isinstance(new, str) else None
 
 
 def tells_all(entry: Entry) -> bool:

@@ -22,6 +22,7 @@ from sessiontree.core.entries import (
     Message,
     entries_of,
 )
+from sessiontree.core.heads import renamed_by
 from sessiontree.core.messages import model_of, role, spent, stopped_abnormally, text
 from sessiontree.core.times import milliseconds
 from sessiontree.session import Session
@@ -51,7 +52,6 @@ from sessiontree.swarm.facts import (
     Switched,
     read_deed,
     read_fact,
-    renamed_by,
 )
 from sessiontree.swarm.status import OVER, AgentInfo, AgentState, SwarmState, SwarmStatus
 

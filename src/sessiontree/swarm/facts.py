@@ -12,8 +12,7 @@ from typing import Any, TypeAlias, TypeVar
 import msgspec
 from msgspec import Struct
 
-from sessiontree.core.entries import AgentAction, Custom, Entry, JsonObject
-from sessiontree.core.messages import is_object
+from sessiontree.core.entries import AgentAction, Custom, JsonObject
 from sessiontree.swarm.budget import Budget, Kind, Level
 from sessiontree.swarm.status import AgentSpec
 
@@ -208,16 +207,6 @@ def read_fact(body: Custom) -> AnyFact | None:
 def read_deed(body: AgentAction) -> AnyDeed | None:
     deed = ACTIONS.get(body.action)
     return None if deed is None else _converted(body.data, deed)
-
-
-def renamed_by(entry: Entry) -> tuple[str, str] | None:
-    """The old and the new name of the branch that a head record renames."""
-    if not (entry.is_head_record and b'"renamed"' in entry.raw):
-        return None
-    body = entry.decoded()
-    renamed = body.data.get("renamed") if isinstance(body, Custom) and is_object(body.data) else None
-    old, new = (renamed.get("from"), renamed.get("to")) if is_object(renamed) else (None, None)
-    return (old, new) if isinstance(old, str) and isinstance(new, str) else None
 
 
 def _converted(data: JsonObject | Any, kind: Any) -> Any:

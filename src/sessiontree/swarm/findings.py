@@ -17,11 +17,11 @@ from msgspec.structs import replace
 from sessiontree.comparison import BranchStats, stats_of
 from sessiontree.config import Config
 from sessiontree.core.entries import AgentAction, Custom, Entry, EntryId, JsonObject, Message
+from sessiontree.core.heads import renamed_by
 from sessiontree.core.messages import Spent, is_object, string, text
 from sessiontree.core.tree import Tree
 from sessiontree.session import Session
 from sessiontree.swarm.estimate import Better, Estimate, Verdict, is_value, mean, not_enough, proportion, verdict
-from sessiontree.swarm.facts import renamed_by
 from sessiontree.swarm.scoring import MEASURES
 
 RECORD = "sessiontree.experiment"
