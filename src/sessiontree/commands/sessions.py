@@ -13,9 +13,8 @@ from sessiontree.commands.command import Argument, Command, Done
 from sessiontree.commands.desk import Desk
 from sessiontree.commands.moving import CANCELLED
 from sessiontree.commands.text import excerpt, short, table
-from sessiontree.comparison import stats_of
+from sessiontree.comparison import stats_of, took
 from sessiontree.core.entries import Entry, EntryId, Message
-from sessiontree.core.figures import dollars, short_count
 from sessiontree.core.messages import role
 from sessiontree.core.outline import plain_text
 from sessiontree.errors import InvalidOperation, StoreError
@@ -102,7 +101,6 @@ async def _session(desk: Desk, args: Sequence[str]) -> Done:
     session, tree = desk.session, desk.session.tree
     stats = stats_of("", session.heads.leaf, list(tree))
     shown = sum(not info.archived for info in session.branches)
-    cost = dollars(stats.cost) if "cost" in stats.measured else "cost unknown"
     rows = [
         ["session", session.id],
         ["name", session.name or "(none)"],
@@ -111,7 +109,7 @@ async def _session(desk: Desk, args: Sequence[str]) -> Done:
         ["parent", session.header.parent_session or ""],
         ["branch", f"{desk.branch.name}, one of {shown}, at {short(desk.branch.leaf)}"],
         ["entries", f"{len(tree)}, {stats.messages} messages, {stats.tool_calls} tool calls"],
-        ["took", f"{short_count(stats.tokens)} tokens, {cost}, all branches together"],
+        ["took", f"{', '.join(took(stats))}, all branches together"],
         ["model", "(none)" if desk.model is None else f"{desk.model.info.name}, thinking {desk.agent.thinking}"],
         ["problems", "; ".join(item.message for item in session.problems if item.severity == "fault")],
     ]
