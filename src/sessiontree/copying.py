@@ -22,9 +22,10 @@ from msgspec import Struct
 from sessiontree import catalog, shelf
 from sessiontree.core.entries import JsonObject
 from sessiontree.errors import InvalidOperation, NotFound, SessionTreeError, StoreError
+from sessiontree.format.jsonl import is_whole_line
 from sessiontree.index.folder import SUFFIX, files_in, folders_in, id_of
 from sessiontree.store.base import Chunk, Store
-from sessiontree.store.jsonl import JsonlStore, is_whole_line
+from sessiontree.store.jsonl import JsonlStore
 from sessiontree.store.postgres.address import is_address, parse
 from sessiontree.store.postgres.rows import beginning_of, storable
 

@@ -243,3 +243,14 @@ def raws(entries: Iterable[Entry]) -> Iterator[bytes]:
     """The lines of entries."""
     for source, several in groupby(entries, key=lambda entry: entry.source):
         yield from source.raws(entry.line for entry in several)
+
+
+def is_whole_line(raw: bytes) -> bool:
+    """Whether a last line without newline is complete all the same."""
+    if len(raw) > LINE_LIMIT:
+        return False
+    try:
+        read_object(raw)
+    except NotJson:
+        return False
+    return True

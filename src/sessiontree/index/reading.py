@@ -27,9 +27,9 @@ from sessiontree.core.problems import is_utf8
 from sessiontree.core.safe import encodable
 from sessiontree.core.times import iso
 from sessiontree.errors import FormatError, SessionTreeError, StoreError
-from sessiontree.format.codec import LINE_LIMIT, VERSION, NotJson, read_object
+from sessiontree.format.codec import LINE_LIMIT, VERSION
 from sessiontree.format.digest import Digest, Tally, Unsound, begin
-from sessiontree.format.jsonl import Reader
+from sessiontree.format.jsonl import Reader, is_whole_line
 from sessiontree.index.folder import Found, id_of, written_at
 from sessiontree.session import Session
 from sessiontree.store.batch import end_of
@@ -287,7 +287,7 @@ def _digested(file: _Open, digest: Digest, *, body: int, start: int) -> Reading:
         tally = _encode(digest.tally)
         entries = _encode(digest.since(first)) if digest.tally.entries > first else b""
         left = found.size - stop
-        if rest and _is_object(rest):
+        if is_whole_line(rest):
             # Without a newline, so more of this line may come: what is kept ends before it.
             _check(rest)
             digest.take(rest)
@@ -400,14 +400,6 @@ def _data(fd: int, start: int, stop: int) -> Generator[tuple[int, int]]:
             end = stop  # nobody can tell
         yield start, end
         start = end
-
-
-def _is_object(raw: bytes) -> bool:
-    try:
-        read_object(raw)
-    except NotJson:
-        return False
-    return True
 
 
 def _opened(file: _Open, body: int, dialect: bool) -> Reading:

@@ -24,7 +24,8 @@ from contextlib import contextmanager
 from typing import Literal, TypeAlias
 
 from sessiontree.errors import Conflict, NotFound, StoreError
-from sessiontree.format.codec import LINE_LIMIT, NotJson, read_object
+from sessiontree.format.codec import LINE_LIMIT
+from sessiontree.format.jsonl import is_whole_line
 from sessiontree.store.base import Chunk, Cursor, joined, joined_parts
 from sessiontree.store.batch import end_of
 from sessiontree.store.files import (
@@ -564,14 +565,3 @@ def whole_lines(data: bytes) -> int:
     last = data.rfind(b"\n") + 1
     # What is no JSON another writer may be half-way through, or a crash may have cut.
     return len(data) if last < len(data) and is_whole_line(data[last:]) else last
-
-
-def is_whole_line(raw: bytes) -> bool:
-    """Whether a last line without newline is complete all the same."""
-    if len(raw) > LINE_LIMIT:
-        return False
-    try:
-        read_object(raw)
-    except NotJson:
-        return False
-    return True

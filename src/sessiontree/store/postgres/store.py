@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sessiontree.core.entries import EntryId
 from sessiontree.errors import Conflict, InvalidOperation, NotFound, OutcomeUnknown, StoreError
-from sessiontree.format.codec import NotJson, read_entry, read_object
+from sessiontree.format.codec import NotJson, read_entry
+from sessiontree.format.jsonl import is_whole_line
 from sessiontree.store.base import PART, Chunk, Cursor, joined
 from sessiontree.store.postgres import sql
 from sessiontree.store.postgres.address import Address, parse
@@ -423,13 +424,7 @@ class PostgresStore:
 
 def _ended(tail: bytes) -> tuple[bytes, bytes]:
     """What stands behind the last newline: a whole line that lacks its own, or one that is not whole."""
-    if not tail:
-        return b"", b""
-    try:
-        read_object(tail)
-    except NotJson:
-        return b"", tail
-    return tail, b""
+    return (tail, b"") if is_whole_line(tail) else (b"", tail)
 
 
 def _pieces(connection: Connection, key: int) -> tuple[Piece, ...]:
