@@ -92,6 +92,7 @@ def test_a_folder_of_sessions_is_relative_to_the_file(home: Path) -> None:
         ('[models."a:b"]\nurl = "x"', 'models."a:b".url', "there is no such setting"),
         ('[models."a:b".prices]\ninput = "x"', 'models."a:b".prices.input', "expected float, got str"),
         ('[models."a:b"]\nbase_url = "localhost"', 'models."a:b".base_url', "expected str matching regex '^https?://'"),
+        ('[models."a:b"]\nthinking = "x"', 'models."a:b".thinking', "expected bool | null, got str"),
         ("[models.gpt]", 'models."gpt"', "a model is named provider:model"),
         ("models = 1", "models", "expected object, got int"),
         ("[keys]\nquit = 1", 'keys."quit"', "expected str | array, got int"),

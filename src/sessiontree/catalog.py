@@ -21,8 +21,9 @@ from sessiontree.core.plan import plan_fork
 from sessiontree.core.safe import encodable
 from sessiontree.core.times import iso
 from sessiontree.draft import random_id
-from sessiontree.errors import Ambiguous, InvalidOperation, NotFound, ReadOnly
+from sessiontree.errors import Ambiguous, FormatError, InvalidOperation, NotFound, ReadOnly
 from sessiontree.format.codec import VERSION, write_header
+from sessiontree.format.jsonl import PREAMBLE_LIMIT, Reader
 from sessiontree.home import CONFIG, home
 from sessiontree.index.folder import (
     SUFFIX,
@@ -275,7 +276,7 @@ def find(session: str | os.PathLike[str]) -> str:
     if text == RECENT:
         file = _recent_file(absolute_folder("."))
         if file is None:
-            hint = "this folder has none, archived ones aside: `sessiontree ls --archived` shows those"
+            hint = "this folder has none, or archived ones only, which `sessiontree ls --archived` shows"
             raise NotFound("session", RECENT, hint)
         return file
     is_path = isinstance(session, os.PathLike) or text.endswith(SUFFIX) or os.sep in text
@@ -338,10 +339,15 @@ def _recent_file(cwd: str) -> str | None:
 
 def cwd_of(path: str) -> str | None:
     """The folder in a file's header: two folders may share one name in the catalog."""
-    from sessiontree.index.reading import header_of
-
-    header = header_of(path)
-    return None if header is None else header.cwd
+    reader = Reader(path)
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        with os.fdopen(fd, "rb") as file:
+            while not reader.has_header and (raw := file.readline(PREAMBLE_LIMIT)):
+                reader.feed(raw)
+            return reader.header.cwd
+    except (OSError, FormatError):
+        return None
 
 
 # Listing and searching

@@ -176,6 +176,6 @@ def converted(path: str, kind: Any, value: Any, prefix: str = "") -> Any:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
         inside, reason = misfit(error, "setting")
-        if inside in CHOICES and not reason.startswith("there is no"):
+        if inside in CHOICES and reason.startswith("invalid enum value"):
             reason = f"choose one of {', '.join(CHOICES[inside])}"
         raise ConfigError(path, ".".join(filter(None, (prefix, inside))) or None, reason) from error

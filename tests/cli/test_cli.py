@@ -135,6 +135,7 @@ def test_what_an_answer_took_is_told_in_known_numbers(talk, fails, usage, told: 
 
 def test_what_an_answer_took_may_be_told_in_full(data, talk) -> None:
     usage = {"input": 1, "output": 2, "cacheRead": 0, "cacheWrite": 0, "totalTokens": 3, "cost": {"total": 0.5}}
+    data("append", "@", "--role", "assistant", "w", "--usage", '{"input":1,"cost":{}}')
     data("append", "@", "--role", "assistant", "x", "--usage", json.dumps(usage))
 
     assert data("context", "@")["messages"][-1]["usage"]["cost"]["total"] == 0.5
@@ -154,6 +155,7 @@ def test_what_an_answer_took_may_be_told_in_full(data, talk) -> None:
         ("--entry", {"type": "compaction"}, "--entry needs summary"),
         ("--entry", {"type": "compaction", "summary": ""}, "--entry needs summary"),
         ("--entry", {"type": "custom_message", "customType": "note"}, "--entry needs content"),
+        ("--entry", {"type": "model_change"}, "--entry needs modelId"),
         ("--entry", {"type": "thinking_level_change"}, "--entry needs thinkingLevel"),
         ("--entry", {"type": "thinking_level_change", "thinkingLevel": 3}, "--entry needs thinkingLevel"),
         ("--entry", {"type": "context_edit", "targetId": "x"}, "--entry needs replacement"),

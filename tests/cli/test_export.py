@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 import subprocess
 import sys
@@ -71,6 +72,20 @@ def test_a_file_that_is_there_is_not_written_over_unasked(cli: Run, fails: Run, 
     cli("export", "talk.jsonl", "-o", "page.html", "--force")
     assert (here / "page.html").read_text() != "mine"
     assert not list(here.glob(".sessiontree-*"))
+
+
+def test_what_is_no_regular_file_is_not_replaced_and_a_link_leads_to_its_file(
+    cli: Run, fails: Run, talk: Path, here: Path
+) -> None:
+    os.mkfifo(here / "pipe.html")
+    (here / "page.html").write_text("mine")
+    (here / "link.html").symlink_to("page.html")
+
+    assert "is no regular file" in fails("export", "talk.jsonl", "-o", "pipe.html", "--force")
+    assert (here / "pipe.html").is_fifo()
+    cli("export", "talk.jsonl", "-o", "link.html", "--force")
+    assert (here / "link.html").is_symlink()
+    assert (here / "page.html").read_text() != "mine"
 
 
 @pytest.mark.parametrize("arguments", [["--format", "md"], ["--branch", "root"], ["--redact"], []])

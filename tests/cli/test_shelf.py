@@ -100,7 +100,7 @@ def test_archived_sessions_are_listed_when_asked(rows, cli, fails, talk: st.Sess
 
     assert (rows("ls"), [row["id"] for row in rows("ls", "--archived")]) == ([], [talk.id])
     assert "no sessions of this folder" in cli("ls")
-    assert "this folder has none, archived ones aside: `sessiontree ls --archived`" in fails("tree", "@")
+    assert "this folder has none, or archived ones only, which `sessiontree ls --archived` shows" in fails("tree", "@")
     assert "back in listings" in cli("archive", "auth", "--undo")
     assert len(rows("ls")) == 1
     assert "archived" in cli("archive", "auth")

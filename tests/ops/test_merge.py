@@ -329,6 +329,19 @@ async def test_copies_keep_every_field_of_the_original(main, session, hooks) -> 
     assert outcome.entries[0].body == odd.body
 
 
+async def test_a_copy_of_a_copy_tells_which_it_was_copied_from_whatever_its_type(main, session, hooks) -> None:
+    cache = session.branch("cache")
+    cache.append(st.Opaque(type="of_tomorrow", fields={"x": 1}))
+    for _ in range(2):
+        before = cache.leaf
+        session.branch("dict").append(st.user("more"))
+
+        outcome = await rebase(cache, "dict", hooks=hooks)
+
+        assert read_object(outcome.entries[-1].raw)["copiedFrom"] == before
+        assert outcome.entries[-1].body.fields["x"] == 1
+
+
 async def test_a_copy_took_nothing_so_that_nothing_is_paid_for_twice(main, session, hooks) -> None:
     def cost() -> float:
         return stats_of("all", None, list(session.tree)).cost

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import stat
@@ -51,6 +52,25 @@ def test_where_there_is_no_room_the_file_is_as_it_was_and_nothing_is_left_beside
 
     assert raised.value.where == str(file)
     assert file.read_bytes() == b"before"
+    assert list(tmp_path.iterdir()) == [file]
+
+
+@pytest.mark.parametrize("links", [True, False])
+def test_a_file_that_came_meanwhile_is_kept_where_it_may_not_be_written_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, links: bool
+) -> None:
+    def link(*_: object) -> None:
+        raise OSError(errno.EPERM, "")
+
+    if not links:
+        monkeypatch.setattr(os, "link", link)
+    file = tmp_path / "page.html"
+
+    write_private(str(file), b"first", over=False)
+    with pytest.raises(StoreError, match="exists"):
+        write_private(str(file), b"second", over=False)
+
+    assert file.read_bytes() == b"first"
     assert list(tmp_path.iterdir()) == [file]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,10 @@ from sessiontree.agent.tools.files import IMAGE_BYTES
 from sessiontree.commands.models import Models
 from sessiontree.config import CompactionSettings, Config
 from sessiontree.core.entries import BranchSummary, CustomMessage
-from sessiontree.core.messages import ToolCall
+from sessiontree.core.messages import ToolCall, text
 from sessiontree.model.base import ModelError
 from sessiontree.model.scripted import Delay, Thinking, Used
+from sessiontree.tui import chat
 from sessiontree.tui.app import SessionApp
 from sessiontree.tui.blocks import Block
 from sessiontree.tui.drafts import Draft, Drafts
@@ -300,6 +302,27 @@ async def test_an_image_that_is_named_goes_along(running: Running, project: Path
 
         await app.shows("[image: png, 38 bytes]")
         assert [block["type"] for block in app.model.requests[0].messages[-1]["content"]] == ["text", "image"]
+
+
+async def test_what_is_said_arrives_in_that_order_also_where_an_image_takes_long_to_read(
+    running: Running, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (project / "dot.png").write_bytes(b"\x89PNG\r\n\x1a\n" + b"\0" * 30)
+    read, images = threading.Event(), chat._images
+
+    def slow(*given: object) -> object:
+        assert read.wait(20)
+        return images(*given)
+
+    monkeypatch.setattr(chat, "_images", slow)
+    async with running("One.", "Two.") as app:
+        await app.say("first @dot.png ")
+        await app.say("second")
+        read.set()
+        await app.shows("One.", "Two.")
+
+        said = [entry.body.message for entry in app.app.desk.session.head.path() if entry.type == "message"]
+        assert [text(message["content"])[:6] for message in said if message["role"] == "user"] == ["first ", "second"]
 
 
 async def test_an_image_that_no_model_would_get_is_refused(running: Running, project: Path) -> None:

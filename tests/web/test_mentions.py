@@ -85,6 +85,24 @@ def test_the_session_of_an_id_is_held_and_no_other(house: House) -> None:
     assert [opened.holders for opened in sessions.open_now()] == [0, 0, 0]
 
 
+def test_a_session_that_was_moved_is_found_where_it_is_now(house: House) -> None:
+    sessions = OpenSessions(Limits())
+    with st.open(house.session()) as session:
+        session.append(st.Custom(custom_type=KIND))
+    homes, file = Homes(KIND, sessions), session.file
+    first = homes.hold(session.id, OWNER, needles)
+    assert first is not None
+    sessions.let_go(first[0])
+    elsewhere = file.parent.with_name("elsewhere")
+    elsewhere.mkdir()
+    file.rename(elsewhere / file.name)
+
+    found = homes.hold(session.id, OWNER, needles)
+
+    assert found is not None
+    assert found[0].file == str(elsewhere / file.name)
+
+
 def test_a_session_in_which_nothing_can_be_looked_for_is_let_go_of(house: House) -> None:
     sessions = OpenSessions(Limits())
     with st.open(house.session()) as session:

@@ -137,6 +137,16 @@ async def test_what_is_left_is_summarized_in_ones_own_words_or_by_the_model(
     assert "A summary by the model." in path[-1]["text"]
 
 
+@pytest.mark.parametrize(
+    ("route", "said"), [("navigate", {"to": "HEAD~1"}), ("merge", {"from": "other"}), ("promote", {"branch": "other"})]
+)
+async def test_a_summary_of_ones_own_has_words(client: httpx.AsyncClient, id: str, route: str, said: dict) -> None:
+    for blank in ("", " \n"):
+        answer = await client.post(f"/api/sessions/{id}/{route}", json={**said, "summary": blank})
+
+        assert (answer.status_code, answer.json()["error"]["message"][:8]) == (422, "summary:")
+
+
 async def test_only_who_may_run_has_a_model_summarize(house: House, id: str) -> None:
     async with asking(house.app(), house.token("read", "write")) as client:
         for path, said in (

@@ -256,7 +256,10 @@ def json_option(function: F) -> F:
 def _complete_session(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
     from click.shell_completion import CompletionItem
 
-    names = {summary.name for summary in catalog.sessions() if summary.name}
+    try:
+        names = {summary.name for summary in catalog.sessions() if summary.name}
+    except SessionTreeError:  # the current folder was deleted, or a database is not there
+        names = set[str]()
     ids = [catalog.id_of(file) for file in catalog.session_files()]
     known = [CompletionItem(item) for item in typeable([catalog.RECENT, *sorted(names), *ids], incomplete)]
     return known or [CompletionItem(incomplete, type="file")]

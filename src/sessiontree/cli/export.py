@@ -80,9 +80,12 @@ def _bytes(session: Session) -> bytes:
 
 
 def _write(target: str, content: bytes, *, force: bool) -> None:
-    if not force and os.path.lexists(target):
-        raise click.ClickException(f"{target} is there already (--force writes over it)")
-    write_private(target, content)
+    if os.path.lexists(target):
+        if not force:
+            raise click.ClickException(f"{target} is there already (--force writes over it)")
+        if not os.path.isfile(target):
+            raise click.ClickException(f"{target} is no regular file (-o - prints)")
+    write_private(os.path.realpath(target), content, over=force)
 
 
 def _print(content: bytes) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from sessiontree.cli.app import app, json_option
-from sessiontree.cli.output import dim, echo, echo_json, progress, safe, table
+from sessiontree.cli.output import dim, echo, echo_json, progress, safe, table, warn
 from sessiontree.model import local
 from sessiontree.model.find import offers
 
@@ -45,4 +45,4 @@ def get(model: str, as_json: bool) -> None:
     else:
         echo(local.NAME, safe(file))
     if not local.installed():
-        click.echo("sessiontree: to run it, `pip install 'sessiontree[local]'`", err=True)
+        warn("to run it, `pip install 'sessiontree[local]'`")

@@ -26,7 +26,7 @@ from sessiontree.cli.app import (
 from sessiontree.cli.output import dim, echo, echo_json, safe, safe_lines
 from sessiontree.cli.read import echo_branches
 from sessiontree.core.context import context_of
-from sessiontree.core.entries import Body, BranchPoint, CustomMessage, Entry, JsonObject, Message, Opaque
+from sessiontree.core.entries import Body, BranchPoint, CustomMessage, Entry, JsonObject, Message, ModelChange, Opaque
 from sessiontree.core.messages import (
     COSTS,
     FULL_USAGE,
@@ -172,6 +172,8 @@ def _body(
         _check_message(body.message, "--entry")
     elif isinstance(body, BranchPoint):
         raise click.UsageError("`sessiontree branch` makes branches")
+    elif isinstance(body, ModelChange) and body.model is None:
+        raise click.UsageError("--entry needs modelId")
     return body, unknown_fields(wire)
 
 
@@ -234,7 +236,7 @@ def _usage(text: str) -> JsonObject:
     usage = _parsed(text, "--usage")
     cost = usage.get("cost")
     by_kind = cost if is_object(cost) else {}
-    _check_figures({**usage, "cost": 0} if by_kind else usage, FULL_USAGE)
+    _check_figures({**usage, "cost": 0} if is_object(cost) else usage, FULL_USAGE)
     _check_figures(by_kind, COSTS)
     return usage
 

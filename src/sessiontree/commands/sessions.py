@@ -172,7 +172,7 @@ def _target(desk: Desk, file: str) -> tuple[str, str]:
 def _write(path: str, data: bytes) -> None:
     if os.path.lexists(path):
         raise StoreError(path, "the file exists already")
-    write_private(path, data)
+    write_private(path, data, over=False)
 
 
 async def _quit(desk: Desk, args: Sequence[str]) -> Done:

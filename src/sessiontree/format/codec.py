@@ -154,6 +154,7 @@ WIRE: dict[str, tuple[type[Any], dict[str, Field]]] = {
 
 ID, PARENT, ANCHOR = "id", "parentId", "firstKeptEntryId"
 HEAD_KEYS = ("type", ID, PARENT, "timestamp", "branch", "current")
+COPIED_FROM = "copiedFrom"
 
 _TYPES = {body: type for type, (body, _) in WIRE.items()}
 
@@ -450,7 +451,7 @@ def copy_fields(entry: Entry) -> JsonObject:
         wire = read_object(entry.raw)
     except NotJson as error:
         raise InvalidOperation(f"entry {entry.id!r} cannot be copied, since it cannot be read: {error}") from None
-    return {**unknown_fields(wire), "copiedFrom": entry.id}
+    return {**unknown_fields(wire), COPIED_FROM: entry.id}
 
 
 def type_of(body: Body) -> str:
@@ -495,7 +496,8 @@ def write_entry(
     else:
         wire.update(body_to_wire(body))
     if extra is not None:
-        taken = [key for key in extra if key in wire or key in HEAD_KEYS or key in _known_fields(type)]
+        own = {*wire, *HEAD_KEYS, *_known_fields(type)} - {COPIED_FROM}  # which a copy of a copy tells anew
+        taken = [key for key in extra if key in own]
         if taken:
             raise InvalidOperation(f"a further field cannot be called {taken[0]!r}: that is a field of the entry's own")
         wire.update(extra)

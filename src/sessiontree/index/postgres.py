@@ -58,7 +58,7 @@ class Sessions:
         if text == RECENT:
             recent = self.recent(".")
             if recent is None:
-                hint = "this folder has none, archived ones aside: `sessiontree ls --archived` shows those"
+                hint = "this folder has none, or archived ones only, which `sessiontree ls --archived` shows"
                 raise NotFound("session", RECENT, hint)
             return recent
         found = self._named(text, deleted=False)

@@ -20,7 +20,7 @@ import msgspec
 from msgspec import Struct
 
 from sessiontree.comparison import usages
-from sessiontree.core.entries import Header, JsonObject, Message
+from sessiontree.core.entries import JsonObject, Message
 from sessiontree.core.messages import role, spent, text
 from sessiontree.core.outline import one_line
 from sessiontree.core.problems import is_utf8
@@ -131,22 +131,6 @@ def open_regular(path: str) -> int:
         os.close(fd)
         raise OSError("not a regular file")
     return fd
-
-
-def header_of(path: str) -> Header | None:
-    """The header of a file; `None` where none can be read."""
-    try:
-        fd = open_regular(path)
-    except OSError:
-        return None
-    reader = Reader(path)
-    try:
-        _take_header(fd, reader, os.fstat(fd).st_size)
-        return reader.header
-    except (OSError, FormatError, Endless):
-        return None
-    finally:
-        os.close(fd)
 
 
 def open_session(path: str) -> Session:

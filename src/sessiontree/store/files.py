@@ -79,8 +79,11 @@ def write_all(fd: int, data: bytes) -> None:
         done += written
 
 
-def write_private(path: str, data: bytes) -> None:
-    """Put a file in its place whole, or not at all, for this user alone. Raises `StoreError`."""
+def write_private(path: str, data: bytes, *, over: bool = True) -> None:
+    """Put a file in its place whole, or not at all, for this user alone; where one is, only if it may be written over.
+
+    Raises `StoreError`.
+    """
     from tempfile import mkstemp
 
     try:
@@ -90,12 +93,27 @@ def write_private(path: str, data: bytes) -> None:
                 file.write(data)
                 file.flush()
                 os.fsync(fd)
-            os.replace(beside, path)
+            if over:
+                os.replace(beside, path)
+            else:
+                _put_new(beside, path)
         except BaseException:
             discard(beside)
             raise
     except OSError as error:
         raise StoreError(path, reason_of(error)) from error
+
+
+def _put_new(beside: str, path: str) -> None:
+    try:
+        os.link(beside, path)
+        os.unlink(beside)
+    except OSError as error:
+        if error.errno not in NO_LINKS:
+            raise
+        if os.path.lexists(path):
+            raise FileExistsError(errno.EEXIST, "") from None
+        os.replace(beside, path)
 
 
 def make_private_directory(path: str) -> None:

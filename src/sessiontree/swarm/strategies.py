@@ -204,5 +204,5 @@ STRATEGIES: dict[str, Strategy] = {
 def strategy_of(name: str) -> Strategy:
     """The built-in strategy of that name. Raises `InvalidOperation`."""
     if name not in STRATEGIES:
-        raise InvalidOperation(f"no strategy {name!r}: there are {', '.join(STRATEGIES)}, or a function of your own")
+        raise InvalidOperation(f"no strategy {name!r}: there are {', '.join(STRATEGIES)}")
     return STRATEGIES[name]

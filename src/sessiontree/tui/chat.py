@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from asyncio import AbstractEventLoop, get_running_loop, to_thread
+from asyncio import AbstractEventLoop, Lock, get_running_loop, to_thread
 from typing import TYPE_CHECKING, ClassVar
 
 from rich.text import Text
@@ -95,6 +95,8 @@ class ChatScreen(Screen[None]):
         self._drafting: Timer | None = None
         self._doing = ""
         """What is under way, in a word or two."""
+        self._one_by_one = Lock()
+        """Of what is said, so that it arrives in that order, also where images are read first."""
         self._aborts = self._takes_back = ""
         """What these keys do, as they are bound."""
         self._failure = ""
@@ -222,9 +224,10 @@ class ChatScreen(Screen[None]):
     async def _prompt(self, said: str, *, later: bool) -> None:
         desk = self.desk
         assert desk is not None
-        await self.app.model_found.wait()
-        named = mentioned(said)
-        images = await to_thread(_images, named, desk.cwd) if named else []
+        async with self._one_by_one:
+            await self.app.model_found.wait()
+            named = mentioned(said)
+            images = await to_thread(_images, named, desk.cwd) if named else []
         if desk.running:
             await (desk.agent.follow_up(said, images) if later else desk.agent.steer(said, images))
             return

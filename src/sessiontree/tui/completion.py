@@ -64,7 +64,10 @@ class Completer:
         if time.monotonic() - self._read_at > FRESH:
             from sessiontree.agent.tools.walk import files_below
 
-            self._files = list(islice(files_below(self._desk.cwd), FILES))
+            try:
+                self._files = list(islice(files_below(self._desk.cwd), FILES))
+            except OSError:  # the folder of the program itself was deleted
+                self._files = []
             self._read_at = time.monotonic()
         return ranked(self._files, begun)[:MOST]
 

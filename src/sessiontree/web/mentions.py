@@ -106,10 +106,16 @@ class Homes:
                 finally:
                     self._sessions.let_go(opened)
 
+    def _files_for(self, id: str) -> Generator[str]:
+        """Where it was found last, and if it is there no more, all others."""
+        known = self._files.get(id)
+        if known is not None:
+            yield known
+        yield from (file for file in self._mentions.files() if file != known)
+
     def hold(self, id: str, token: Token, find: Callable[[Opened], Mapping[str, T]]) -> tuple[Opened, T] | None:
         """The session that has what `find` finds by that id, held until it is let go of; `None` where none has."""
-        known = self._files.get(id)
-        with closing(self._held(self._mentions.files() if known is None else [known], token)) as sessions:
+        with closing(self._held(self._files_for(id), token)) as sessions:
             for opened in sessions:
                 found = find(opened)
                 self._files.update(dict.fromkeys(found, opened.file))

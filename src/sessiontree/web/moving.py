@@ -17,9 +17,9 @@ from sessiontree import catalog
 from sessiontree.core.places import check_branch_name
 from sessiontree.errors import InvalidOperation
 from sessiontree.model.base import Model
+from sessiontree.ops import navigate as navigating
 from sessiontree.ops.fork import fork
 from sessiontree.ops.merge import cherry_pick, merge, others, promote
-from sessiontree.ops.navigate import NavigateOutcome, navigate
 from sessiontree.session import Branch, Session
 from sessiontree.web import wire
 from sessiontree.web.opened import Opened
@@ -163,21 +163,19 @@ async def _summarizer(call: Call, seat: Seat, branch: Branch, wanted: bool) -> M
 
 
 @router.post("/navigate", **told(wire.Navigated, takes=wire.Navigation))
-async def navigate_branch(
-    call: Writes, id: str, said: Annotated[wire.Navigation, Depends(Said(wire.Navigation))]
-) -> Json:
+async def navigate(call: Writes, id: str, said: Annotated[wire.Navigation, Depends(Said(wire.Navigation))]) -> Json:
     """Move a branch to a place by the rules of selection, with a summary of what is left if that is wanted.
 
     Choosing a message of the user goes to its parent, and gives back its text, to be said anew.
     """
 
-    async def go(seat: Seat) -> NavigateOutcome:
+    async def go(seat: Seat) -> navigating.NavigateOutcome:
         session = opened.session
         branch = _branch(session, said.branch)
         call.serving.runs.at_rest(opened, branch.name)
         left = session.plan_navigate(said.to, start=branch.name).abandoned
         wanted = said.summarize and said.summary is None and bool(left)
-        return await navigate(
+        return await navigating.navigate(
             session,
             said.to,
             hooks=seat.desk.hooks,

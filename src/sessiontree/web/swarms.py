@@ -15,7 +15,7 @@ from fastapi.responses import Response
 from sessiontree import catalog
 from sessiontree.comparison import comparison_to_wire
 from sessiontree.core.outline import Filter
-from sessiontree.session import compare
+from sessiontree.session import compare as compared
 from sessiontree.swarm.events import EVENT_TYPES, Event, EventLog, spool_path
 from sessiontree.swarm.status import SwarmStatus
 from sessiontree.swarm.swarm import Swarm
@@ -198,13 +198,13 @@ async def switch_branch(call: Writes, id: str, said: Annotated[wire.Switch, Depe
 
 
 @router.post("/{id}/compare", **told(wire.Compared, takes=wire.Comparing))
-def post_compare(call: Reads, id: str, said: Annotated[wire.Comparing, Depends(Said(wire.Comparing))]) -> Json:
+def compare(call: Reads, id: str, said: Annotated[wire.Comparing, Depends(Said(wire.Comparing))]) -> Json:
     """What branches, or agents, cost and did after they parted."""
     with call.serving.swarms.found(id, call.token) as (opened, status), opened.session.held():
         _branching(call, status, opened)
         agents = {agent.id: agent.branch for agent in status.agents}
         branches = [agents.get(name, name) for name in said.branches]
-        return Json(comparison_to_wire(compare(opened.session, branches, said.metric)), at=opened)
+        return Json(comparison_to_wire(compared(opened.session, branches, said.metric)), at=opened)
 
 
 # Events

@@ -23,6 +23,8 @@ Place: TypeAlias = Annotated[str, Meta(examples=["HEAD"], min_length=1, max_leng
 Folder: TypeAlias = Annotated[str, Meta(examples=["/home/ada/project"], max_length=4096)]
 Moment: TypeAlias = Annotated[str, Meta(examples=["2026-03-01T09:30:00.000Z"])]
 Text: TypeAlias = Annotated[str, Meta(examples=["How do I make this faster?"])]
+Words: TypeAlias = Annotated[str, Meta(examples=["A cache makes it faster."], pattern=r"\S")]
+"""A text that is not blank."""
 Count: TypeAlias = Annotated[int, Meta(examples=[12], ge=0)]
 Amount: TypeAlias = Annotated[float, Meta(examples=[0.0125])]
 ModelName: TypeAlias = Annotated[str, Meta(examples=["openai:gpt-5.5"], max_length=200)]
@@ -353,7 +355,7 @@ class Navigation(Asked, frozen=True, kw_only=True):
     summarize: bool = False
     """Have the model summarize what is left, which takes the scope `run`."""
     instructions: Text | None = None
-    summary: Text | None = None
+    summary: Words | None = None
     """The summary in one's own words."""
     branch: BranchName | None = None
     """The branch that moves; the current one by default."""
@@ -390,7 +392,7 @@ class Forked(Answer, frozen=True, kw_only=True):
 class Merging(Asked, frozen=True, kw_only=True):
     source: BranchName = field(name="from")
     into: BranchName | None = None
-    summary: Text | None = None
+    summary: Words | None = None
     """In one's own words; otherwise a model makes it, which takes the scope `run`."""
     instructions: Text | None = None
 
@@ -405,7 +407,7 @@ class Merged(Answer, frozen=True, kw_only=True):
 class Promotion(Asked, frozen=True, kw_only=True):
     branch: BranchName
     into: BranchName | None = None
-    summary: Text | None = None
+    summary: Words | None = None
     instructions: Text | None = None
 
 

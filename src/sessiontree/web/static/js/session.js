@@ -110,9 +110,9 @@ export class Session {
 
   async loadInfo() {
     this.lookedAt = performance.now();
-    const before = new Map(this.runs);
+    const before = new Map(this.runs), heads = this.heads;
     this.info = await this.api.get(this.base);
-    this.current = this.info.branch;
+    if (this.heads === heads) this.current = this.info.branch; // no event has told more since
     const running = new Set(this.info.running);
     for (const branch of new Set([...before.keys(), ...running])) {
       const run = before.get(branch);
@@ -126,10 +126,12 @@ export class Session {
   }
 
   async loadBranches() {
+    const before = this.heads;
     const told = await this.api.get(`${this.base}/branches`);
-    this.current = told.current;
+    const isNews = this.heads === before; // no event has told more since
     this.branches = told.branches;
-    this.setHeads(Object.fromEntries(told.branches.map(({ name, head }) => [name, head])));
+    if (isNews) this.current = told.current;
+    this.setHeads(Object.fromEntries(isNews ? told.branches.map(({ name, head }) => [name, head]) : this.heads));
   }
 
   setHeads(heads) {
