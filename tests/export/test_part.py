@@ -73,6 +73,13 @@ def test_a_subtree_where_no_branch_ends_has_a_main_branch_at_its_newest_entry() 
     assert below.heads.heads == {"main": left.id}
 
 
+def test_branches_that_are_hidden_are_hidden_in_a_part_too() -> None:
+    session = story()
+    session.archive_branch("cache")
+
+    assert part(session, subtree="two ways").heads.archived == {"cache"}
+
+
 def test_a_part_has_an_id_of_its_own_and_says_where_it_was_taken() -> None:
     session = story()
 
