@@ -26,7 +26,7 @@ from sessiontree.swarm.status import OVER, SwarmStatus
 from sessiontree.swarm.swarm import Swarm
 from tests.swarm.world import COST, START, TOKENS, ChanceModel, Disk, Loop, digest, ids, opened
 
-SEEDS = 20_000 if os.environ.get("SESSIONTREE_TORTURE") else 200
+SEEDS = 4_000 if os.environ.get("SESSIONTREE_TORTURE") else 200
 GROUPS = 20
 """Seeds are run in so many tests, for those who run tests side by side."""
 LIVES = 4
