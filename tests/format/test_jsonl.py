@@ -12,7 +12,7 @@ from sessiontree.core.tree import Tree
 from sessiontree.errors import FormatError
 from sessiontree.format import codec, jsonl
 from sessiontree.format.codec import read_entry
-from sessiontree.format.jsonl import Reader
+from sessiontree.format.jsonl import Reader, is_whole_line
 from tests.builders import entry, file_of, header, ids, read
 from tests.strategies import damaged_sessions, object_texts, sessions
 
@@ -160,6 +160,16 @@ def test_a_line_over_the_limit_is_kept_and_not_looked_into(monkeypatch):
     assert ids(entries) == "ab"
     assert reported(reader) == [("long_line", "fault", 3, len(start))]
     assert list(reader.lines())[1] == long
+
+
+@pytest.mark.parametrize(
+    ("raw", "whole"),
+    [(b"", False), (b'{"a":1}', True), (b'{"a":1', False), (b"[]", False), (b'{"a":"%s"}' % (b"x" * 200), False)],
+)
+def test_a_last_line_without_newline_is_whole_if_it_is_an_object_within_the_limit(raw, whole, monkeypatch):
+    monkeypatch.setattr(jsonl, "LINE_LIMIT", 200)
+
+    assert is_whole_line(raw) is whole
 
 
 # The header and what stands before it
