@@ -39,6 +39,8 @@ def appends(turns: int, scratch: str) -> dict[str, Any]:
 
     with tempfile.TemporaryDirectory(dir=scratch) as folder:
         os.environ["SESSIONTREE_HOME"] = folder
+        # A small one first: what a swarm imports when it is first run is not counted.
+        asyncio.run(st.Swarm(st.memory(), "first", "Look", agents=1, model=ScriptedModel(["Done."])).run())
         session = st.create(file=os.path.join(folder, "swarm.jsonl"))
         model = ScriptedModel([answer] * (AGENTS * (turns + 1)))
         swarm = st.Swarm(session, "bench", "Look", agents=AGENTS, model=model, tools=[look], system="Be brief.")
