@@ -451,6 +451,42 @@ def test_nobody_is_at_work_any_more_when_the_server_was_started_anew(visit: Visi
         page.context.close()
 
 
+def test_an_answer_that_an_event_has_overtaken_takes_nobody_back(serve: Serve, visit: Visit) -> None:
+    session = a_story()
+    page = opened(visit, serve(), session.id)
+    wait_for_text(page, "25 ms instead")
+    held: list[tuple[Any, Any]] = []
+
+    def hold(route: Any) -> None:
+        if held:
+            route.continue_()
+        else:
+            held.append((route, route.fetch()))
+
+    page.route("**/branches", hold)
+    session.append(st.user("first words"))
+    wait_for_text(page, "first words")
+    while not held:
+        page.wait_for_timeout(50)
+    session.append(st.user("later words"))
+    wait_for_text(page, "later words")
+    page.evaluate(
+        """() => {
+          window.lost = false;
+          const look = () => { window.lost ||= !document.body.innerText.includes("later words"); };
+          new MutationObserver(look).observe(document.body, { subtree: true, childList: true, characterData: true });
+        }"""
+    )
+
+    route, answer = held[0]
+    route.fulfill(response=answer)
+    page.wait_for_timeout(300)
+    session.append(st.user("words at the end"))
+    wait_for_text(page, "words at the end")
+
+    assert page.evaluate("window.lost") is False
+
+
 def test_a_stream_that_breaks_goes_on_behind_the_last_event(serve: Serve, visit: Visit) -> None:
     session = a_story()
     site = serve()
