@@ -25,6 +25,7 @@ ROW, MARGIN = 30, 28
 def opened(visit: Visit, site: Site, id: str, view: str = "talk", **options: Any) -> Any:
     page = visit(site, f"/s/{id}/{view}", **options)
     page.wait_for_selector(".link.live")
+    page.wait_for_selector("main[aria-busy=false]")
     page.wait_for_function("() => document.querySelector('.graph canvas, .branches, .scroll')")
     return page
 
@@ -175,10 +176,12 @@ def test_a_long_path_is_loaded_as_one_comes_to_it_and_never_all_of_it(serve: Ser
     wait_for_text(page, "number 999")
 
     assert page.locator(".entry").count() <= 120
-    for _ in range(12):
-        page.evaluate("document.querySelector('.window').scrollTop = 0")
-        page.wait_for_timeout(60)
-    page.wait_for_function("() => !document.querySelector('.path').textContent.includes('number 999 ')")
+    page.wait_for_function(
+        """() => {
+          document.querySelector(".window").scrollTop = 0;
+          return !document.querySelector(".path").textContent.includes("number 999 ");
+        }"""
+    )
     assert page.locator(".entry").count() <= 300
 
 
@@ -447,7 +450,7 @@ def test_nobody_is_at_work_any_more_when_the_server_was_started_anew(visit: Visi
         page.wait_for_selector(".link.live")
 
         page.get_by_label("Prompt on dict").wait_for()
-        assert page.locator(".saying").count() == 0
+        page.wait_for_selector(".saying", state="detached")
         page.context.close()
 
 

@@ -145,7 +145,7 @@ export class Workspace extends Component {
       </main>`;
     }
     const again = html`<${Button} kind="small" label="Load again" onClick=${() => session.open()} />`;
-    return html`<main class="workspace tab-${tab}">
+    return html`<main class="workspace tab-${tab}" aria-busy=${session.loading ? "true" : "false"}>
       ${this.head()}
       <nav class="tabs" aria-label="Views of the session">
         ${TABS.map(([name, label]) => html`
