@@ -216,6 +216,7 @@ def test_all_text_has_enough_contrast_and_every_control_a_name(serve: Serve, vis
 
 def test_the_keys_are_listed_and_focus_is_seen(serve: Serve, visit: Visit) -> None:
     page = visit(serve())
+    page.wait_for_selector("text=There are no sessions yet.")
 
     page.keyboard.press("?")
     assert "new branch from it" in page.locator("dialog").text_content()
