@@ -15,7 +15,7 @@ import sessiontree as st
 from sessiontree.errors import StoreError
 from sessiontree.model.base import Model, ModelError
 from sessiontree.model.find import NoModel
-from sessiontree.model.scripted import Delay, ScriptedModel
+from sessiontree.model.scripted import Delay, ScriptedModel, ToolCall
 from sessiontree.store.jsonl import JsonlStore
 from sessiontree.swarm.record import swarms_in
 from sessiontree.swarm.strategies import STRATEGIES, parallel
@@ -225,6 +225,46 @@ async def test_a_swarm_is_paused_scaled_gone_on_with_and_stopped(tmp_path: Any) 
         assert (resumed.json()["status"], resumed.json()["budget"]["cost"]) == ("running", 5)
         assert stopped.json()["status"] == "cancelled"
         assert late.status_code == 409
+
+
+async def test_a_branch_on_which_an_agent_of_a_swarm_works_is_not_moved_and_the_agent_hears_what_is_said_there(
+    tmp_path: Any,
+) -> None:
+    gate = Gate()
+    house = House(tmp_path, gate.then(ToolCall("c1", "ls", {"path": "."})), "Seen.")
+    async with asking(house.app(), house.owner) as client:
+        session = house.session()
+        id = (await made(client, session=session, agents=1))["id"]
+        async with asyncio.timeout(20):
+            while not (info := (await client.get(f"/api/sessions/{session}")).json())["running"]:
+                await asyncio.sleep(0.01)
+        (branch,) = info["running"]
+
+        refused = [
+            await client.post(f"/api/sessions/{session}/{path}", json=said)
+            for path, said in (
+                ("prompt", {"text": "And now?", "branch": branch}),
+                ("entries", {"role": "user", "text": "And now?", "branch": branch}),
+                ("navigate", {"to": "root", "branch": branch}),
+                ("merge", {"from": "main", "into": branch, "summary": "It was slow."}),
+                ("abort", {"branch": branch}),
+            )
+        ]
+        steered = await client.post(f"/api/sessions/{session}/steer", json={"text": "Only here", "branch": branch})
+        gate.open()
+        status = await settled(client, id, "completed")
+        after = (await client.get(f"/api/sessions/{session}")).json()
+        path = (await client.get(f"/api/sessions/{session}/path", params={"at": branch})).json()["entries"]
+
+    assert info["swarming"] == {branch: id}
+    assert [answer.status_code for answer in refused] == [409] * 5
+    assert refused[0].json()["error"]["message"] == (
+        f"agent {status['agents'][0]['id']} of swarm 'crew' is at work on branch {branch!r}: "
+        "stop the swarm, or wait until it is done"
+    )
+    assert steered.json() == {"branch": branch}
+    assert [row["text"] for row in path if row["role"] in ("user", "assistant")][-2:] == ["Only here", "Seen."]
+    assert (after["running"], after["swarming"]) == ([], {})
 
 
 async def test_a_budget_changes_only_while_a_swarm_is_paused(house: House, client: httpx.AsyncClient) -> None:

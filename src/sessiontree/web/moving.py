@@ -72,7 +72,7 @@ def change_branch(
     with call.writing(id) as opened:
         session = opened.session
         session.branch(name)
-        call.serving.runs.at_rest(opened, name)
+        call.serving.at_rest(opened, name)
         renamed = None if said.name == name else said.name
         if renamed in session.heads.heads:  # before anything is done
             raise InvalidOperation(f"there is a branch {renamed!r} already")
@@ -106,7 +106,7 @@ def undo(call: Writes, id: str, said: Annotated[wire.Nothing, Depends(Said(wire.
     with call.writing(id) as opened:
         move = opened.session.heads.undoable
         for branch in () if move is None else move.moved:
-            call.serving.runs.at_rest(opened, branch)
+            call.serving.at_rest(opened, branch)
         opened.session.undo()
         return Json(_here(opened), at=opened)
 
@@ -172,7 +172,7 @@ async def navigate(call: Writes, id: str, said: Annotated[wire.Navigation, Depen
     async def go(seat: Seat) -> navigating.NavigateOutcome:
         session = opened.session
         branch = _branch(session, said.branch)
-        call.serving.runs.at_rest(opened, branch.name)
+        call.serving.at_rest(opened, branch.name)
         left = session.plan_navigate(said.to, start=branch.name).abandoned
         wanted = said.summarize and said.summary is None and bool(left)
         return await navigating.navigate(
@@ -226,7 +226,7 @@ async def merge_branch(call: Writes, id: str, said: Annotated[wire.Merging, Depe
     async def bring_back(seat: Seat) -> wire.Merged:
         session = opened.session
         source, into = session.branch(said.source), _branch(session, said.into)
-        call.serving.runs.at_rest(opened, into.name)
+        call.serving.at_rest(opened, into.name)
         outcome = await merge(
             source,
             into,
@@ -254,7 +254,7 @@ async def promote_branch(call: Writes, id: str, said: Annotated[wire.Promotion, 
             raise Refused(422, f"branch {winner.name!r} cannot be promoted into itself")
         rest = others(into, winner)
         for branch in (into, winner, *rest):
-            call.serving.runs.at_rest(opened, branch.name)
+            call.serving.at_rest(opened, branch.name)
         outcome = await promote(
             winner,
             into,
@@ -278,7 +278,7 @@ async def pick(call: Writes, id: str, said: Annotated[wire.CherryPick, Depends(S
 
     async def copy(seat: Seat) -> wire.Copied:
         onto = _branch(opened.session, said.onto)
-        call.serving.runs.at_rest(opened, onto.name)
+        call.serving.at_rest(opened, onto.name)
         outcome = await cherry_pick(onto, said.entries, hooks=seat.desk.hooks)
         ids = [entry.id for entry in outcome.entries]
         return wire.Copied(ids=ids, leaf=outcome.new_leaf, cancelled=outcome.cancelled)

@@ -24,12 +24,13 @@ async def prompt(call: Running, id: str, said: Annotated[wire.Prompt, Depends(Sa
     for image in said.images:
         if image.get("type") != "image" or not all(isinstance(image.get(key), str) for key in ("data", "mimeType")):
             raise Refused(422, "an image is {type: 'image', data, mimeType}")
-    sessions, runs = call.serving.sessions, call.serving.runs
+    serving, sessions, runs = call.serving, call.serving.sessions, call.serving.runs
 
     async def begin() -> tuple[str, str]:
         sessions.hold_again(opened)  # until the run is over
         ended = partial(sessions.let_go, opened)
         try:
+            serving.swarms.at_rest(opened, opened.session.heads.current if said.branch is None else said.branch)
             return await runs.prompt(opened, said.branch, said.text, said.images, said.model, ended)
         except BaseException:
             ended()
@@ -44,7 +45,7 @@ async def prompt(call: Running, id: str, said: Annotated[wire.Prompt, Depends(Sa
 async def steer(call: Running, id: str, said: Annotated[wire.Steering, Depends(Said(wire.Steering))]) -> Json:
     """Say something to an agent at work, as soon as the tool calls of its turn are done."""
     async with working(call, id) as opened:
-        work = call.serving.runs.steer(opened, said.branch, said.text)
+        work = call.serving.steer(opened, said.branch, said.text)
         return Json(wire.Told(branch=await call.serving.workshop.do(work)))
 
 
@@ -54,5 +55,5 @@ async def abort(
 ) -> Json:
     """Give up a run. What had arrived is written down."""
     async with working(call, id) as opened:
-        work = call.serving.runs.abort(opened, said.branch)
+        work = call.serving.abort(opened, said.branch)
         return Json(wire.Told(branch=await call.serving.workshop.do(work)))

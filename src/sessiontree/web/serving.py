@@ -19,7 +19,7 @@ from fastapi.responses import Response
 from sessiontree.commands.models import Models
 from sessiontree.core.misfit import misfit
 from sessiontree.core.safe import safe
-from sessiontree.errors import Conflict, SessionTreeError
+from sessiontree.errors import Conflict, InvalidOperation, SessionTreeError
 from sessiontree.web.encoding import encoded
 from sessiontree.web.guard import Hosts, Limits
 from sessiontree.web.opened import Opened, OpenSessions, Position
@@ -78,6 +78,28 @@ class Serving:
             return offers()
         names = self.models.names()
         return [Offer(name=name, usable=True, reason="given", default=name == names[0]) for name in names]
+
+    def at_rest(self, opened: Opened, branch: str) -> None:
+        """Raises `InvalidOperation` while an agent is at work on a branch: it cannot be moved under it."""
+        self.runs.at_rest(opened, branch)
+        self.swarms.at_rest(opened, branch)
+
+    async def steer(self, opened: Opened, branch: str | None, text: str) -> str:
+        """Say something to the agent at work on a branch, in the workshop. Raises `InvalidOperation` where none is."""
+        name = opened.session.heads.current if branch is None else branch
+        hand = self.swarms.running(opened).get(name)
+        if hand is None:
+            return await self.runs.steer(opened, branch, text)
+        await hand.swarm.steer(hand.agent, text)
+        return name
+
+    async def abort(self, opened: Opened, branch: str | None) -> str:
+        """Give up the run on a branch, in the workshop. Raises `InvalidOperation` where none is, or a swarm's."""
+        name = opened.session.heads.current if branch is None else branch
+        hand = self.swarms.running(opened).get(name)
+        if hand is not None:
+            raise InvalidOperation(f"branch {name!r} is worked on by swarm {hand.swarm.name!r}: that can be stopped")
+        return await self.runs.abort(opened, branch)
 
     async def tidy(self) -> None:
         """Close sessions that nobody asks for."""

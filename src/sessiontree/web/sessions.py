@@ -220,6 +220,7 @@ def _there(id: str) -> Generator[None]:
 
 def _info(call: Call, opened: Opened) -> wire.SessionInfo:
     session, totals = opened.session, opened.totals()
+    hands = call.serving.swarms.running(opened)
     return wire.SessionInfo(
         id=session.id,
         name=session.name,
@@ -237,7 +238,8 @@ def _info(call: Call, opened: Opened) -> wire.SessionInfo:
         archived=os.path.lexists(opened.file + ARCHIVED),
         read_only=session.read_only,
         problems=[problem_to_wire(problem) for problem in opened.problems()],
-        running=[*call.serving.runs.running(opened), *call.serving.swarms.running(opened)],
+        running=[*call.serving.runs.running(opened), *hands],
+        swarming={branch: hand.swarm.id for branch, hand in hands.items()},
     )
 
 

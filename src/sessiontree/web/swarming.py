@@ -11,7 +11,7 @@ import logging
 import math
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import closing, contextmanager
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -43,6 +43,13 @@ BEGINNING = 300
 T = TypeVar("T")
 
 
+class Hand(NamedTuple):
+    """An agent of a swarm at work."""
+
+    swarm: Swarm
+    agent: str
+
+
 class Swarms:
     def __init__(self, sessions: OpenSessions, runs: Runs, workshop: Workshop) -> None:
         self._sessions = sessions
@@ -53,10 +60,24 @@ class Swarms:
         """Those that this server works on."""
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def running(self, opened: Opened) -> list[str]:
-        """The branches of a session with an agent of a swarm at work here."""
+    def running(self, opened: Opened) -> dict[str, Hand]:
+        """The branches of a session with an agent of a swarm at work here, and who that is."""
         own = [swarm for swarm in list(self._live.values()) if swarm.session is opened.session]
-        return [agent.branch for swarm in own for agent in swarm.status().agents if agent.status == "running"]
+        return {
+            agent.branch: Hand(swarm, agent.id)
+            for swarm in own
+            for agent in swarm.status().agents
+            if agent.status == "running"
+        }
+
+    def at_rest(self, opened: Opened, branch: str) -> None:
+        """Raises `InvalidOperation` while an agent of a swarm is at work on a branch."""
+        hand = self.running(opened).get(branch)
+        if hand is not None:
+            raise InvalidOperation(
+                f"agent {hand.agent} of swarm {hand.swarm.name!r} is at work on branch {branch!r}: "
+                "stop the swarm, or wait until it is done"
+            )
 
     # Reading
 

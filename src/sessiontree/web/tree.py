@@ -172,7 +172,7 @@ def append(call: Writes, id: str, said: Annotated[wire.NewEntry, Depends(Said(wi
     with call.writing(id) as opened:
         session = opened.session
         branch = session.heads.current if said.branch is None else session.branch(said.branch).name
-        call.serving.runs.at_rest(opened, branch)
+        call.serving.at_rest(opened, branch)
         written = _appended(session, body, extra, branch)
         return Json(wire.Written(id=written, branch=branch, leaf=session.heads.heads[branch]), 201, at=opened)
 

@@ -186,18 +186,24 @@ def test_the_session_of_a_swarm_tells_when_nobody_is_at_work_any_more(serve: Ser
         await asyncio.to_thread(door.wait, 30)
         return "Seen."
 
-    page = visit(serve(ScriptedModel([behind_the_door] * 2)), "/swarms")
+    page = visit(serve(ScriptedModel([behind_the_door] * 3)), "/swarms")
     begin(page, agents=2)
     page.wait_for_function("() => document.querySelectorAll('.agents .chip.busy').length === 2")
     page.get_by_role("link", name="Session", exact=True).click()
     page.get_by_role("button", name="Branches").click()
     page.wait_for_function("() => document.querySelectorAll('.branches .chip.busy').length === 2")
+    page.locator(".branches button.name", has_text="worker-1").click()
+    page.get_by_label("Say something to the agent at work").fill("Look at the tests too.")
+    page.keyboard.press("Enter")
+    page.wait_for_function("() => document.querySelector('.composer textarea').value === ''")
+    assert page.get_by_role("button", name="Stop").count() == 0
+    assert page.get_by_role("link", name="Its swarm").get_attribute("href").startswith("#/swarms/")
 
     door.set()
 
     page.wait_for_function("() => document.querySelectorAll('.branches .chip.busy').length === 0")
-    page.locator(".branches button.name", has_text="worker-1").click()
     page.get_by_label("Prompt on review/worker-1").wait_for()
+    page.wait_for_selector(".path >> text=Look at the tests too.")
 
 
 LINES = "\n".join(f"line {number}" for number in range(500))

@@ -1,5 +1,6 @@
 // The conversation of a path: its entries in a window that loads what is near, what an agent is saying right now, and
 // the place where one writes. Text of a session is put in as text; the body of an entry is markup the server cleaned.
+import { ofSwarm } from "./addresses.js";
 import { Button, Chip, Cleaned, Component, Empty, Notice, createRef, html } from "./html.js";
 import { clock, day, money, short } from "./figures.js";
 
@@ -243,7 +244,7 @@ export class Composer extends Component {
     if (!branch) {
       return html`<p class="composer told">This is a place inside the tree. <b>Go here</b> or <b>branch</b> from it to write.</p>`;
     }
-    const running = session.running.has(branch);
+    const running = session.running.has(branch), swarm = running && session.info.swarming[branch];
     const [label, does] = !allowed.run
       ? [`Add a message to ${branch}`, "Add"]
       : running
@@ -265,7 +266,8 @@ export class Composer extends Component {
               ${models.map((name) => html`<option value=${name}>${name}</option>`)}
             </select>`}
           <span class="gap"></span>
-          ${running && html`<${Button} label="Stop" kind="danger" onClick=${this.abort} title="Stop the agent" />`}
+          ${swarm && html`<a href=${ofSwarm(swarm)} title="The agent belongs to a swarm, which can be stopped">Its swarm</a>`}
+          ${running && !swarm && html`<${Button} label="Stop" kind="danger" onClick=${this.abort} title="Stop the agent" />`}
           <${Button} type="submit" kind="primary" label=${does} disabled=${busy || !text.trim()} keys="Enter" />
         </div>
       </div>
