@@ -259,6 +259,9 @@ async def test_an_entry_is_written_at_the_head_of_a_branch(house: House, client:
         ({"entry": {}}, 422),
         ({"entry": {"type": "session"}}, 422),
         ({"entry": {"type": "custom"}, "text": "x"}, 422),
+        ({"entry": {"type": "message", "message": {"role": "user"}}}, 422),
+        ({"entry": {"type": "compaction"}}, 422),
+        ({"entry": {"type": "branch_point", "branchName": "b"}}, 422),
         ({"role": "user", "text": "x", "branch": "nothing"}, 404),
     ],
 )

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import Any
 
 import click
-import msgspec
 
 from sessiontree import catalog
 from sessiontree.cli.app import (
@@ -26,14 +25,13 @@ from sessiontree.cli.app import (
 from sessiontree.cli.output import dim, echo, echo_json, safe, safe_lines
 from sessiontree.cli.read import echo_branches
 from sessiontree.core.context import context_of
-from sessiontree.core.entries import Body, BranchPoint, CustomMessage, Entry, JsonObject, Message, ModelChange, Opaque
+from sessiontree.core.entries import Body, BranchPoint, CustomMessage, Entry, JsonObject, Message
 from sessiontree.core.messages import (
     COSTS,
     FULL_USAGE,
     answered_call,
     assistant,
     is_object,
-    string,
     tool_calls,
     tool_result,
     user,
@@ -42,7 +40,8 @@ from sessiontree.core.plan import NavigatePlan
 from sessiontree.core.problems import problem_to_wire
 from sessiontree.core.tree import Tree
 from sessiontree.errors import BranchMoved
-from sessiontree.format.codec import WIRE, NotJson, body_from_wire, read_object, unknown_fields
+from sessiontree.format.codec import NotJson, read_object
+from sessiontree.format.given import Lacking, check_message, given_entry
 from sessiontree.session import Session
 
 file_option = click.option(
@@ -159,44 +158,18 @@ def _body(
     """What is to be appended, and further fields of its line."""
     if role is not None:
         return _spoken(to, role, words, place, given), {}
-    if message is not None:
-        body = Message(_parsed(message, "--message"))
-        _check_message(body.message, "--message")
-        return body, {}
-    wire = _parsed(entry or "", "--entry")
-    if not string(wire.get("type")):
-        raise click.UsageError("--entry needs a type")
-    _check_fields(wire)
-    body = body_from_wire(wire)
-    if isinstance(body, Message):
-        _check_message(body.message, "--entry")
-    elif isinstance(body, BranchPoint):
+    option, text = ("--entry", entry) if message is None else ("--message", message)
+    wire = _parsed(text or "", option)
+    try:
+        if message is not None:
+            check_message(wire)
+            return Message(wire), {}
+        body, extra = given_entry(wire)
+    except Lacking as lacking:
+        raise click.UsageError(f"{option} needs {lacking}") from None
+    if isinstance(body, BranchPoint):
         raise click.UsageError("`sessiontree branch` makes branches")
-    elif isinstance(body, ModelChange) and body.model is None:
-        raise click.UsageError("--entry needs modelId")
-    return body, unknown_fields(wire)
-
-
-def _check_fields(wire: JsonObject) -> None:
-    """Refuse an entry of a known type that lacks what such entries say: it would be read as saying nothing."""
-    body, fields = WIRE.get(wire["type"], (Opaque, {}))
-    needed = {field.name for field in msgspec.structs.fields(body) if field.required}
-    for name, field in fields.items():
-        value = wire.get(field.wire)
-        if value is None and not field.optional and field.wire in wire:
-            continue  # null says something there
-        if (name in needed or not field.optional) and field.read(value) == field.read(None):
-            raise click.UsageError(f"--entry needs {field.wire}")
-
-
-def _check_message(message: JsonObject, option: str) -> None:
-    said = string(message.get("role"))
-    if not said:
-        raise click.UsageError(f"{option} needs a role")
-    if said in ("user", "assistant", "toolResult") and not isinstance(message.get("content"), str | list):
-        raise click.UsageError(f"{option} needs content: a text, or a list of blocks")
-    if answered_call(message) == "":
-        raise click.UsageError(f"{option} needs the toolCallId that it answers")
+    return body, extra
 
 
 def _input() -> str:

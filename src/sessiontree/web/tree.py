@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query
 from msgspec import UNSET
@@ -10,11 +10,11 @@ from msgspec.structs import replace
 
 from sessiontree.comparison import comparison_to_wire, diff_to_wire
 from sessiontree.core.context import explain, explanation_to_wire
-from sessiontree.core.entries import Body, JsonObject
-from sessiontree.core.messages import assistant, string, user
+from sessiontree.core.entries import Body, BranchPoint, JsonObject
+from sessiontree.core.messages import assistant, user
 from sessiontree.core.outline import Filter
 from sessiontree.errors import BranchMoved
-from sessiontree.format.codec import body_from_wire, unknown_fields
+from sessiontree.format.given import Lacking, given_entry
 from sessiontree.session import Session, compare, diff
 from sessiontree.web import wire
 from sessiontree.web.opened import Opened
@@ -181,11 +181,13 @@ def _body(said: wire.NewEntry) -> tuple[Body, JsonObject]:
     if said.entry is not None:
         if said.role is not None or said.text is not None:
             raise Refused(422, "either a role and a text are given, or an entry")
-        kind = string(said.entry.get("type"))
-        if not kind or kind == "session":
-            raise Refused(422, "an entry needs a type")
-        body: Any = body_from_wire(said.entry)
-        return body, unknown_fields(said.entry)
+        try:
+            body, extra = given_entry(said.entry)
+        except Lacking as lacking:
+            raise Refused(422, f"the entry needs {lacking}") from None
+        if isinstance(body, BranchPoint):
+            raise Refused(422, "POST …/branches makes branches")
+        return body, extra
     if said.role is None or said.text is None:
         raise Refused(422, "either a role and a text are given, or an entry")
     return (user(said.text) if said.role == "user" else assistant(said.text)), {}
