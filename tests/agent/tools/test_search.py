@@ -213,6 +213,25 @@ async def test_links_that_go_in_circles_are_passed_over(call: Call, folder: Path
     assert text(await call(find, pattern="*.py")).split() == ["a.py", "binary.py", "link.py", "src/build/in.py"]
 
 
+def test_folders_are_walked_however_deep_they_are(folder: Path) -> None:
+    root = folder / "deep"
+    inner = "/".join("d" * 1500)
+    place = os.getcwd()
+    try:
+        os.makedirs(root)
+        os.chdir(root)
+        for _ in range(1500):  # step by step, since the whole path may be too long to be named
+            os.mkdir("d")
+            os.chdir("d")
+        Path("low.txt").write_text("found")
+    finally:
+        os.chdir(place)
+    (root / "zeta").mkdir()
+    (root / "zeta" / "high.txt").write_text("found")
+
+    assert list(files_below(str(root))) == [f"{inner}/low.txt", "zeta/high.txt"]
+
+
 async def test_a_named_file_that_cannot_be_looked_through_is_an_error(call: Call, folder: Path) -> None:
     with open(folder / "large", "wb") as file:
         file.truncate(search.LARGEST + 1)

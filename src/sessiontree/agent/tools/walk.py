@@ -84,29 +84,29 @@ def files_below(root: str, closed: list[str] | None = None) -> Iterator[str]:
     Folders that cannot be read are added to `closed`.
     """
     root = os.path.realpath(root)
-    yield from _walk(root, "", _rules_above(root), [] if closed is None else closed)
-
-
-def _walk(root: str, below: str, above: list[Rules], closed: list[str]) -> Iterator[str]:
-    folder = os.path.join(root, below)
-    rules = [*above, *_rules_in(folder)]
-    folders: list[str] = []
-    try:
-        with os.scandir(folder) as found:
-            entries = sorted(found, key=lambda entry: entry.name)
-    except OSError:
-        closed.append(below)
-        return
-    for entry in entries:
-        is_folder = entry.is_dir(follow_symlinks=False)
-        if entry.name == ".git" or _ignored(entry.path, is_folder, rules):
+    unread = [("", _rules_above(root))]
+    while unread:
+        below, above = unread.pop()
+        folder = os.path.join(root, below)
+        rules = [*above, *_rules_in(folder)]
+        try:
+            with os.scandir(folder) as found:
+                entries = sorted(found, key=lambda entry: entry.name)
+        except OSError:
+            if closed is not None:
+                closed.append(below)
             continue
-        if is_folder:
-            folders.append(entry.name)
-        elif entry.is_file(follow_symlinks=False) or os.path.isfile(entry.path):  # which takes links that go in circles
-            yield os.path.join(below, entry.name)
-    for name in folders:
-        yield from _walk(root, os.path.join(below, name), rules, closed)
+        folders: list[str] = []
+        for entry in entries:
+            is_folder = entry.is_dir(follow_symlinks=False)
+            if entry.name == ".git" or _ignored(entry.path, is_folder, rules):
+                continue
+            path = os.path.join(below, entry.name)
+            if is_folder:
+                folders.append(path)
+            elif entry.is_file(follow_symlinks=False) or os.path.isfile(entry.path):  # which takes links in circles
+                yield path
+        unread += [(path, rules) for path in reversed(folders)]
 
 
 def _rules_above(root: str) -> list[Rules]:
