@@ -271,7 +271,7 @@ def _digested(file: _Open, digest: Digest, *, body: int, start: int) -> Reading:
         tally = _encode(digest.tally)
         entries = _encode(digest.since(first)) if digest.tally.entries > first else b""
         left = found.size - stop
-        if is_whole_line(rest):
+        if rest and is_whole_line(rest):
             # Without a newline, so more of this line may come: what is kept ends before it.
             _check(rest)
             digest.take(rest)
