@@ -786,12 +786,12 @@ def test_a_session_whose_header_is_lost_is_repaired(data, here: Path) -> None:
 
 
 def test_a_file_too_large_to_look_into_is_a_fault_and_is_not_opened(data, here: Path, monkeypatch) -> None:
-    monkeypatch.setattr("sessiontree.index.reading.PREAMBLE", 1 << 10)
+    monkeypatch.setattr("sessiontree.index.reading.PREAMBLE_LIMIT", 1 << 10)
     (here / "log.jsonl").write_text("a line of a log\n" * 1000)
 
     (problem,) = data("doctor", "log.jsonl", "--repair", code=1)["problems"]
 
-    assert problem["message"] == "no session header in its first 1024 bytes"
+    assert problem["message"] == "no session header in its first 1 KiB"
 
 
 def test_what_is_no_file_is_a_fault_too(data, here: Path) -> None:

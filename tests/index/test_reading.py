@@ -140,7 +140,7 @@ def bytes_read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def test_a_large_file_that_is_no_session_is_not_read_to_its_end(shelf: Path, monkeypatch) -> None:
-    monkeypatch.setattr(reading, "PREAMBLE", 1 << 14)
+    monkeypatch.setattr(reading, "PREAMBLE_LIMIT", 1 << 14)
     put(shelf, "log", *(f"line {n} of a log" for n in range(50_000)))
     put(shelf, "late", *(f"line {n} of a log" for n in range(100)), header(id="late"), say("a", None, "x"))
     sizes = bytes_read(monkeypatch)

@@ -29,7 +29,7 @@ from sessiontree.core.times import iso
 from sessiontree.errors import FormatError, SessionTreeError, StoreError
 from sessiontree.format.codec import LINE_LIMIT, VERSION
 from sessiontree.format.digest import Digest, Tally, Unsound, begin
-from sessiontree.format.jsonl import Reader, is_whole_line
+from sessiontree.format.jsonl import PREAMBLE_LIMIT, Reader, is_whole_line
 from sessiontree.index.folder import Found, id_of, written_at
 from sessiontree.session import Session
 from sessiontree.store.batch import end_of
@@ -40,8 +40,6 @@ from sessiontree.store.lock import lock_of
 BLOCK = 1 << 17
 EDGE = 4096
 """So many bytes of a file's beginning, and of what was read last, tell whether it is still the same."""
-PREAMBLE = 1 << 20
-"""A header stands within so many bytes, or the file is no session: it may be a log of gigabytes."""
 ENDLESS = f"a line is over the limit of {LINE_LIMIT} bytes"
 NOT_KEPT = -1
 """In place of where a file was read to: it could not be read, and may be another time."""
@@ -240,11 +238,11 @@ def _read_from_the_beginning(file: _Open) -> Reading:
 def _take_header(fd: int, reader: Reader, stop: int) -> int:
     """Feed all that stands before the entries; where it ends. Raises `FormatError` and `Endless`."""
     body = 0
-    for raw, end in lines_of(fd, 0, min(stop, PREAMBLE + LINE_LIMIT), EDGE):
+    for raw, end in lines_of(fd, 0, min(stop, PREAMBLE_LIMIT + LINE_LIMIT), EDGE):
         if raw is None:
             raise Endless(reader.where, f"a line before the header is over the limit of {LINE_LIMIT} bytes")
-        if body > PREAMBLE:
-            raise Endless(reader.where, f"no session header in its first {PREAMBLE} bytes")
+        if body > PREAMBLE_LIMIT:
+            raise Endless(reader.where, f"no session header in its first {PREAMBLE_LIMIT >> 10} KiB")
         reader.feed(raw + b"\n")
         body = end
         if reader.has_header:
