@@ -266,7 +266,7 @@ export class Composer extends Component {
               ${models.map((name) => html`<option value=${name}>${name}</option>`)}
             </select>`}
           <span class="gap"></span>
-          ${swarm && html`<a href=${ofSwarm(swarm)} title="The agent belongs to a swarm, which can be stopped">Its swarm</a>`}
+          ${swarm && html`<a class="button" href=${ofSwarm(swarm)} title="The agent belongs to a swarm, which can be stopped">Its swarm</a>`}
           ${running && !swarm && html`<${Button} label="Stop" kind="danger" onClick=${this.abort} title="Stop the agent" />`}
           <${Button} type="submit" kind="primary" label=${does} disabled=${busy || !text.trim()} keys="Enter" />
         </div>
