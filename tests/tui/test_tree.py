@@ -171,7 +171,7 @@ async def test_a_session_that_cannot_be_written_says_why(tmp_path):
         made.append(user("hi"))
     session = st.open(tmp_path / "s.jsonl", read_only=True)
 
-    async with Opened(session, size=(120, 40)) as tree:
+    async with Opened(session, size=(300, 40)) as tree:  # room for the path, however long
         await tree.press("L", "x", "enter")
         await tree.shows("read-only")
 
