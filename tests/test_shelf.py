@@ -428,6 +428,29 @@ def test_when_what_belongs_to_a_session_cannot_be_moved_all_of_it_stays(
     assert list((home / ".sessiontree" / "trash").iterdir()) == []
 
 
+@pytest.mark.usefixtures("disks")
+@pytest.mark.parametrize("act", [shelf.delete, shelf.restore])
+@pytest.mark.parametrize("failure", [FileNotFoundError(2, "No such file or directory"), KeyboardInterrupt()])
+def test_a_session_is_kept_where_a_file_is_taken_away_and_said_not_to_be(
+    session: st.Session, monkeypatch, act, failure: BaseException
+) -> None:
+    file = file_of(session) if act is shelf.delete else Path(shelf.delete("auth"))
+    data, unlink = file.read_bytes(), os.unlink
+
+    def done_and_failed(path: str) -> None:
+        unlink(path)
+        if path == str(file):
+            raise failure
+
+    monkeypatch.setattr(os, "unlink", done_and_failed)
+    with pytest.raises((st.StoreError, KeyboardInterrupt)):
+        act("auth")
+
+    assert file.read_bytes() == data
+    monkeypatch.setattr(os, "unlink", unlink)
+    assert Path(act("auth")).read_bytes() == data
+
+
 def test_a_file_anywhere_can_be_deleted_if_it_is_a_session(tmp_path: Path) -> None:
     session = st.create(file=tmp_path / "mine.jsonl")
     (tmp_path / "notes.jsonl").write_text("not a session\n")

@@ -258,7 +258,6 @@ class _Placed(NamedTuple):
 def _move(paths: Sequence[str], folder: str) -> None:
     """Move files of one folder to another, never onto others, also from disk to disk; all of them or none."""
     placed: list[_Placed] = []
-    gone: list[_Placed] = []
     try:
         for path in paths:
             placed.append(_place(path, os.path.join(folder, os.path.basename(path))))
@@ -267,11 +266,10 @@ def _move(paths: Sequence[str], folder: str) -> None:
             one.check()
         for one in placed:
             os.unlink(one.source)
-            gone.append(one)
     except BaseException:
         for one in placed:
             with suppress(OSError):  # what cannot be put back stays where it is by now
-                if one in gone:
+                if not os.path.lexists(one.source):  # unlinking may fail and be done all the same
                     _place(one.target, one.source)
                 os.unlink(one.target)
         raise
