@@ -6,7 +6,7 @@ import inspect
 import json
 import sys
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from sessiontree.core.entries import Body, Entry, Message, entries_of
@@ -83,6 +83,24 @@ def work(act: Callable[[], object]) -> int:
     finally:
         sys.setprofile(None)
     return made
+
+
+def interrupted(act: Callable[[], object], call: int) -> None:
+    """Do something, with Ctrl-C right behind so many calls that Python makes for it."""
+    made = 0
+
+    def count(*_: object) -> None:
+        nonlocal made
+        made += 1
+        if made > call:
+            raise KeyboardInterrupt
+
+    with suppress(KeyboardInterrupt):
+        sys.setprofile(count)
+        try:
+            act()
+        finally:
+            sys.setprofile(None)
 
 
 def ids(entries: Any) -> str:

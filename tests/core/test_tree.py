@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from sessiontree.core.entries import Chain, Label, SessionInfo, Usage
 from sessiontree.core.tree import Tree
 from sessiontree.errors import NotFound
-from tests.builders import entry, grow, hang, ids
+from tests.builders import entry, grow, hang, ids, interrupted, work
 from tests.strategies import damaged_entry_lists, entry_lists, places
 
 
@@ -166,6 +166,20 @@ def test_a_walk_takes_the_active_branch_first_and_else_goes_by_age():
 def test_a_walk_towards_an_unknown_leaf_is_an_error():
     with pytest.raises(NotFound):
         list(grow("a").walk("gone"))
+
+
+@pytest.mark.parametrize(
+    "shape", [("a", "b<a", "c<b", "d<b"), ("b<a", "a", "d<c", "c<d", "e<gone")], ids=["sound", "damaged"]
+)
+def test_a_walk_that_was_interrupted_anywhere_is_whole_the_next_time(shape):
+    whole, calls = list(hang(*shape).walk_ids()), work(lambda: list(hang(*shape).walk_ids()))
+    assert calls > len(shape)
+    for call in range(calls):
+        tree = hang(*shape)
+        interrupted(lambda tree=tree: list(tree.walk_ids()), call)
+
+        assert list(tree.walk_ids()) == whole
+        assert [tree.parent(id) for id, _ in whole] == [hang(*shape).parent(id) for id, _ in whole]
 
 
 # Labels and the name

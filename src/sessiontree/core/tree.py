@@ -182,15 +182,12 @@ class Tree:
 
     def _link(self) -> None:
         """Settle where entries hang that named no earlier entry as their parent."""
-        self._relink = False
-        self._children = None
-        self._real = {}
         parents = {id: parent for item in self._items for id, parent in _links(item)}  # of one id the last counts
-        self._cut = {
+        cut: dict[EntryId, None] = {
             id: None for id, parent in parents.items() if parent is not None and (parent not in parents or parent == id)
         }
-        self._missing = {parents[id] for id in self._cut}
-        settled: set[EntryId] = set(self._cut)
+        missing = {parents[id] for id in cut}
+        settled: set[EntryId] = set(cut)
         for start in parents:
             walk: dict[EntryId, None] = {}
             id: EntryId | None = start
@@ -200,8 +197,10 @@ class Tree:
             if id is not None and id in walk:
                 trail = list(walk)
                 cycle = trail[trail.index(id) :]
-                self._cut[min(cycle, key=self._by_id.__getitem__)] = None
+                cut[min(cycle, key=self._by_id.__getitem__)] = None
             settled.update(walk)
+        self._cut, self._missing, self._children, self._real = cut, missing, None, {}
+        self._relink = False  # last: whoever is interrupted before does it all again
 
     # Looking up
 
@@ -274,9 +273,10 @@ class Tree:
         if self._relink:
             self._link()
         if self._children is None:
-            self._children = {}
+            children: dict[EntryId | None, list[EntryId]] = {}
             for child, parent in self._links():
-                self._children.setdefault(parent, []).append(child)
+                children.setdefault(parent, []).append(child)
+            self._children = children  # when it is whole: whoever is interrupted before makes it again
         ids = self._children.get(id, [])
         return sorted(ids, key=self._age) if len(ids) > 1 else ids
 
