@@ -368,6 +368,19 @@ def test_purging_removes_for_good_from_the_trash_or_from_its_place(session: st.S
         shelf.restore("auth")
 
 
+def test_a_name_that_is_twice_in_the_trash_is_not_that_of_the_session_that_lives() -> None:
+    for _ in range(2):
+        st.create(name="auth", cwd="/p")
+        shelf.delete("auth")
+    living = st.create(name="auth", cwd="/p")
+
+    with pytest.raises(st.Ambiguous):
+        shelf.purge("auth")
+
+    assert listed() == [living.id]
+    assert len(shelf.thrown_away()) == 2
+
+
 @pytest.mark.parametrize("said", ["EPERM", "EOPNOTSUPP", "ENOSYS", "EMLINK"])
 def test_a_session_is_copied_into_the_trash_and_back_where_a_file_has_one_name(
     session: st.Session, monkeypatch, said: str

@@ -101,6 +101,8 @@ def restore(session: str) -> str:
     if (named := _in_database(session)) is not None:
         return named[0].restore(named[1])
     file = _in_trash(session)
+    if file is None:
+        raise NotFound("session in the trash", session)
     folder = os.path.dirname(file)
     try:
         with open(os.path.join(folder, ORIGIN), "rb") as note:
@@ -131,10 +133,7 @@ def purge(session: str | os.PathLike[str], *, at: Cursor | None = None) -> str:
     """
     if (named := _in_database(session)) is not None:
         return named[0].purge(named[1], at=at)
-    try:
-        file = _in_trash(os.fspath(session))
-    except NotFound:
-        file = _own(session)
+    file = _in_trash(os.fspath(session)) or _own(session)
     folder = os.path.dirname(os.path.abspath(file))
     try:
         with _held(file):
@@ -186,11 +185,8 @@ def trashed() -> list[Found]:
     return [file for folder in folders_in(trash()) for file in files_in(folder)]
 
 
-def _in_trash(session: str) -> str:
-    found = pick(session, trashed())
-    if found is None:
-        raise NotFound("session in the trash", session)
-    return found
+def _in_trash(session: str) -> str | None:
+    return pick(session, trashed())
 
 
 def _own(session: str | os.PathLike[str]) -> str:

@@ -279,6 +279,19 @@ def test_deleted_sessions_are_in_the_trash_until_they_are_purged(store: str) -> 
         shelf.purge("auth")
 
 
+def test_a_name_that_is_twice_in_the_trash_is_not_that_of_the_session_that_lives(store: str) -> None:
+    for _ in range(2):
+        st.create(name="auth")
+        shelf.delete("auth")
+    living = st.create(name="auth")
+
+    with pytest.raises(st.Ambiguous):
+        shelf.purge("auth")
+
+    assert [summary.id for summary in st.sessions()] == [living.id]
+    assert len(shelf.thrown_away()) == 2
+
+
 def test_an_unused_session_is_removed_unless_others_have_used_it(store: str) -> None:
     unused, used = st.create(), st.create()
     seen = used.store.end().cursor

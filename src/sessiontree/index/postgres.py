@@ -268,7 +268,9 @@ class Sessions:
 
     def restore(self, text: str) -> str:
         """Bring a session back from the trash. Returns its address."""
-        id = self._trashed(text)
+        id = self._named(text, deleted=True)
+        if id is None:
+            raise NotFound("session in the trash", text)
         self._ask("UPDATE sessiontree.session SET deleted = NULL WHERE id = %s AND current", (id,))
         return self.address.of(id)
 
@@ -277,10 +279,7 @@ class Sessions:
 
         Forks that share lines with it get them as their own. Raises `Conflict` for one that does not end at `at`.
         """
-        try:
-            id = self._trashed(text)
-        except NotFound:
-            id = self.find(text)
+        id = self._named(text, deleted=True) or self.find(text)
 
         def work(connection: Connection) -> None:
             with connection.transaction():
@@ -298,12 +297,6 @@ class Sessions:
 
         self._database.run(work)
         return self.address.of(id)
-
-    def _trashed(self, text: str) -> str:
-        found = self._named(text, deleted=True)
-        if found is None:
-            raise NotFound("session in the trash", text)
-        return found
 
     def _ask(self, statement: str, values: Sequence[Any]) -> list[Any]:
         def work(connection: Connection) -> list[Any]:
