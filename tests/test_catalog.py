@@ -140,6 +140,26 @@ def test_a_name_goes_before_the_beginning_of_an_id_in_a_header() -> None:
     assert st.open("auth-of").id == "auth-of-others"
 
 
+def test_a_name_goes_before_the_beginning_of_a_files_name() -> None:
+    named, other = st.create(name="auth", cwd="/p"), st.create(name="login page", cwd="/p")
+    assert other.file is not None
+    other.file.rename(other.file.with_name("authors.jsonl"))
+
+    assert st.open("auth").id == named.id
+    assert st.open("authors").id == other.id
+    with pytest.raises(st.NotFound):
+        st.open("author")
+
+
+def test_a_name_goes_before_a_part_of_an_id() -> None:
+    other = st.create(cwd="/p")
+    by_start, by_end = st.create(name=other.id[:8], cwd="/p"), st.create(name=other.id[-8:], cwd="/p")
+
+    assert st.open(other.id[:8]).id == by_start.id
+    assert st.open(other.id[-8:]).id == by_end.id
+    assert st.open(other.id).id == other.id
+
+
 def test_files_of_one_id_are_told_apart_by_their_paths() -> None:
     session = st.create(cwd="/p")
     assert session.file is not None

@@ -10,6 +10,7 @@ listing and searching fast is in `index`; archiving and deleting are in `shelf`,
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import attrgetter
@@ -51,6 +52,8 @@ if TYPE_CHECKING:
 
 RECENT = "@"
 """Stands for the most recent session of this folder."""
+_LIKE_OURS = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+"""The ids that we and most others make."""
 
 
 def sessions_dir() -> str:
@@ -294,29 +297,30 @@ def find(session: str | os.PathLike[str]) -> str:
 
 
 def pick(text: str, files: Sequence[Found]) -> str | None:
-    """The one of these files whose session has this id, the beginning or end of it, or this name. Raises `Ambiguous`.
+    """The one of these files whose session has this id, or else this name, or else an id that begins or ends so.
 
-    `text` is only compared, never made part of a path.
+    Raises `Ambiguous`. `text` is only compared, never made part of a path.
     """
     if not text:
         raise InvalidOperation("a session needs a path, an id or a name")
     files = list(_newest_first(_regular(files)))
-    matches = _called(text, [(id_of(file.path), file.path) for file in files])
+    matches: list[tuple[str, str]] = []
+    if "-" in text:  # part of an id like ours, as no name is: the names of files tell those
+        ids = [(id_of(file.path), file.path) for file in files]
+        matches = [(id, path) for id, path in ids if is_part_of(text, id) and _LIKE_OURS.fullmatch(id)]
     if not matches:
-        # Names; and a file may be called otherwise than the session in it, whose id listings tell.
         listed = summaries_of(files)
-        matches = [(summary.id, summary.file) for summary in listed if summary.name == text]
-        matches = matches or _called(text, [(summary.id, summary.file) for summary in listed])
+        meant = (
+            [summary for summary in listed if summary.id == text]
+            or [summary for summary in listed if summary.name == text]
+            or [summary for summary in listed if is_part_of(text, summary.id)]
+            or [summary for summary in listed if id_of(summary.file) == text]
+        )
+        matches = [(summary.id, summary.file) for summary in meant]
     if len(matches) > 1:
         ids = [id for id, _ in matches]
         raise Ambiguous("session", text, ids if len(set(ids)) > 1 else [path for _, path in matches])
     return matches[0][1] if matches else None
-
-
-def _called(text: str, files: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Those of some ids with their files that `text` may mean, or the ones that it is."""
-    fitting = [(id, path) for id, path in files if is_part_of(text, id)]
-    return [(id, path) for id, path in fitting if id == text] or fitting
 
 
 def _below(root: str) -> list[Found]:

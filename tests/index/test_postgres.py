@@ -69,6 +69,14 @@ def test_what_is_nowhere_is_not_found_and_what_is_twice_is_ambiguous(store: str)
     assert set(refused.value.candidates) == {first.id, second.id}
 
 
+def test_a_name_goes_before_a_part_of_an_id(store: str) -> None:
+    other = st.create()
+    named = st.create(name=other.id[-8:])
+
+    assert st.open(other.id[-8:]).id == named.id
+    assert st.open(other.id).id == other.id
+
+
 def test_a_whole_database_is_never_taken_for_a_session(store: str) -> None:
     session = st.create(name="auth")
 

@@ -85,9 +85,11 @@ class Sessions:
             " AND (starts_with(id, %s) OR right(id, length(%s)) = %s OR name = %s) ORDER BY modified DESC, key DESC",
             (text, text, text, text),
         )
-        by_id = [id for id, _ in rows if is_part_of(text, id)]
-        matches = [id for id in by_id if id == text] or by_id
-        matches = matches or [id for id, name in rows if name == text]
+        matches = (
+            [id for id, _ in rows if id == text]
+            or [id for id, name in rows if name == text]
+            or [id for id, _ in rows if is_part_of(text, id)]
+        )
         if len(matches) > 1:
             raise Ambiguous("session", text, matches)
         return matches[0] if matches else None
