@@ -191,6 +191,7 @@ class Simulation:
             return
         assert not refused
         self.model.put(self.model.current, plan.new_leaf, from_head=False)
+        self.model.archived.discard(self.model.current)  # a hidden branch that moves is shown again
         self.model.line_branch = self.model.current
         self._saw(index)
 
@@ -215,11 +216,20 @@ class Simulation:
 
     def rename(self, a: int, b: int) -> None:
         index, writer = self._writer(a)
-        writer.refresh()
-        self._saw(index)
+        model, (known, _, _) = self.model, self.known[index]
         old, new = self._branch(index, b), next(self.names)
-        writer.rename_branch(old, new)
-        model = self.model
+        if b % 5 == 0:  # a name that there is, or was
+            new = sorted({*known, *model.heads})[a % len({*known, *model.heads})]
+        refused = new in known or new in model.heads
+        gone = old not in model.heads
+        try:
+            writer.rename_branch(old, new)
+        except (InvalidOperation, st.NotFound):
+            assert refused or gone
+            self._look(index)
+            return
+        assert not refused
+        assert not gone
         model.heads = {new if name == old else name: head for name, head in model.heads.items()}
         model.archived = {new if name == old else name for name in model.archived}
         model.undoable = [(new if name == old else name, leaf, switched) for name, leaf, switched in model.undoable]
@@ -229,15 +239,24 @@ class Simulation:
 
     def archive(self, a: int, b: int) -> None:
         index, writer = self._writer(a)
-        writer.refresh()
-        self._saw(index)
-        branch = self._branch(index, b)
-        if branch == self.model.current:
+        branch, (_, current, hidden) = self._branch(index, b), self.known[index]
+        archived = branch not in hidden
+        refused = archived and branch in (current, self.model.current)
+        gone = branch not in self.model.heads
+        try:
+            writer.archive_branch(branch, archived=archived)
+        except (InvalidOperation, st.NotFound):
+            assert refused or gone
+            self._look(index)
             return
-        archived = branch not in self.model.archived
-        writer.archive_branch(branch, archived=archived)
-        self.model.archived ^= {branch}
+        assert not refused
+        assert not gone
+        self.model.archived = self.model.archived | {branch} if archived else self.model.archived - {branch}
         self.model.line_branch = self.model.current
+        self._saw(index)
+
+    def _look(self, index: int) -> None:
+        self.writers[index].refresh()
         self._saw(index)
 
     def peer(self, a: int, b: int) -> None:

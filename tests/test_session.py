@@ -711,6 +711,104 @@ def test_a_move_by_somebody_else_is_not_overruled() -> None:
     assert mine.head.leaf == theirs.head.leaf
 
 
+def test_of_two_who_give_the_same_name_the_second_is_refused() -> None:
+    mine, theirs = two_writers()
+    mine.create_branch("work", current=False)
+    theirs.refresh()
+    mine.rename_branch("work", "x")
+
+    with pytest.raises(st.InvalidOperation, match="there is a branch 'x' already"):
+        theirs.rename_branch("main", "x")
+    with pytest.raises(st.NotFound):
+        theirs.rename_branch("work", "y")
+
+    assert set(theirs.heads.heads) == {"main", "x"}
+
+
+def test_two_who_hide_a_branch_have_it_hidden_and_two_who_show_it_shown() -> None:
+    mine, theirs = two_writers()
+    mine.create_branch("work", current=False)
+    theirs.refresh()
+
+    mine.archive_branch("work")
+    theirs.archive_branch("work")
+    assert theirs.heads.archived == {"work"}
+
+    mine.refresh()
+    theirs.archive_branch("work", archived=False)
+    mine.archive_branch("work", archived=False)
+    assert mine.heads.archived == set()
+
+
+def test_an_agent_on_its_branch_is_not_disturbed_by_a_person_who_switches() -> None:
+    person, agent = two_writers()
+    person.create_branch("agent", current=False)
+    person.create_branch("other", current=False)
+    agent.refresh()
+
+    person.switch("other")
+    [written] = agent.move("root", [st.user("anew")], branch="agent")
+    person.refresh()
+    person.switch("main")
+    agent.archive_branch("agent")
+    person.refresh()
+    person.switch("other")
+    agent.rename_branch("agent", "done")
+
+    person.refresh()
+    assert person.heads.heads["done"] == written.id
+    assert (person.heads.archived, person.heads.current) == ({"done"}, "other")
+
+
+def test_one_switches_to_a_branch_on_which_others_write() -> None:
+    mine, theirs = two_writers()
+    mine.create_branch("work", current=False)
+    theirs.refresh()
+    written = theirs.append(st.user("more"), branch="work")
+
+    assert mine.switch("work").leaf == written.id
+
+
+def test_heads_that_are_put_right_leave_those_of_others_where_they_are() -> None:
+    mine, theirs = two_writers()
+    agent = theirs.create_branch("agent", current=False)
+    mine.refresh()
+    theirs.create_branch("later", current=False)
+    grown = theirs.append(st.assistant("more"), branch="agent")
+
+    mine.restore_heads({**mine.heads.heads, "main": mine.place("HEAD~1")})
+
+    assert (texts(mine.branch("main")), mine.heads.heads["agent"]) == (["one"], grown.id)
+    assert "later" in mine.heads.heads
+    assert agent.name == "agent"
+    with pytest.raises(st.InvalidOperation, match="no move to undo"):
+        mine.undo()
+    with pytest.raises(st.NotFound):
+        mine.restore_heads({"main": "nowhere"})
+    with pytest.raises(st.NotFound):
+        mine.restore_heads({"nobody": None})
+
+
+def test_where_the_head_must_be_holds_for_labels_too() -> None:
+    mine, theirs = two_writers()
+    known = mine.head.leaf
+    theirs.head.append(st.user("more"))
+
+    with pytest.raises(st.BranchMoved):
+        mine.append(st.Label(target=known, text="here"), expected=known)
+
+
+@pytest.mark.parametrize("ids", [("a", "a"), ("known",), ("",), (5,)])
+def test_an_id_that_is_there_already_or_is_none_is_refused(session: Session, ids) -> None:
+    session.extend([Item(st.user("one"), None, "known")])
+    before = session.lines()
+
+    with pytest.raises(st.InvalidOperation):
+        session.extend([Item(st.user("two"), None, id) for id in ids])
+
+    assert session.lines() == before
+
+
 def test_a_head_record_never_drags_back_what_others_appended_meanwhile() -> None:
     mine, theirs = two_writers()
     agent = mine.create_branch("agent", current=False)

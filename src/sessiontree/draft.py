@@ -15,6 +15,7 @@ from sessiontree.core.filling import filled, filled_message
 from sessiontree.core.heads import Heads
 from sessiontree.core.times import iso
 from sessiontree.core.tree import Tree
+from sessiontree.errors import InvalidOperation
 from sessiontree.format.codec import Held, MessageLines, type_of, write_entry
 from sessiontree.loaded import Loaded
 
@@ -116,6 +117,8 @@ class Draft:
         drafted = Drafted([], [])
         made, lines = drafted
         alone = len(items) == 1
+        given: set[EntryId] | None = None
+        """Ids that items came with."""
         ids: list[EntryId] | None = None
         """Of the chain that goes on."""
 
@@ -127,6 +130,9 @@ class Draft:
             body, extra, id = item if isinstance(item, Item) else (item, None, None)
             if id is None:
                 id = new_id()
+            else:
+                given = given or set()
+                _check_id(id, tree, given)
             if isinstance(body, Message) and extra is None:  # nearly all are
                 lines.append(message_line(id, above, filled_message(body.message, up=up, now=now)))
                 if ids is not None:
@@ -179,6 +185,14 @@ class Draft:
         """A head record, at the leaf that it makes the current one."""
         current: str = record.data["current"]
         return self.entry(record, under(tree, record.data["heads"][current]), current, current)
+
+
+def _check_id(id: EntryId, tree: Tree, given: set[EntryId]) -> None:
+    if not isinstance(id, str) or not id:  # pyright: ignore[reportUnnecessaryIsInstance] - it comes from outside
+        raise InvalidOperation(f"{id!r} is no id of an entry")
+    if id in tree or id in given:
+        raise InvalidOperation(f"there is an entry {id!r} already")
+    given.add(id)
 
 
 def under(tree: Tree, leaf: EntryId | None) -> EntryId | None:

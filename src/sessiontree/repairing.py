@@ -193,5 +193,5 @@ def _repaired_before(damaged: str) -> str | None:
         written = os.stat(damaged).st_mtime_ns
     except OSError as error:
         raise StoreError(damaged, reason_of(error)) from error
-    copies = [file for file in files_in(folder or ".") if file.name.startswith(name) and file.mtime > written]
+    copies = [file for file in files_in(folder or ".") if file.name.startswith(name) and file.mtime >= written]
     return os.path.join(folder, max(copies, key=attrgetter("mtime", "name")).name) if copies else None

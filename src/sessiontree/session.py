@@ -12,7 +12,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
@@ -390,13 +390,13 @@ class Session:
             on = loaded.heads.current if isinstance(branch, UnsetType) else branch
             if on is None and parent is UNSET:
                 raise InvalidOperation("an entry without a branch needs a parent")
+            is_bound = on is not None and (expected is not UNSET or moves(items))
             if isinstance(expected, UnsetType):
                 expected = None if on is None else self._head_of(on)
             above = UNSET if parent is UNSET else self.place(parent)
-            is_move = on is not None and moves(items)
             while True:
                 head = None if on is None else self._head_of(on)
-                if is_move and head != expected:
+                if is_bound and head != expected:
                     raise BranchMoved(on or "", expected, head)
                 drafted = self._draft.chain(loaded, items, head if isinstance(above, UnsetType) else above, on)
                 entries = self._put(loaded, drafted)
@@ -459,19 +459,26 @@ class Session:
     def migrate(self) -> bool:
         """Rewrite a file of an older version, at once and with a backup. Says whether there was anything to do."""
         with self._mutex:
+            self._load()
             if not self.needs_migration:
                 return False
             if self._read_only is not None:
                 raise ReadOnly(self.where, self._read_only)
-            for tries in range(TRIES):
-                before = self._cursor
-                try:
-                    self._store.replace(self.lines(), after=before)
-                    break
-                except Conflict:
-                    self._load().refresh()  # a peer that keeps that version goes on with it
-                    if self._cursor == before or tries == TRIES - 1:
-                        raise
+            try:
+                for tries in range(TRIES):
+                    before = self._cursor
+                    try:
+                        self._store.replace(self.lines(), after=before)
+                        break
+                    except Conflict:
+                        self._load().refresh()  # a peer that keeps that version goes on with it
+                        if self._cursor == before or tries == TRIES - 1:
+                            raise
+            except SessionTreeError:
+                raise
+            except BaseException:
+                self._in_doubt = True
+                raise
             self._loaded, self._end = None, self._store.end()
             self._load()
             return True
@@ -574,9 +581,14 @@ class Session:
                     return self.head
                 name = self.heads.current if self.heads.current in there else there[0]
             if name != self.heads.current:
-                self._write_heads(
-                    lambda: self.heads.record(moved=True, current=name, archived=self.heads.archived - {name}), name
-                )
+                was = self.heads.current
+
+                def record() -> Custom:
+                    self._check_branch(name)
+                    self._check_current(was)
+                    return self.heads.record(moved=True, current=name, archived=self.heads.archived - {name})
+
+                self._write_heads(record)
             return self.head
 
     def plan_navigate(self, place: Place, *, start: Place = "HEAD") -> NavigatePlan:
@@ -614,14 +626,19 @@ class Session:
         with self._mutex:
             self._prepare()
             loaded = self._load()
-            name, current = self.heads.current if branch is None else branch, self.heads.current
+            begun = self.heads.current
+            name = begun if branch is None else branch
             was = self._head_of(name) if isinstance(expected, UnsetType) else expected
             leaf = self.tree.real(self.place(place))
             hidden = {self.branch(other).name for other in archive} - {name}
 
             def build() -> Drafted:
                 self._check_unmoved(name, was)
-                self._check_current(current)
+                if branch is None:
+                    self._check_current(begun)
+                current = self.heads.current
+                for other in hidden:
+                    self._check_branch(other)
                 if moves(items) and not hidden and name not in self.heads.archived:
                     return self._draft.chain(loaded, items, leaf, name)
                 body = self.heads.record(
@@ -651,8 +668,10 @@ class Session:
             back = self.heads.heads[move.branch] if move.switched else move.leaf
             plan = plan_move(self.tree, self._known_leaf(), back)
             others = {name: leaf for name, leaf in move.others if name in self.heads.heads}
+            was = self.heads.current
 
             def record() -> Custom:
+                self._check_current(was)
                 heads = {**self.heads.heads, **others, move.branch: plan.new_leaf}
                 shown = self.heads.archived - {move.branch, *move.hid}
                 return self.heads.record(undo=True, current=move.branch, heads=heads, archived=shown)
@@ -663,14 +682,14 @@ class Session:
     def rename_branch(self, name: str, new: str) -> Branch:
         check_branch_name(new)
         with self._mutex:
-            self._check_branch(name)
-            if new in self.heads.heads:
-                raise InvalidOperation(f"there is a branch {new!r} already")
 
             def record() -> Custom:
                 def called(old: str) -> str:
                     return new if old == name else old
 
+                self._check_branch(name)
+                if new in self.heads.heads:
+                    raise InvalidOperation(f"there is a branch {new!r} already")
                 return self.heads.record(
                     current=called(self.heads.current),
                     heads={called(branch): head for branch, head in self.heads.heads.items()},
@@ -678,22 +697,36 @@ class Session:
                     renamed=(name, new),
                 )
 
-            self._write_heads(record, name)
+            self._write_heads(record)
             return Branch(self, new)
 
     def archive_branch(self, name: str, *, archived: bool = True) -> None:
         """Hide a branch from listings, or show it again. Nothing is removed."""
         with self._mutex:
             self._check_branch(name)
-            if archived and name == self.heads.current:
-                raise InvalidOperation(f"branch {name!r} is the current one: switch to another first")
-            if archived != (name in self.heads.archived):
-                self._write_heads(lambda: self.heads.record(archived=self.heads.archived ^ {name}), name)
 
-    def restore_heads(self, heads: dict[str, EntryId | None]) -> None:
-        """Put all heads where they are said to be, by a head record: for those that damage took away."""
+            def record() -> Custom:
+                self._check_branch(name)
+                if archived and name == self.heads.current:
+                    raise InvalidOperation(f"branch {name!r} is the current one: switch to another first")
+                hidden = self.heads.archived
+                return self.heads.record(archived=hidden | {name} if archived else hidden - {name})
+
+            if archived != (name in self.heads.archived):
+                self._write_heads(record)
+
+    def restore_heads(self, heads: Mapping[str, EntryId | None]) -> None:
+        """Put branches where they are said to be, by a head record that is no move: for heads that damage took away.
+
+        Those that are there already are left to whoever writes on them.
+        """
         with self._mutex:
-            self._write_heads(lambda: self.heads.record(moved=True, heads=heads), self.heads.current)
+            for head in heads.values():
+                if head is not None and head not in self.tree:
+                    raise NotFound("entry", head)
+            changed = {name: head for name, head in heads.items() if self._head_of(name) != head}
+            if changed:
+                self._write_heads(lambda: self.heads.record(heads={**self.heads.heads, **changed}), *changed)
 
     def _at(self, id: EntryId | None) -> Entry | None:
         """A place by its id alone: names of branches and labels may be spelled like ids."""
@@ -707,12 +740,11 @@ class Session:
     def _write_heads(self, record: Callable[[], Custom], *branches: str) -> None:
         """Write a head record, unless another writer has moved one of the branches in the meantime."""
         self._prepare()
-        expected, current = {branch: self.heads.heads[branch] for branch in branches}, self.heads.current
+        expected = {branch: self.heads.heads[branch] for branch in branches}
 
         def build() -> Drafted:
             for branch, head in expected.items():
                 self._check_unmoved(branch, head)
-            self._check_current(current)
             return Drafted.of(self._draft.record(self.tree, record()))
 
         self._commit(build)
