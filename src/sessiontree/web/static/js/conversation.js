@@ -194,7 +194,7 @@ export class Composer extends Component {
 
   componentDidUpdate(before) {
     const { editing } = this.props;
-    if (editing && editing !== before.editing) {
+    if (editing && editing !== before.editing && !this.state.text.trim()) { // no draft is lost
       this.setState({ text: editing.text });
       this.field.current?.focus();
     }

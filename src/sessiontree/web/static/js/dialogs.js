@@ -19,18 +19,30 @@ class Modal extends Component {
   }
 }
 
-/** Props: `{title, note, fields, action, submit(values), close}`; an error of `submit` is shown and the dialog stays. */
+/**
+ * Props: `{title, note, fields, action, submit(values), after(answer), close, tell}`. An error of `submit` is shown and the
+ * dialog stays. Who closes it before the answer comes goes on with something else: then an error is told, and `after`,
+ * which leads to what was made, is not called.
+ */
 export class Ask extends Component {
   state = { error: null, busy: false };
 
+  componentWillUnmount() {
+    this.gone = true;
+  }
+
   submit = async (event) => {
     event.preventDefault();
+    const { title, submit, after, close, tell } = this.props;
     this.setState({ busy: true, error: null });
     try {
-      await this.props.submit(valuesOf(event.target));
-      this.props.close();
+      const answer = await submit(valuesOf(event.target));
+      if (this.gone) return;
+      close();
+      after?.(answer);
     } catch (error) {
-      this.setState({ busy: false, error: error.message });
+      if (this.gone) tell(`${title}: ${error.message}`, "wrong");
+      else this.setState({ busy: false, error: error.message });
     }
   };
 

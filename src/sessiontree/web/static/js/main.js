@@ -87,8 +87,8 @@ class App extends Component {
       return html`<${Workspace} key=${id} id=${id} tab=${tab} place=${place} api=${api} me=${me} models=${models} tell=${tell} />`;
     }
     if (view === "swarms") return html`<${Swarms} api=${api} allowed=${allowed} models=${models} />`;
-    if (view === "swarm") return html`<${SwarmView} key=${id} id=${id} api=${api} allowed=${allowed} />`;
-    return html`<${Sessions} api=${api} me=${me} />`;
+    if (view === "swarm") return html`<${SwarmView} key=${id} id=${id} api=${api} allowed=${allowed} tell=${tell} />`;
+    return html`<${Sessions} api=${api} me=${me} tell=${tell} />`;
   }
 
   bar(view) {

@@ -1,4 +1,5 @@
-// What can be done to a session, as dialogs: each method gives what `Ask` shows, and what is done with the answer.
+// What can be done to a session, as dialogs: each method gives what `Ask` shows, and what is done with the answer. A dialog
+// acts on the branch that was current when it was made, which is the one it names.
 import { go, ofSession } from "./addresses.js";
 import { plural } from "./figures.js";
 
@@ -17,10 +18,11 @@ export class Questions {
   }
 
   navigate(entry) {
+    const { session } = this, branch = session.current;
     const options = [["no", "is not summarised"], ["model", "is summarised by the model"], ["own", "is summarised in my words"]];
     return {
       title: "Go here",
-      note: `Moves ${this.session.current} to this entry. What stands below stays in the tree.`,
+      note: `Moves ${branch} to this entry. What stands below stays in the tree.`,
       action: "Go",
       fields: [
         {
@@ -34,11 +36,12 @@ export class Questions {
       ],
       submit: async ({ how, text }) => {
         const wanted = { no: {}, model: { summarize: true, instructions: text }, own: text ? { summary: text } : {} };
-        const answer = await this.session.navigate(entry, wanted[how]);
+        const answer = await session.navigate(entry, { branch, ...wanted[how] });
         if (answer.cancelled) throw new Error("a hook cancelled the move");
-        if (answer.text) this.edit(answer.text);
-        this.tell("Moved; u takes it back");
+        this.tell(branch === session.current ? "Moved; u takes it back" : `Moved ${branch}`);
+        return answer;
       },
+      after: ({ text }) => text && branch === session.current && this.edit(text),
     };
   }
 
@@ -78,19 +81,20 @@ export class Questions {
         const part = tree === "yes" ? { tree: true } : entry ? { at: entry } : {};
         const made = await this.session.fork({ ...part, ...(name ? { name } : {}) });
         this.tell("Forked");
-        go(ofSession(made.id));
+        return made;
       },
+      after: ({ id }) => go(ofSession(id)),
     };
   }
 
   /** Nothing where there is no other branch. */
   merge(from) {
-    const { session } = this;
-    const others = session.branches.filter(({ name, archived }) => name !== session.current && !archived);
+    const { session } = this, into = session.current;
+    const others = session.branches.filter(({ name, archived }) => name !== into && !archived);
     if (!others.length) return null;
     return {
       title: "Merge",
-      note: `Appends a summary of a branch to ${session.current}. Both branches stay as they are.`,
+      note: `Appends a summary of a branch to ${into}. Both branches stay as they are.`,
       action: "Merge",
       fields: [
         {
@@ -103,28 +107,28 @@ export class Questions {
         this.summary("Summary"),
       ],
       submit: async (values) => {
-        const answer = await session.merge({ ...values, into: session.current });
+        const answer = await session.merge({ ...values, into });
         if (answer.cancelled) throw new Error("a hook cancelled the merge");
-        this.tell(`Merged into ${session.current}`);
+        this.tell(`Merged into ${into}`);
       },
     };
   }
 
   promote(branch) {
-    const { session } = this;
+    const { session } = this, into = session.current;
     return {
       title: `Promote ${branch}`,
       note:
-        `${session.current} goes on from where ${branch} ends. ` +
+        `${into} goes on from where ${branch} ends. ` +
         "The branches that were tried beside it are summarised there and archived, not deleted.",
       action: "Promote",
       fields: [this.summary("Summary of the others")],
       submit: async (values) => {
-        const answer = await session.promote({ branch, ...values });
+        const answer = await session.promote({ branch, into, ...values });
         if (answer.cancelled) throw new Error("a hook cancelled the promotion");
         this.tell(`Promoted; ${plural(answer.archived.length, "branch", "branches")} archived`);
-        go(ofSession(session.id));
       },
+      after: () => go(ofSession(session.id)),
     };
   }
 

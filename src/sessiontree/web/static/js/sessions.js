@@ -50,9 +50,18 @@ export class Sessions extends Component {
     this.timer = setTimeout(() => this.load(), PAUSE);
   };
 
-  render({ me, api }, { sessions, next, hits, error, query, archived, dialog }) {
+  making() {
+    return {
+      title: "New session",
+      action: "Make",
+      fields: NEW,
+      submit: (values) => this.props.api.post("/sessions", values),
+      after: ({ id }) => go(ofSession(id)),
+    };
+  }
+
+  render({ me, tell }, { sessions, next, hits, error, query, archived, dialog }) {
     const shelve = (event) => this.setState({ archived: event.target.checked }, () => this.load());
-    const make = async (values) => go(ofSession((await api.post("/sessions", values)).id));
     return html`<main class="scroll"><section class="sessions" aria-label="Sessions">
       <div class="row search">
         <input id="search" type="search" aria-label="Search" placeholder="Search names and everything that was said"
@@ -68,7 +77,7 @@ export class Sessions extends Component {
       ${next && html`<p class="row"><${Button} label="More" onClick=${() => this.load(true)} /></p>`}
       ${hits.length > 0 && html`<h2>Said in</h2>
         <ul class="list hits">${hits.map((hit) => html`<${Hit} key=${`${hit.session} ${hit.entry}`} hit=${hit} />`)}</ul>`}
-      ${dialog && html`<${Ask} title="New session" action="Make" close=${() => this.setState({ dialog: false })} submit=${make} fields=${NEW} />`}
+      ${dialog && html`<${Ask} ...${this.making()} close=${() => this.setState({ dialog: false })} tell=${tell} />`}
     </section></main>`;
   }
 }

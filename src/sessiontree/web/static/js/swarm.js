@@ -159,10 +159,8 @@ export class SwarmView extends Component {
       note: "Its agents stop. What they wrote stays in the session.",
       action: "Destroy",
       danger: true,
-      submit: async () => {
-        await this.props.api.send("DELETE", this.base);
-        go(SWARMS);
-      },
+      submit: () => this.props.api.send("DELETE", this.base),
+      after: () => go(SWARMS),
     };
   }
 
@@ -183,7 +181,7 @@ export class SwarmView extends Component {
       <ul class="agents">${status.agents.map((agent) => this.agent(agent))}</ul>
       ${status.result && html`<h2>Result</h2><pre class="plain card outcome" tabindex="0">${status.result}</pre>`}
       ${this.events(status)}
-      ${dialog && html`<${Ask} ...${dialog} close=${() => this.ask(null)} />`}
+      ${dialog && html`<${Ask} ...${dialog} close=${() => this.ask(null)} tell=${this.props.tell} />`}
     </section></main>`;
   }
 

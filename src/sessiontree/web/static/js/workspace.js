@@ -153,7 +153,7 @@ export class Workspace extends Component {
       </nav>
       <${Notice} text=${session.error} kind="wrong" action=${again} />
       ${this.view(tab)}
-      ${dialog && html`<${Ask} ...${dialog} close=${() => this.setState({ dialog: null })} />`}
+      ${dialog && html`<${Ask} ...${dialog} close=${() => this.setState({ dialog: null })} tell=${this.props.tell} />`}
     </main>`;
   }
 

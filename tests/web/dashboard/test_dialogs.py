@@ -1,0 +1,177 @@
+"""Dialogs of the dashboard: they do what they say, to what they say it of, and nothing after they were closed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import sessiontree as st
+from sessiontree.session import Session
+from tests.web.dashboard.conftest import Serve, Visit
+from tests.web.dashboard.held import Held
+from tests.web.dashboard.site import Site, a_story
+
+
+@pytest.fixture
+def session() -> Session:
+    """On `main`, with `aside` and `beside` from its end."""
+    session = st.create("dialogs", cwd="/project")
+    for number in range(3):
+        session.append(st.user(f"question {number}"))
+        session.append(st.assistant(f"answer {number}"))
+    for name in ("aside", "beside"):
+        session.create_branch(name, current=False).append(st.assistant(f"words {name}"))
+    return session
+
+
+def opened(visit: Visit, site: Site, id: str, view: str = "talk") -> Any:
+    page = visit(site, f"/s/{id}/{view}")
+    page.wait_for_selector(".link.live")
+    page.wait_for_selector("main[aria-busy=false]")
+    return page
+
+
+def heads(session: Session) -> dict[str, str | None]:
+    session.refresh()
+    return {branch.name: branch.head for branch in session.branches}
+
+
+def switched(page: Any, session: Session, name: str) -> None:
+    """By another client, and the page has heard of it."""
+    session.refresh()
+    session.switch(name)
+    page.wait_for_selector(f".where option >> text={name} · current", state="attached")
+
+
+def submit(page: Any) -> None:
+    page.locator("dialog button[type=submit]").click()
+
+
+def ask_to_go(page: Any) -> None:
+    page.locator("#graph").focus()
+    for _ in range(3):
+        page.keyboard.press("ArrowUp")
+    page.keyboard.press("g")
+    page.wait_for_selector("dialog >> text=Moves main to this entry.")
+
+
+def ask_to_merge(page: Any) -> None:
+    page.keyboard.press("m")
+    page.wait_for_selector("dialog >> text=Appends a summary of a branch to main.")
+    page.locator("dialog select").select_option("aside")
+    page.locator("dialog textarea").fill("What was tried aside.")
+
+
+def ask_to_promote(page: Any) -> None:
+    page.get_by_role("button", name="Branches").click()
+    page.locator(".branches li", has_text="aside").get_by_role("button", name="Promote").click()
+    page.wait_for_selector("dialog >> text=main goes on from where aside ends.")
+    page.locator("dialog textarea").fill("What the others did.")
+
+
+@pytest.mark.parametrize(
+    ("ask", "said"),
+    [(ask_to_go, "Moved main"), (ask_to_merge, "Merged into main"), (ask_to_promote, "Promoted")],
+)
+def test_the_branch_that_a_dialog_names_is_the_one_that_moves(
+    serve: Serve, visit: Visit, session: Session, ask: Callable[[Any], None], said: str
+) -> None:
+    """Also when another client has switched to another branch meanwhile."""
+    page = opened(visit, serve(), session.id)
+    ask(page)
+    before = heads(session)
+    switched(page, session, "beside")
+
+    submit(page)
+
+    page.wait_for_selector(f".said.on >> text={said}")
+    after = heads(session)
+    assert [name for name in before if before[name] != after[name]] == ["main"]
+
+
+def test_a_dialog_that_was_closed_closes_no_other_when_its_answer_comes(
+    serve: Serve, visit: Visit, session: Session
+) -> None:
+    page = opened(visit, serve(), session.id)
+    held = Held(page, "**/merge")
+    ask_to_merge(page)
+    submit(page)
+    held.wait()
+    page.keyboard.press("Escape")
+    page.wait_for_selector("dialog", state="detached")
+    page.keyboard.press("b")
+    page.locator("dialog input[name=name]").fill("a new ro")
+
+    held.release()
+    page.wait_for_selector(".said.on >> text=Merged into main")
+    page.keyboard.type("ute")
+
+    assert page.locator("dialog input[name=name]").input_value() == "a new route"
+
+
+def test_what_went_wrong_after_a_dialog_was_closed_is_told(serve: Serve, visit: Visit, session: Session) -> None:
+    page = opened(visit, serve(), session.id)
+    held = Held(page, "**/merge")
+    ask_to_merge(page)
+    submit(page)
+    held.wait()
+    page.keyboard.press("Escape")
+    page.wait_for_selector("dialog", state="detached")
+
+    held.lose()
+
+    page.wait_for_selector(".said.on.wrong >> text=Merge: the server does not answer")
+
+
+def test_who_closed_the_dialog_is_not_taken_to_the_fork(serve: Serve, visit: Visit, session: Session) -> None:
+    other, site = a_story(), serve()
+    page = opened(visit, site, session.id)
+    held = Held(page, "**/fork")
+    page.keyboard.press("f")
+    submit(page)
+    held.wait()
+    page.keyboard.press("Escape")
+    page.goto(f"{site.url}/#/s/{other.id}/talk")
+    page.get_by_label("Prompt on dict").fill("Written in another session.")
+
+    held.release()
+    page.wait_for_selector(".said.on >> text=Forked")
+
+    assert other.id in page.url
+    assert page.get_by_label("Prompt on dict").input_value() == "Written in another session."
+
+
+def test_what_is_to_be_said_anew_takes_the_place_of_no_draft(serve: Serve, visit: Visit, session: Session) -> None:
+    page = opened(visit, serve(), session.id)
+    page.get_by_label("Prompt on main").fill("Something else.")
+    page.locator("#graph").focus()
+    page.keyboard.press("ArrowUp")
+    page.wait_for_selector(".composer.told")
+    page.keyboard.press("g")
+    submit(page)
+    page.wait_for_selector(".said.on >> text=Moved; u takes it back")
+    page.wait_for_selector("dialog", state="detached")
+
+    assert page.get_by_label("Prompt on main").input_value() == "Something else."
+    assert "question 2" not in page.locator(".path").text_content()
+
+
+def test_who_closed_the_dialog_is_not_taken_to_the_new_session(serve: Serve, visit: Visit) -> None:
+    page = visit(serve())
+    page.wait_for_selector("text=There are no sessions yet.")
+    held = Held(page, "**/api/sessions", most=1)
+    page.get_by_role("button", name="New session").click()
+    submit(page)
+    held.wait()
+    page.keyboard.press("Escape")
+    page.wait_for_selector("dialog", state="detached")
+    page.keyboard.press("w")
+    page.wait_for_selector("h1 >> text=Swarms")
+
+    with page.expect_response("**/api/sessions"):
+        held.release()
+    page.wait_for_timeout(100)
+
+    assert page.url.endswith("#/swarms")
