@@ -175,3 +175,34 @@ def test_who_closed_the_dialog_is_not_taken_to_the_new_session(serve: Serve, vis
     page.wait_for_timeout(100)
 
     assert page.url.endswith("#/swarms")
+
+
+def test_a_label_is_told_and_kept_also_where_a_filter_hides_its_entry_from_the_tree(
+    serve: Serve, visit: Visit, session: Session
+) -> None:
+    marked = session.place("main")
+    session.label(marked, "mark")
+    page = opened(visit, serve(), session.id, f"talk?entry={marked}")
+    page.get_by_label("Which entries the tree shows").select_option("user-only")
+    page.wait_for_selector(".tree .fact >> text=3")
+    page.keyboard.press("l")
+
+    assert page.get_by_role("textbox", name="Label").input_value() == "mark"
+    page.keyboard.press("Enter")
+    page.wait_for_selector("dialog", state="detached")
+
+    session.refresh()
+    assert session.tree.label(marked) == "mark"
+
+
+def test_a_label_that_another_client_takes_away_goes_from_the_conversation(
+    serve: Serve, visit: Visit, session: Session
+) -> None:
+    marked = session.place("main")
+    session.label(marked, "mark")
+    page = opened(visit, serve(), session.id, f"talk?entry={marked}")
+    page.wait_for_selector(".path .chip.label >> text=mark")
+
+    session.label(marked, None)
+
+    page.wait_for_selector(".path .chip.label", state="detached")

@@ -69,7 +69,7 @@ const Body = ({ entry }) => {
     ${entry.error && html`<pre class="block error">${entry.error}</pre>`}`;
 };
 
-export const Entry = ({ entry, heads = [], label, chosen, actions }) => html`
+export const Entry = ({ entry, heads = [], label = entry.label, chosen, actions }) => html`
   <article
     class="entry ${kindOf(entry)} ${entry.error || entry.failed ? "failed" : ""} ${chosen ? "chosen" : ""}"
     id=${`e-${entry.id}`}
@@ -78,7 +78,7 @@ export const Entry = ({ entry, heads = [], label, chosen, actions }) => html`
   >
     <header>
       <h3>${titleOf(entry)}</h3>
-      ${(label ?? entry.label) && html`<${Chip} kind="label">${label ?? entry.label}<//>`}
+      ${label && html`<${Chip} kind="label">${label}<//>`}
       ${heads.map((name) => html`<${Chip} kind="branch">${name}<//>`)}
       ${facts(entry).map((fact) => html`<span class="fact">${fact}</span>`)}
       ${actions && html`<span class="acts">${actions(entry)}</span>`}
@@ -175,7 +175,7 @@ export class Conversation extends Component {
             key=${entry.id}
             entry=${entry}
             heads=${session.entryHeads.get(entry.id)}
-            label=${session.labelOf(entry.id)}
+            label=${session.labelOf(entry.id, entry)}
             chosen=${entry.id === session.selected}
             actions=${actions}
           />`)}

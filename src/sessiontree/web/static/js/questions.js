@@ -59,12 +59,13 @@ export class Questions {
   }
 
   label(entry) {
+    const was = this.session.labelOf(entry) ?? "";
     return {
       title: "Label",
       note: "A label names a place. An empty one takes the label away.",
       action: "Set",
-      fields: [{ name: "label", label: "Label", value: this.session.labelOf(entry) ?? "" }],
-      submit: ({ label }) => this.session.label(entry, label ?? null),
+      fields: [{ name: "label", label: "Label", value: was }],
+      submit: async ({ label = "" }) => label === was || this.session.label(entry, label || null),
     };
   }
 

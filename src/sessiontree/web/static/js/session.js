@@ -103,8 +103,9 @@ export class Session {
   get running() {
     return new Set([...this.runs].filter(([, run]) => isAtWork(run)).map(([branch]) => branch));
   }
-  labelOf(id) {
-    const row = this.layout.nodes[this.layout.index.get(id) ?? -1]?.row;
+  /** As the tree tells it, or the path where the filter hides the entry from the tree. */
+  labelOf(id, said = this.entries.find((entry) => entry.id === id)) {
+    const row = this.layout.nodes[this.layout.index.get(id) ?? -1]?.row ?? said;
     return row?.label ?? null;
   }
 
