@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import signal
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from sessiontree.store.lock import Lock
@@ -33,6 +36,106 @@ def test_a_forked_process_takes_turns_with_its_parent(tmp_path: Path) -> None:
     assert said == b""
     assert os.read(reading, 2) == b"in"
     os.waitpid(child, 0)
+
+
+def forked(work: Callable[[], object]) -> int:
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            signal.alarm(60)  # rather than for ever
+            work()
+            code = 0
+        finally:
+            os._exit(code)
+    return child
+
+
+def is_free(path: Path) -> bool:
+    fd = os.open(path, os.O_RDWR)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(fd)
+    return True
+
+
+def test_a_forked_process_that_never_asks_for_the_lock_does_not_keep_it_for_a_parent_that_died(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    reading, writing = os.pipe()
+    ends, stays = os.pipe()
+
+    def parent() -> None:
+        lock = Lock(str(path))
+        lock.acquire()
+
+        def worker() -> None:
+            os.close(stays)
+            os.write(writing, b"here")
+            os.read(ends, 1)  # until the test is over
+
+        forked(worker)
+        signal.pause()
+
+    dead = forked(parent)
+    assert os.read(reading, 4) == b"here"
+    assert not is_free(path)
+    os.kill(dead, signal.SIGKILL)
+    os.waitpid(dead, 0)
+
+    assert is_free(path)
+    os.close(stays)
+
+
+def test_a_forked_process_knows_a_lock_that_its_parent_waited_for(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    held, lock = Lock(str(path)), Lock(str(path))
+    held.acquire()
+    waiter = threading.Thread(target=lock.acquire)
+    waiter.start()
+    while lock._fd is None:
+        time.sleep(0.001)
+    reading, writing = os.pipe()
+    ends, stays = os.pipe()
+
+    def worker() -> None:
+        os.close(stays)
+        os.write(writing, b"here")
+        os.read(ends, 1)
+
+    child = forked(worker)
+    assert os.read(reading, 4) == b"here"
+    held.release()
+    waiter.join(60)
+    lock._fd = os.close(lock._fd)  # as when this process dies
+
+    assert is_free(path)
+    os.close(stays)
+    os.waitpid(child, 0)
+
+
+def test_a_forked_process_lets_go_of_a_lock_that_a_thread_held_and_leaves_it_to_that_thread(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    lock = Lock(str(path))
+    holds, done = threading.Event(), threading.Event()
+
+    def work() -> None:
+        with lock:
+            holds.set()
+            done.wait(60)
+
+    holder = threading.Thread(target=work)
+    holder.start()
+    holds.wait(60)
+    child = forked(lock.close)
+
+    assert os.waitpid(child, 0)[1] == 0
+    assert not is_free(path)
+    done.set()
+    holder.join(60)
+    assert is_free(path)
 
 
 def test_threads_take_turns(tmp_path: Path) -> None:

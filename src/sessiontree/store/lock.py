@@ -11,21 +11,11 @@ import stat
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
+from weakref import WeakSet
 
 from sessiontree.errors import StoreError
 from sessiontree.store import batch
 from sessiontree.store.files import Identity, reason_of, shut
-
-_process = 0
-"""How many processes were forked from one another to get here: asking for one's own number takes longer."""
-
-
-def _forked() -> None:
-    global _process
-    _process += 1
-
-
-os.register_at_fork(after_in_child=_forked)
 
 
 def lock_of(path: str) -> str:
@@ -43,27 +33,24 @@ class Lock:
         self.path = path
         self.has_note = False
         """Whether there is one, from a writer who died or failed."""
-        self._process = 0
         self._turn = threading.RLock()
         self._fd: int | None = None
+        _locks.add(self)
 
     def acquire(self) -> None:
         """Wait for our turn."""
-        if self._process != _process:
-            # What a forked process has of its parent's is one lock with it: it needs its own.
-            self._process, self._turn, self._fd = _process, threading.RLock(), shut(self._fd)
         try:
             self._turn.acquire()
-            fd = self._fd
-            if fd is not None:
+            while True:
+                fd = self._fd
+                if fd is None:
+                    fd = self._fd = _open(self.path)  # kept before we wait: a process forked meanwhile has it too
                 fcntl.flock(fd, fcntl.LOCK_EX)
                 status = os.fstat(fd)
                 if status.st_nlink:
                     self.has_note = status.st_size > 0
                     return
-                self._fd = shut(fd)  # deleted since
-            self._fd = locked_file(self.path)
-            self.has_note = os.fstat(self._fd).st_size > 0
+                self._fd = shut(fd)  # deleted since: others have made a new one
         except BaseException as error:
             self.give_up()
             if isinstance(error, OSError):
@@ -113,23 +100,33 @@ class Lock:
         with self._turn:
             self._fd = shut(self._fd)
 
+    def after_fork(self) -> None:
+        """In a process that was forked: what it has of its parent's is one lock with it, and would outlive it."""
+        self._turn, self._fd = threading.RLock(), shut(self._fd)
+
     def __del__(self) -> None:
         shut(self._fd)
 
 
-def locked_file(path: str) -> int:
-    """The lock file at `path`, open and ours alone."""
-    while True:
-        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            status = os.fstat(lock)
-            if stat.S_IMODE(status.st_mode) != 0o600:
-                with suppress(PermissionError):
-                    os.fchmod(lock, 0o600)
-        except BaseException:
-            os.close(lock)
-            raise
-        if status.st_nlink:
-            return lock
-        os.close(lock)  # deleted while we waited: others have made a new one
+def _open(path: str) -> int:
+    """The lock file at `path`, for this user alone."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+    try:
+        if stat.S_IMODE(os.fstat(fd).st_mode) != 0o600:
+            with suppress(PermissionError):
+                os.fchmod(fd, 0o600)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+_locks: WeakSet[Lock] = WeakSet()
+
+
+def _forked() -> None:
+    for lock in _locks:
+        lock.after_fork()
+
+
+os.register_at_fork(after_in_child=_forked)

@@ -22,8 +22,8 @@ from msgspec import Struct
 
 from sessiontree.errors import InvalidOperation, NotFound, StoreError
 from sessiontree.home import home
-from sessiontree.store.files import make_private_directory, reason_of, write_private
-from sessiontree.store.lock import lock_of, locked_file
+from sessiontree.store.files import make_private_directory, write_private
+from sessiontree.store.lock import Lock, lock_of
 
 Scope: TypeAlias = Literal["read", "write", "run"]
 SCOPES: tuple[Scope, ...] = ("read", "write", "run")
@@ -138,15 +138,9 @@ class Tokens:
     @contextlib.contextmanager
     def _alone(self) -> Generator[None]:
         """Nobody else changes the file meanwhile, so that what another has revoked does not come back."""
-        try:
-            make_private_directory(os.path.dirname(self._file))
-            lock = locked_file(lock_of(self._file))
-        except OSError as error:
-            raise StoreError(self._file, reason_of(error)) from error
-        try:
+        make_private_directory(os.path.dirname(self._file))
+        with Lock(lock_of(self._file)):
             yield
-        finally:
-            os.close(lock)
 
     def _write(self, tokens: Iterable[Token]) -> None:
         write_private(self._file, msgspec.json.format(msgspec.json.encode(list(tokens))) + b"\n")
