@@ -212,6 +212,8 @@ async def test_a_swarm_is_paused_scaled_gone_on_with_and_stopped(tmp_path: Any) 
                 await asyncio.sleep(0.01)
 
         paused = await client.post(f"/api/swarms/{id}/pause", json={})
+        said = {"text": "And now?", "branch": running[0]}
+        refused = await client.post(f"/api/sessions/{session}/prompt", json=said)
         again = await client.post(f"/api/swarms/{id}/pause", json={})
         scaled = await client.post(f"/api/swarms/{id}/scale", json={"agents": 3})
         resumed = await client.post(f"/api/swarms/{id}/resume", json={"budget": {"cost": 5}})
@@ -220,7 +222,7 @@ async def test_a_swarm_is_paused_scaled_gone_on_with_and_stopped(tmp_path: Any) 
 
         assert running == [paused.json()["agents"][0]["branch"]]
         assert paused.json()["status"] == "paused"
-        assert again.status_code == 409
+        assert (refused.status_code, again.status_code) == (409, 409)
         assert scaled.status_code == 200
         assert (resumed.json()["status"], resumed.json()["budget"]["cost"]) == ("running", 5)
         assert stopped.json()["status"] == "cancelled"
@@ -259,7 +261,7 @@ async def test_a_branch_on_which_an_agent_of_a_swarm_works_is_not_moved_and_the_
     assert info["swarming"] == {branch: id}
     assert [answer.status_code for answer in refused] == [409] * 5
     assert refused[0].json()["error"]["message"] == (
-        f"agent {status['agents'][0]['id']} of swarm 'crew' is at work on branch {branch!r}: "
+        f"agent {status['agents'][0]['id']} of swarm 'crew' works on branch {branch!r}: "
         "stop the swarm, or wait until it is done"
     )
     assert steered.json() == {"branch": branch}
@@ -310,6 +312,27 @@ async def test_what_workers_have_is_not_done_by_the_server_too(
 
     assert answer.status_code == 409
     assert "workers have agents of swarm crew" in answer.json()["error"]["message"]
+
+
+async def test_a_swarm_is_not_gone_on_with_where_another_agent_is_at_work(tmp_path: Any) -> None:
+    gate = Gate()
+    house = House(tmp_path, gate.then("Mine."))
+    session = house.session()
+    with st.open(session) as opened:
+        swarm = Swarm(opened, "crew", "Make it fast", agents=1, model=ScriptedModel([Delay(60)]))
+        await swarm.start()
+        async with asyncio.timeout(20):
+            while not swarm.status().agents:
+                await asyncio.sleep(0.01)
+        await swarm.leave()
+        branch = swarm.status().agents[0].branch
+    async with asking(house.app(), house.owner) as client:
+        prompted = await client.post(f"/api/sessions/{session}/prompt", json={"text": "And now?", "branch": branch})
+        resumed = await client.post(f"/api/swarms/{swarm.id}/resume", json={})
+        gate.open()
+
+    assert (prompted.status_code, resumed.status_code) == (202, 409)
+    assert f"an agent is at work on branch {branch!r}" in resumed.json()["error"]["message"]
 
 
 async def test_a_swarm_whose_process_died_is_gone_on_with(house: House, client: httpx.AsyncClient) -> None:

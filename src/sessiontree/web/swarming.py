@@ -23,7 +23,7 @@ from sessiontree.swarm.budget import Budget
 from sessiontree.swarm.durable import check_no_worker_has
 from sessiontree.swarm.facts import SWARM
 from sessiontree.swarm.hold import is_worked_on
-from sessiontree.swarm.status import AgentSpec, SwarmStatus
+from sessiontree.swarm.status import OVER, AgentSpec, SwarmStatus
 from sessiontree.swarm.swarm import Swarm
 from sessiontree.web import wire
 from sessiontree.web.mentions import Homes
@@ -61,13 +61,16 @@ class Swarms:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def running(self, opened: Opened) -> dict[str, Hand]:
-        """The branches of a session with an agent of a swarm at work here, and who that is."""
+        """The branches of a session with an agent of a swarm at work here, and who that is.
+
+        One that is paused counts: it goes on where it was, and may be waiting for an answer.
+        """
         own = [swarm for swarm in list(self._live.values()) if swarm.session is opened.session]
         return {
             agent.branch: Hand(swarm, agent.id)
             for swarm in own
             for agent in swarm.status().agents
-            if agent.status == "running"
+            if agent.status in ("running", "paused")
         }
 
     def at_rest(self, opened: Opened, branch: str) -> None:
@@ -75,7 +78,7 @@ class Swarms:
         hand = self.running(opened).get(branch)
         if hand is not None:
             raise InvalidOperation(
-                f"agent {hand.agent} of swarm {hand.swarm.name!r} is at work on branch {branch!r}: "
+                f"agent {hand.agent} of swarm {hand.swarm.name!r} works on branch {branch!r}: "
                 "stop the swarm, or wait until it is done"
             )
 
@@ -225,7 +228,11 @@ class Swarms:
         """Have a swarm go on: one that is paused, was not started, or whose process died."""
 
         async def go_on(swarm: Swarm) -> None:
-            status, held = swarm.status().status, swarm.held
+            known, held = swarm.status(), swarm.held
+            status = known.status
+            for agent in known.agents:
+                if agent.status not in OVER:
+                    self._runs.at_rest(opened, agent.branch)
             if not held:
                 await asyncio.to_thread(check_no_worker_has, id, swarm.name)
             if status == "paused" or held:
