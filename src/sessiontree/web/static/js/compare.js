@@ -22,7 +22,7 @@ const MOST = 4; // columns that can be read beside each other
 const PAGE = 100;
 
 export class Compare extends Component {
-  state = { result: null, error: null, columns: {}, metric: "cost" };
+  state = { shown: null, busy: false, error: null, columns: {}, metric: "cost" }; // `shown`: {names, metric, result}
 
   componentDidMount() {
     this.load();
@@ -46,18 +46,22 @@ export class Compare extends Component {
     go(ofComparison(this.props.session.id, on ? [...this.names, name] : this.names.filter((other) => other !== name)));
   }
 
+  /** Compare anew; of several answers only the one that was asked for last counts. */
   async load(metric = this.state.metric) {
     const { names } = this, { session } = this.props;
+    const asked = (this.asked = {});
+    const set = (state) => this.asked === asked && this.setState(state);
     this.loaded = String(names);
-    this.setState({ metric, error: null });
-    if (names.length < 2) return this.setState({ result: null });
+    set({ metric, error: null, busy: names.length > 1 });
+    if (names.length < 2) return set({ shown: null });
     try {
       const result = await session.compare(names, metric);
-      this.setState({ result });
+      set({ shown: { names, metric, result }, busy: false });
       const read = result.branches.slice(0, MOST).map(async (stats) => [stats.name, await this.column(stats, result.commonAncestor)]);
-      return this.setState({ columns: Object.fromEntries(await Promise.all(read)) });
+      return set({ columns: Object.fromEntries(await Promise.all(read)) });
     } catch (error) {
-      return this.setState({ error: error.message });
+      const { shown } = this.state, kept = String(shown?.names) === String(names) ? shown : null;
+      return set({ shown: kept, metric: kept?.metric ?? metric, error: error.message, busy: false });
     }
   }
 
@@ -70,7 +74,7 @@ export class Compare extends Component {
     return { entries: page.entries.slice(from + 1), more: from < 0 && page.previous !== null };
   }
 
-  render({ session }, { result, error }) {
+  render({ session }, { shown, error }) {
     const { names } = this;
     const known = session.branches.filter((branch) => branch.head);
     return html`<div class="scroll"><section class="compare" aria-label="Comparison of branches">
@@ -82,16 +86,16 @@ export class Compare extends Component {
       </fieldset>
       <${Notice} text=${error} kind="wrong" />
       ${names.length < 2 && html`<${Empty}>Comparing takes two branches or more.<//>`}
-      ${result && names.length > 1 && this.compared(result)}
+      ${shown && names.length > 1 && this.compared(shown)}
     </section></div>`;
   }
 
-  compared({ branches, winner, reason }) {
-    const { metric } = this.state;
+  compared({ metric, result: { branches, winner, reason } }) {
+    const said = winner ? html`<b>${winner}</b> has the lowest ${metric}.` : html`No winner by ${metric}: ${reason}.`;
     return html`
       <p class="verdict">
-        ${winner ? html`<b>${winner}</b> has the lowest ${metric}.` : html`No winner by ${metric}: ${reason}.`}
-        <label>by <select value=${metric} onChange=${(event) => this.load(event.target.value)}>
+        ${this.state.busy ? "Comparing…" : said}
+        <label>by <select value=${this.state.metric} onChange=${(event) => this.load(event.target.value)}>
           ${["cost", "tokens", "time", "entries"].map((name) => html`<option value=${name}>${name}</option>`)}
         </select></label>
       </p>
