@@ -331,3 +331,26 @@ def test_a_snippet_is_one_line_round_what_was_found() -> None:
     assert "needle" in cut(f"{long}needle {long}", "NEEDLE")
     assert cut(f"{long}STRASSE", "straße").endswith("STRASSE")
     assert cut(long, "role:user").startswith("word word")
+
+
+@pytest.mark.parametrize("query", ["apple", "a"])
+def test_words_that_another_search_takes_in_meanwhile_are_found_once(shelf: Path, monkeypatch, query: str) -> None:
+    put(shelf, "s", header(), say("a", None, "apple"), say("b", "a", "another apple"))
+    only(shelf)
+    real = search.candidates
+
+    def meanwhile(*given):
+        monkeypatch.setattr(search, "candidates", real)
+        assert found(query, shelf) == ["b", "a"]
+        return real(*given)
+
+    monkeypatch.setattr(search, "candidates", meanwhile)
+
+    assert found(query, shelf) == ["b", "a"]
+
+
+def test_matches_of_one_moment_and_place_are_in_no_order() -> None:
+    entries = [read_entry(json.dumps(say(id, None, "apple")).encode(), 0) for id in "ab"]
+    matches = [search._Match(1, "file", 2, entry, "apple") for entry in entries]
+
+    assert sorted(matches) == matches

@@ -12,7 +12,7 @@ import sqlite3
 import stat
 from collections.abc import Callable, Generator
 from contextlib import ExitStack, closing, contextmanager
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import msgspec
 
@@ -92,9 +92,9 @@ class Database:
         self.execute = connection.execute
 
     @contextmanager
-    def transaction(self) -> Generator[None]:
-        """All of it or nothing; others wait for their turn."""
-        self.execute("BEGIN IMMEDIATE")
+    def transaction(self, mode: Literal["IMMEDIATE", "DEFERRED"] = "IMMEDIATE") -> Generator[None]:
+        """All of it or nothing; others wait for their turn. A deferred one reads all as it is in one moment."""
+        self.execute(f"BEGIN {mode}")
         try:
             yield
         except BaseException:

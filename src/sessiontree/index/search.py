@@ -13,7 +13,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from msgspec import Struct
 
@@ -85,14 +85,19 @@ class _Match(NamedTuple):
     entry: Entry
     text: str
 
+    def __lt__(self, other: tuple[Any, ...]) -> bool:
+        return self[:3] < other[:3]  # never by what was found
+
 
 def search(
     db: Database, listed: Sequence[SessionSummary], query: Query, *, limit: int, progress: Progress | None = None
 ) -> list[Hit]:
     """The newest entries of these sessions that the query matches, newest first."""
     began = time.monotonic()
-    files = files_of(db, [summary.file for summary in listed])
-    found = _found(db, _parts(db, files, query), query, limit, progress)
+    with db.transaction("DEFERRED"):  # how far words were taken in, and where they are, go together
+        files = files_of(db, [summary.file for summary in listed])
+        parts = _parts(db, files, query)
+    found = _found(db, parts, query, limit, progress)
     summaries = {summary.file: summary for summary in listed}
     hits = [_hit(match, summaries[match.path], sight, query) for match, sight in found]
     if db.lasting:
@@ -177,7 +182,7 @@ def _newest(
             if len(newest) < limit:
                 if counts(part.file, match):
                     heapq.heappush(newest, match)
-            elif match > newest[0] and counts(part.file, match):
+            elif newest[0] < match and counts(part.file, match):
                 heapq.heapreplace(newest, match)
     if progress is not None:
         progress(total, total)
