@@ -14,7 +14,6 @@ from sessiontree.catalog import in_database, sessions_dir
 from sessiontree.copying import Copied, copy, verify
 from sessiontree.index.folder import Found, files_in
 from sessiontree.store.batch import note
-from sessiontree.store.files import identity_of
 from sessiontree.store.postgres import connection
 from sessiontree.store.postgres.address import parse
 from tests.postgres import Proxy, Server, lose_a_line
@@ -118,7 +117,7 @@ def begin_batch(file: Path, lines: list[bytes], size: int) -> None:
     """Leave what a writer leaves who dies when so many bytes of a batch are written."""
     data = file.read_bytes()
     with open(f"{file}.lock", "wb", buffering=0) as lock:
-        note(lock.fileno(), identity_of(file.stat()), len(data), lines)
+        note(lock.fileno(), len(data), lines)
     file.write_bytes(data + b"\n".join(lines)[:size])
 
 

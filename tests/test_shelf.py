@@ -13,7 +13,6 @@ import pytest
 import sessiontree as st
 from sessiontree import catalog, shelf
 from sessiontree.store.batch import note
-from sessiontree.store.files import identity_of
 
 
 @pytest.fixture
@@ -82,7 +81,7 @@ def leave_half_a_batch(file: Path) -> bytes:
     """What a writer leaves that dies within a batch. Returns what is part of the session."""
     data = file.read_bytes()
     with open(f"{file}.lock", "wb", buffering=0) as lock:
-        note(lock.fileno(), identity_of(file.stat()), len(data), [b'{"n":1}', b'{"n":2}'])
+        note(lock.fileno(), len(data), [b'{"n":1}', b'{"n":2}'])
     with file.open("ab") as end:
         end.write(b'{"n":1}\n')
     return data

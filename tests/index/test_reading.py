@@ -12,7 +12,6 @@ import sessiontree as st
 from sessiontree.core.times import milliseconds
 from sessiontree.index import reading
 from sessiontree.store.batch import note
-from sessiontree.store.files import identity_of
 from tests.builders import file_of, header
 from tests.index.shelves import expected, found, only, put, say, told
 
@@ -88,7 +87,7 @@ def test_a_batch_that_is_not_all_there_does_not_count(shelf: Path) -> None:
     start = path.stat().st_size
     rest = file_of(say("b", "a", "berry"), say("c", "b", "cherry"))
     with open(f"{path}.lock", "wb", buffering=0) as lock:
-        note(lock.fileno(), identity_of(path.stat()), start, rest.splitlines())
+        note(lock.fileno(), start, rest.splitlines())
     with path.open("ab") as file:
         file.write(rest[:-20])
 

@@ -2,7 +2,9 @@
 
 import errno
 import os
+import shutil
 import struct
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,6 @@ from sessiontree.errors import StoreError
 from sessiontree.format.codec import LINE_LIMIT
 from sessiontree.store import batch, jsonl
 from sessiontree.store.batch import end_of, note
-from sessiontree.store.files import identity_of
 from sessiontree.store.jsonl import JsonlStore
 
 FIRST, SECOND, THIRD = b'{"n":1}\n', b'{"n":2}\n', b'{"n":3}\n'
@@ -29,7 +30,7 @@ def left_by_a_dead_writer(path: Path, written: bytes, data: bytes = FIRST + SECO
     """So much of a batch was written when its writer died."""
     start = path.stat().st_size
     with path.with_name("s.jsonl.lock").open("r+b", buffering=0) as lock:
-        note(lock.fileno(), identity_of(path.stat()), start, data.split(b"\n")[:-1])
+        note(lock.fileno(), start, data.split(b"\n")[:-1])
     with path.open("ab") as file:
         file.write(written)
 
@@ -79,13 +80,56 @@ def test_what_another_program_wrote_behind_a_batch_cut_short_is_never_set_aside(
     assert path.read_bytes() == b"{}\n" + FIRST + THEIRS + b'{"mine":1}\n'
 
 
-def test_a_note_of_another_file_says_nothing(path: Path) -> None:
-    left_by_a_dead_writer(path, FIRST)
-    data = path.read_bytes()
-    path.rename(path.with_name("away"))
-    path.write_bytes(data)
+def test_a_batch_cut_short_is_known_in_a_copy_of_the_folder(path: Path, tmp_path: Path) -> None:
+    left_by_a_dead_writer(path, FIRST + SECOND)
+    copy = tmp_path / "copy" / "s.jsonl"
+    shutil.copytree(path.parent, copy.parent, ignore=shutil.ignore_patterns("copy"))
+    store = JsonlStore(str(copy))
 
-    assert JsonlStore(str(path)).read().data == data
+    assert store.read().data == b"{}\n"
+    store.append([b'{"mine":1}'], after=store.end().cursor)
+
+    assert copy.read_bytes() == b'{}\n{"mine":1}\n'
+    assert copy.with_name("s.jsonl.torn-3").read_bytes() == FIRST + SECOND
+
+
+@pytest.mark.parametrize("written", [b"", b'{"other":1}\n', b'{"other":1}\n{"more":1}\n', b'{"n":7}\n' + SECOND])
+def test_a_note_of_another_file_says_nothing(path: Path, written: bytes) -> None:
+    left_by_a_dead_writer(path, FIRST)
+    path.unlink()
+    path.write_bytes(b"{}\n" + written)
+
+    assert JsonlStore(str(path)).read().data == b"{}\n" + written
+
+
+def test_a_note_that_cannot_be_read_now_is_an_error(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    left_by_a_dead_writer(path, FIRST)
+    store = JsonlStore(str(path))
+    opened = os.open
+
+    def too_many(name: str, flags: int, *more: int) -> int:
+        if name.endswith(".lock"):
+            raise OSError(errno.EMFILE, "")
+        return opened(name, flags, *more)
+
+    with monkeypatch.context() as full:
+        full.setattr(os, "open", too_many)
+        for read in (store.read, store.end):
+            with pytest.raises(StoreError, match="Too many open files"):
+                read()
+
+    assert store.read().data == b"{}\n"
+
+
+def test_a_note_that_is_not_for_us_to_read_says_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    left_by_a_dead_writer(path, FIRST)
+
+    def refused(*_: object) -> None:
+        raise PermissionError(errno.EACCES, "")
+
+    monkeypatch.setattr(batch, "begun", refused)
+
+    assert JsonlStore(str(path)).read().data == b"{}\n" + FIRST
 
 
 def test_a_note_that_was_cut_short_says_nothing_and_is_taken_away(path: Path) -> None:
@@ -176,7 +220,7 @@ def test_a_note_that_does_not_fit_on_the_disk_leaves_nothing_behind(path: Path, 
 def test_a_note_of_a_batch_larger_than_any_memory_is_looked_at_only_as_far_as_the_file_goes(path: Path) -> None:
     lock = path.with_name("s.jsonl.lock")
     count = 1 << 34
-    lock.write_bytes(struct.pack("<8sQQQQ", b"stbatch2", *identity_of(path.stat()), 0, count))
+    lock.write_bytes(struct.pack("<8sQQ", b"stbatch3", 0, count))
     os.truncate(lock, lock.stat().st_size + count * 72)
 
     with path.open("rb") as file:
@@ -186,7 +230,7 @@ def test_a_note_of_a_batch_larger_than_any_memory_is_looked_at_only_as_far_as_th
 
 def test_a_note_of_a_line_that_is_too_long_says_nothing(path: Path) -> None:
     lock = path.with_name("s.jsonl.lock")
-    head = struct.pack("<8sQQQQ", b"stbatch2", *identity_of(path.stat()), 0, 1)
+    head = struct.pack("<8sQQ", b"stbatch3", 0, 1)
     lock.write_bytes(head + struct.pack("<Q48s16s", LINE_LIMIT + 1, b"{}", b""))
 
     assert JsonlStore(str(path)).read().data == b"{}\n"
@@ -220,10 +264,11 @@ def test_what_another_program_wrote_within_a_batch_cut_short_is_known_too(path: 
         assert end_of(file.fileno(), str(path.with_name("s.jsonl.lock"))) == (3 + len(written), None)
 
 
-def test_a_lock_file_that_is_something_else_says_nothing(path: Path) -> None:
+@pytest.mark.parametrize("make", [os.mkdir, os.mkfifo, lambda lock: os.symlink("s.jsonl", lock)])
+def test_a_lock_file_that_is_something_else_says_nothing(path: Path, make: Callable[[Path], object]) -> None:
     lock = path.with_name("s.jsonl.lock")
     lock.unlink()
-    lock.mkdir()
+    make(lock)
 
     assert JsonlStore(str(path)).read().data == b"{}\n"
 

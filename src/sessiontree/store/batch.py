@@ -3,32 +3,33 @@
 Lines of a batch that a crash cut short are whole lines like any other. Only the note tells that they belong to
 something that was never finished, so that they can be set aside and the batch is there as a whole or not at all.
 A note says of every line how long it is, how it begins and how it ends: enough to know it again, since lines have ids,
-and little enough to cost nothing beside the lines themselves. It is taken away when the batch is written; one that is
-left says nothing unless the file ends within its batch. It is not synced: it outlives its process, which is what it is
-for, but not a power cut.
+in a copy of the file too, and little enough to cost nothing beside the lines. It is taken away when the batch
+is written; one that is left says nothing unless the file ends within its batch. It is not synced: it outlives its
+process, which is what it is for, but not a power cut.
 """
 
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterator, Sequence
 from struct import Struct
 
 from sessiontree.format.codec import LINE_LIMIT
-from sessiontree.store.files import Identity, identity_of, read_all, shut
+from sessiontree.store.files import read_all, shut
 
-_HEAD = Struct("<8sQQQQ")
-_MAGIC = b"stbatch2"
+_HEAD = Struct("<8sQQ")
+_MAGIC = b"stbatch3"
 _FIRST, _LAST = 48, 16
 _LINE = Struct(f"<Q{_FIRST}s{_LAST}s")
 _PIECE = 1 << 10
 """So many lines of a note are looked at at once."""
 
 
-def note(lock: int, identity: Identity, start: int, lines: Sequence[bytes]) -> None:
+def note(lock: int, start: int, lines: Sequence[bytes]) -> None:
     """Note in the lock file that `lines` are about to be written at the end, `start`, of a file."""
     pack = _LINE.pack
-    head = _HEAD.pack(_MAGIC, *identity, start, len(lines))
+    head = _HEAD.pack(_MAGIC, start, len(lines))
     raw = head + b"".join([pack(len(line), line[:_FIRST], line[-_LAST:]) for line in lines])
     done = os.pwrite(lock, raw, 0)
     while done < len(raw):
@@ -40,10 +41,10 @@ def begun(lock: int, fd: int, size: int) -> int | None:
     head = os.pread(lock, _HEAD.size, 0)
     if len(head) < _HEAD.size:
         return None
-    magic, device, inode, start, count = _HEAD.unpack(head)
+    magic, start, count = _HEAD.unpack(head)
     if magic != _MAGIC or os.fstat(lock).st_size != _HEAD.size + count * _LINE.size:
         return None  # not ours, or the note itself was cut short: nothing of its batch was written yet
-    if (device, inode) != identity_of(os.fstat(fd)) or start >= size:
+    if start >= size:
         return None
     at = start
     for length, first, last in _noted(lock):
@@ -88,11 +89,12 @@ def end_of(fd: int, lock: str) -> tuple[int, int | None]:
 def _begun_by(lock: str, fd: int, size: int) -> int | None:
     opened = None
     try:
-        if not os.stat(lock).st_size:
+        status = os.lstat(lock)
+        if not status.st_size or not stat.S_ISREG(status.st_mode):
             return None
         opened = os.open(lock, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
         return begun(opened, fd, size)
-    except OSError:
+    except (FileNotFoundError, PermissionError):
         return None  # nobody ever wrote here, or it is not for us to read
     finally:
         shut(opened)

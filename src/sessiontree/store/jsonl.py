@@ -285,7 +285,7 @@ class JsonlStore:
                 fd = self._at(after)
                 try:
                     if is_batch:
-                        lock.note(identity, start, lines)
+                        lock.note(start, lines)
                     self._write(fd, data, start)
                     end = position(fd)
                 finally:

@@ -15,7 +15,7 @@ from weakref import WeakSet
 
 from sessiontree.errors import StoreError
 from sessiontree.store import batch
-from sessiontree.store.files import Identity, reason_of, shut
+from sessiontree.store.files import reason_of, shut
 
 
 def lock_of(path: str) -> str:
@@ -80,10 +80,10 @@ class Lock:
     def __exit__(self, *_: object) -> None:
         self.release()
 
-    def note(self, identity: Identity, start: int, lines: Sequence[bytes]) -> None:
+    def note(self, start: int, lines: Sequence[bytes]) -> None:
         assert self._fd is not None
         self.has_note = True
-        batch.note(self._fd, identity, start, lines)
+        batch.note(self._fd, start, lines)
 
     def begun(self, fd: int, size: int) -> int | None:
         assert self._fd is not None
