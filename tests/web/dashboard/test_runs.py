@@ -16,6 +16,7 @@ from sessiontree.model.scripted import Delay, Script, ScriptedModel, Used
 from sessiontree.swarm.strategies import STRATEGIES
 from sessiontree.swarm.swarm import Swarm
 from tests.web.dashboard.conftest import Serve, Visit
+from tests.web.dashboard.held import Held
 from tests.web.dashboard.site import a_story
 
 
@@ -161,6 +162,39 @@ def test_a_swarm_is_started_watched_and_compared(serve: Serve, visit: Visit) -> 
     page.get_by_role("link", name="Compare").click()
     page.wait_for_function("() => document.querySelectorAll('.column .entry').length > 3")
     assert "Seen from side 2." in " ".join(page.locator(".column").all_text_contents())
+
+
+def test_a_form_that_is_being_filled_in_stays_when_another_client_makes_a_swarm(serve: Serve, visit: Visit) -> None:
+    page = visit(serve(), "/swarms")
+    page.wait_for_selector("text=No swarm has been started yet.")
+    page.get_by_role("textbox", name="Task").fill("Look at ")
+    make = """() => fetch("/api/swarms", {
+      method: "POST",
+      headers: {
+        Authorization: `Bearer ${sessionStorage.getItem("sessiontree.token")}`, "Content-Type": "application/json",
+      },
+      body: JSON.stringify({ name: "other", task: "Wait.", agents: 1, start: false }),
+    })"""
+
+    page.evaluate(make)
+    page.wait_for_selector(".list >> text=other")
+    page.keyboard.type("swarms")
+
+    assert page.get_by_role("textbox", name="Task").input_value() == "Look at swarms"
+
+
+def test_the_list_of_swarms_that_could_not_be_had_is_told_until_it_is_there(serve: Serve, visit: Visit) -> None:
+    page = visit(serve())
+    held = Held(page, "**/api/swarms", most=1)
+    page.keyboard.press("w")
+    held.wait()
+
+    held.lose()
+
+    page.wait_for_selector(".notice.wrong >> text=the server does not answer")
+    assert page.get_by_text("No swarm has been started yet.").count() == 0
+    page.wait_for_selector("text=No swarm has been started yet.")
+    assert page.locator(".notice.wrong").count() == 0
 
 
 def test_a_swarm_at_work_is_watched_and_stopped(serve: Serve, visit: Visit) -> None:

@@ -21,7 +21,7 @@ export const STATUS = { running: "busy", completed: "branch", failed: "wrong", c
 export const levelOf = (used) => (used >= 0.9 ? "critical" : used >= 0.75 ? "warning" : "");
 
 export class Swarms extends Component {
-  state = { swarms: null, error: null, busy: false, sessions: [] };
+  state = { swarms: null, lost: null, refused: null, opens: null, busy: false, sessions: [] };
 
   componentDidMount() {
     this.load();
@@ -29,36 +29,44 @@ export class Swarms extends Component {
     this.props.api.get("/sessions", { limit: 50 }).then(({ sessions }) => this.setState({ sessions }), () => {});
   }
   componentWillUnmount() {
+    this.gone = true;
     clearInterval(this.timer);
   }
 
+  /** A slow answer is waited for. The form stands open where there was no swarm at first, and stays as one leaves it. */
   async load() {
+    if (this.asked) return;
+    this.asked = true;
     try {
-      this.setState({ swarms: (await this.props.api.get("/swarms")).swarms });
+      const { swarms } = await this.props.api.get("/swarms");
+      this.setState({ swarms, lost: null, opens: this.state.opens ?? swarms.length === 0 });
     } catch (error) {
-      this.setState({ error: error.message, swarms: this.state.swarms ?? [] });
+      this.setState({ lost: error.message });
     }
+    this.asked = false;
   }
 
   create = async (event) => {
     event.preventDefault();
-    this.setState({ busy: true, error: null });
+    this.setState({ busy: true, refused: null });
     try {
-      go(ofSwarm((await this.props.api.post("/swarms", asked(valuesOf(event.target)))).id));
+      const { id } = await this.props.api.post("/swarms", asked(valuesOf(event.target)));
+      if (!this.gone) go(ofSwarm(id));
     } catch (error) {
-      this.setState({ busy: false, error: error.message });
+      if (this.gone) this.props.tell(`New swarm: ${error.message}`, "wrong");
+      else this.setState({ busy: false, refused: error.message });
     }
   };
 
-  render({ allowed, models }, { swarms, error, busy, sessions }) {
+  render({ allowed, models }, { swarms, lost, refused, opens, busy, sessions }) {
     return html`<main class="scroll"><section class="swarms" aria-label="Swarms">
       <h1>Swarms</h1>
-      <${Notice} text=${error} kind="wrong" />
-      ${allowed && html`<details class="card" open=${swarms?.length === 0}>
+      <${Notice} text=${refused ?? lost} kind="wrong" />
+      ${allowed && html`<details class="card" open=${opens || undefined}>
         <summary><h2>New swarm</h2></summary>
         <${New} create=${this.create} busy=${busy} sessions=${sessions} models=${models} />
       </details>`}
-      ${swarms === null && html`<${Empty}>Loading…<//>`}
+      ${swarms === null && !lost && html`<${Empty}>Loading…<//>`}
       ${swarms?.length === 0 && html`<${Empty}>No swarm has been started yet.<//>`}
       ${swarms?.length > 0 && html`<ul class="list">${swarms.map((swarm) => html`<${Listed} key=${swarm.id} swarm=${swarm} />`)}</ul>`}
       ${!allowed && html`<${NoRuns} />`}
