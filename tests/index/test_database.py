@@ -49,6 +49,20 @@ def ids_that_do_not_fit(index: Path) -> None:
         connection.execute("DELETE FROM entries")
 
 
+def changed(statement: str) -> Callable[[Path], None]:
+    def harm(index: Path) -> None:
+        with sqlite3.connect(index) as connection:
+            connection.execute(statement)
+
+    return harm
+
+
+def letters_that_are_none(index: Path) -> None:
+    with sqlite3.connect(index) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    index.write_bytes(index.read_bytes().replace(b"NOT NULL", b"NOT \xd2\xd2LL"))
+
+
 @pytest.mark.parametrize(
     "harm",
     [
@@ -61,6 +75,17 @@ def ids_that_do_not_fit(index: Path) -> None:
         without_a_table,
         nonsense_inside,
         ids_that_do_not_fit,
+        letters_that_are_none,
+        changed("UPDATE files SET summary = CAST(replace(summary, 'apple', x'e5e5e5e5e5') AS BLOB)"),
+        changed("UPDATE files SET summary = 5"),
+        changed("UPDATE files SET kind = 99"),
+        changed("UPDATE files SET read_to = 'x'"),
+        changed("UPDATE files SET text_to = 1.5"),
+        changed("UPDATE files SET tally = 'x'"),
+        changed("UPDATE files SET generation = 'x', size = size - 1"),
+        changed("UPDATE entries SET entries = 5"),
+        changed("UPDATE chunks SET start = 'x'"),
+        changed("UPDATE chunks SET newest = 'x'"),
     ],
 )
 def test_a_missing_damaged_or_foreign_index_is_made_anew(shelf: Path, index: Path, harm) -> None:

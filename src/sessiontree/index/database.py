@@ -137,7 +137,7 @@ def _work_on(path: str, work: Callable[[Database], T]) -> T:
         if getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF in DAMAGE:
             raise _Damaged(inode) from error
         raise _Unusable from error
-    except (msgspec.MsgspecError, Misfit) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, Misfit) as error:
         raise _Damaged(inode) from error
 
 

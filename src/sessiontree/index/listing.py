@@ -48,7 +48,10 @@ def summaries(
             continue
         row = known.pop(os.fsencode(path), None)
         if row is not None and row[1:4] == file[1:4]:  # size, time and inode
-            summary = _summaries.decode(row[4])
+            try:
+                summary = _summaries.decode(row[4])
+            except TypeError as error:
+                raise Misfit from error
             listed[path] = summary if summary.file else msgspec.structs.replace(summary, file=path)
         else:
             stale.append((file, row is not None))
@@ -129,7 +132,7 @@ def digest_of(db: Database, path: str) -> Digest | None:
 
 def _past(db: Database, path: str) -> Past | None:
     row = db.execute(f"SELECT {_PAST} FROM files WHERE path = ?", (os.fsencode(path),)).fetchone()
-    return None if row is None else Past(*row)
+    return None if row is None else msgspec.convert(row, Past)
 
 
 def _read(db: Database, file: Found, passed: Passed) -> Reading:
@@ -141,7 +144,7 @@ def _digest(db: Database, past: Past) -> Digest:
     rows = db.execute("SELECT entries FROM entries WHERE file = ? ORDER BY first", (past.id,))
     try:
         return Digest(_tallies.decode(past.tally or b""), (_kept.decode(entries) for (entries,) in rows))
-    except ValueError as error:
+    except (TypeError, ValueError) as error:
         raise Misfit from error
 
 

@@ -12,6 +12,8 @@ import time
 from collections.abc import Generator, Iterable, Sequence
 from typing import NamedTuple
 
+import msgspec
+
 from sessiontree.core.entries import Entry
 from sessiontree.core.fulltext import full_text, unify
 from sessiontree.core.query import Term
@@ -63,7 +65,7 @@ def files_of(db: Database, paths: Iterable[str]) -> list[File]:
     columns = "id, path, generation, kind, size, mtime, body, read_to, text_to, tally IS NOT NULL"
     known = {row[1]: row for row in db.execute(f"SELECT {columns} FROM files WHERE kind != ?", (int(Kind.NONE),))}
     files = [
-        File(row[0], path, row[2], Kind(row[3]), *row[4:])
+        msgspec.convert((row[0], path, *row[2:9], bool(row[9])), File)
         for path in paths
         if (row := known.get(os.fsencode(path))) is not None
     ]
@@ -104,7 +106,7 @@ def _take_text(db: Database, file: File, deadline: float) -> None:
         "SELECT id, start FROM chunks WHERE file = ? AND stop = ? AND NOT is_full", (file.id, at)
     ).fetchone()
     if last is not None:
-        start = last[1]  # it was not full: it goes on with what is new
+        start = msgspec.convert(last[1], int)  # it was not full: it goes on with what is new
     batch: list[_Chunk] = []
     size, late = 0, False
     for chunk in _chunks(file, start):
@@ -182,21 +184,23 @@ def _entries(file: File, start: int) -> Generator[tuple[Entry | None, int]]:
         os.close(fd)
 
 
-def candidates(db: Database, terms: Sequence[Term]) -> Iterable[tuple[int, int, int, int]]:
+def candidates(db: Database, terms: Sequence[Term]) -> list[tuple[int, int, int, int]]:
     """File, start, stop and newest time of the chunks that may have all terms."""
     columns = "chunks.file, chunks.start, chunks.stop, chunks.newest"
     words = pieces(terms)
     trigrams = {word[at : at + 3] for word in words for at in range(len(word) - 2)}
     if trigrams:
         wanted = " AND ".join(f'"{trigram}"' for trigram in sorted(trigrams)[:MOST_TRIGRAMS])
-        return db.execute(
+        rows = db.execute(
             f"SELECT {columns} FROM words JOIN chunks ON chunks.id = words.rowid WHERE words MATCH ?", (wanted,)
-        )
-    rows = db.execute(f"SELECT chunks.id, {columns} FROM chunks").fetchall()
-    for word in words:
-        ids = _beginning(db, word)
-        rows = rows if ids is None else [row for row in rows if row[0] in ids]
-    return (row[1:] for row in rows)
+        ).fetchall()
+    else:
+        every = db.execute(f"SELECT chunks.id, {columns} FROM chunks").fetchall()
+        for word in words:
+            ids = _beginning(db, word)
+            every = every if ids is None else [row for row in every if row[0] in ids]
+        rows = [row[1:] for row in every]
+    return msgspec.convert(rows, list[tuple[int, int, int, int]])
 
 
 def _beginning(db: Database, piece: str) -> set[int] | None:
