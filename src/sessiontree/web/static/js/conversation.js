@@ -118,7 +118,7 @@ export class Conversation extends Component {
 
   componentDidUpdate(before, _, anchor) {
     const window = this.window.current;
-    if (before.end !== this.props.end && !this.props.follows) this.stuck = true;
+    if (before.way !== this.props.way) this.stuck = true;
     if (this.stuck) window.scrollTop = window.scrollHeight;
     else if (anchor) {
       const again = document.getElementById(anchor.id);
@@ -129,7 +129,7 @@ export class Conversation extends Component {
 
   settle() {
     if (this.stuck) this.window.current.scrollTop = this.window.current.scrollHeight;
-    this.fill();
+    if (!this.props.session.error) this.fill();
   }
 
   fill = () => {
@@ -142,7 +142,8 @@ export class Conversation extends Component {
 
   scrolled = () => {
     const window = this.window.current;
-    this.stuck = window.scrollHeight - window.scrollTop - window.clientHeight < 40 && !this.props.session.later;
+    const isBelow = window.scrollHeight - window.scrollTop - window.clientHeight < 40;
+    this.stuck = isBelow && (this.stuck || !this.props.session.later);
     this.fill();
   };
 
@@ -158,28 +159,22 @@ export class Conversation extends Component {
     target?.focus({ preventScroll: true });
   }
 
-  toEnd = () => {
-    this.stuck = true;
-    if (this.props.session.later) this.props.session.loadPath();
-    else this.settle();
-  };
-
   render({ session, actions }) {
     const run = session.runs.get(session.branch);
     return html`<div class="window" ref=${this.window} onScroll=${this.scrolled} role="log" aria-label="Conversation" tabindex="0">
       <div class="path">
         ${session.earlier && html`<p class="more">Earlier entries are loaded as you come to them.</p>`}
         ${!session.entries.length && !session.loading && !run?.text && html`<${Empty}>There is nothing here yet.<//>`}
-        ${session.pages.map((page) => html`<div class="chunk" key=${page.entries[0]?.id}>
-          ${page.entries.map((entry) => html`<${Entry}
+        <div class="chunk">
+          ${session.entries.map((entry) => html`<${Entry}
             key=${entry.id}
             entry=${entry}
             heads=${session.entryHeads.get(entry.id)}
             label=${session.labelOf(entry.id, entry)}
-            chosen=${entry.id === session.selected}
+            chosen=${entry.id === session.chosen}
             actions=${actions}
           />`)}
-        </div>`)}
+        </div>
         ${(run?.status === "started" || run?.written) && html`<${Saying} run=${run} />`}
         ${run?.error && !session.entries.at(-1)?.error && html`<${Notice} text=${run.error} kind="wrong" />`}
       </div>

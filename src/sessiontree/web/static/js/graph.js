@@ -34,7 +34,7 @@ export class Graph extends Component {
 
   componentDidUpdate(before) {
     const { props } = this;
-    if (before.selected !== props.selected) this.pointed = undefined;
+    this.pointed = undefined;
     if (before.layout !== props.layout && props.follow) this.reveal(props.leaf);
     else if (before.selected !== props.selected && props.selected) this.reveal(props.selected);
     else if (before.leaf !== props.leaf && !props.selected) this.reveal(props.leaf);

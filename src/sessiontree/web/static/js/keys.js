@@ -16,11 +16,14 @@ export const KEYS = [
   ]],
 ];
 
+const REPEATED = new Set(["j", "k"]); // keys that go on while they are held; all others act once
+
 /** Call the work for the pressed key; gives the function that ends it. */
 export function listen(works) {
   const heard = (event) => {
     const typed = event.target.closest?.("input, textarea, select, [contenteditable]");
     if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented || event.isComposing) return;
+    if (event.repeat && !REPEATED.has(event.key)) return;
     if ((typed && event.key !== "Escape") || document.querySelector("dialog[open]")) return;
     const work = Object.hasOwn(works, event.key) ? works[event.key] : null;
     if (!work) return;

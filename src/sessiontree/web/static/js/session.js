@@ -1,14 +1,15 @@
 // One session as the page knows it: its tree, its branches, the path that is shown, and what happens while one looks.
 // It asks the server and listens to it; views read its fields and call its methods. Nothing here draws.
 import { at } from "./api.js";
-import { lay, pathTo } from "./layout.js";
+import { lay } from "./layout.js";
 import { join } from "./rows.js";
 import { Stream } from "./stream.js";
 
 const TREE_PAGE = 1000, PATH_PAGE = 60;
 // Milliseconds: until events are worked out together, until an entry's path is asked for, between looks at the figures
 const SETTLE = 40, STAY = 60, INFO = 1500;
-const MOST_PAGES = 5; // of the path, kept at once: what is further away is loaded again when one comes back
+const MOST = 5 * PATH_PAGE; // entries of the path that are kept: what is further away is loaded again when one comes back
+const NOWHERE = { end: undefined, start: 0, length: 0, entries: [], way: null };
 
 export class Session {
   /** `changed()` is called whenever there is something to draw, `tell(text, kind)` with what a handler says. */
@@ -25,51 +26,67 @@ export class Session {
     this.entryHeads = new Map();
     this.selected = null; // an entry that was pointed at; null follows a branch
     this.looking = null; // another branch than the current one that is being read
-    this.pages = [];
+    // A part of the path to `end`, of `length` entries: those from number `start` on. `way` is another one when the path
+    // is another one, and the same as long as it only goes on.
+    this.path = NOWHERE;
     this.loading = true;
     this.error = null;
     this.connection = "waiting";
     this.runs = new Map();
-    this.early = [];
     this.fresh = []; // entries that have come in and are not yet among the rows
     this.hidden = new Map(); // those that the filter hides, with the shown entry they hang on
-    this.stale = {};
+    this.whole = false; // whether the rows are all that the filter shows
+    this.stale = {}; // kinds of what is to be loaded anew: info, branches, tree
+    this.loads = {}; // of each kind, and of the path, the newest load while it is under way
   }
 
   async open() {
     this.stream?.stop();
     this.closed = false;
-    this.early = [];
+    this.connection = "waiting";
+    const opening = (this.opening = {});
+    try {
+      const place = await this.loadInfo();
+      if (this.opening !== opening) return;
+      this.listen(place);
+      const isFirst = this.path === NOWHERE;
+      if (isFirst) this.setHeads({ [this.current]: this.info.leaf });
+      [this.fresh, this.hidden, this.error] = [[], new Map(), null];
+      const branches = this.loadBranches();
+      if (!isFirst) await branches; // one of them may be looked at
+      await Promise.all([branches, this.loadTree(), this.loadPath()]);
+    } catch (error) {
+      if (this.opening !== opening) return;
+      if (error.status === 404 && this.selected) {
+        this.selected = null; // it was there before the session was written anew
+        return this.open();
+      }
+      this.error = error.message;
+    }
+    this.loading = false;
+    this.changed();
+  }
+
+  /** Hear what happens behind a place among the events: that of what is being loaded. */
+  listen(place) {
+    let isFirst = true;
     this.stream = new Stream(this.api, `${this.base}/events`, {
-      heard: (event) => (this.early ? this.early.push(event) : this.hear(event)),
-      resync: () => {
-        [this.selected, this.looking] = [null, null];
-        this.open();
-      },
+      after: place,
+      heard: (event) => this.hear(event),
+      resync: () => this.open(),
       state: (state, error) => {
-        if (state === "live" && !this.early) this.stale.info = true; // nobody tells what ended meanwhile
+        if (state === "live" && !isFirst) this.stale.info = true; // nobody tells what ended meanwhile
+        isFirst &&= state !== "live";
         this.connection = state;
         if (error) this.error = error.message;
         this.changed();
       },
     });
-    try {
-      await this.loadInfo();
-      this.setHeads({ [this.current]: this.info.leaf });
-      this.error = null;
-      await this.loadRest();
-    } catch (error) {
-      this.error = error.message;
-    }
-    this.loading = false;
-    const early = this.early ?? [];
-    this.early = null;
-    early.forEach((event) => this.hear(event));
-    this.changed();
   }
 
   close() {
     this.closed = true;
+    this.opening = null;
     this.stream?.stop();
     clearTimeout(this.soon);
     clearTimeout(this.due);
@@ -83,22 +100,24 @@ export class Session {
   }
   /** The branch that is read: none when an entry inside the tree was pointed at. */
   get branch() {
-    if (!this.selected) return this.looking ?? this.current;
-    const names = this.entryHeads.get(this.selected) ?? [];
-    return names.find((name) => name === (this.looking ?? this.current)) ?? names[0] ?? null;
+    return this.selected ? null : this.looking ?? this.current;
   }
   /** The entry where the shown path ends. */
   get end() {
     return this.selected ?? this.heads.get(this.looking ?? this.current) ?? null;
   }
+  /** The entry that was chosen, by itself or as the head of another branch. */
+  get chosen() {
+    return this.selected ?? (this.looking ? this.end : null);
+  }
   get entries() {
-    return this.pages.flatMap((page) => page.entries);
+    return this.path.entries;
   }
   get earlier() {
-    return this.pages[0]?.previous ?? null;
+    return this.path.start > 0;
   }
   get later() {
-    return this.pages.at(-1)?.next ?? null;
+    return this.path.start + this.path.entries.length < this.path.length;
   }
   get running() {
     return new Set([...this.runs].filter(([, run]) => isAtWork(run)).map(([branch]) => branch));
@@ -109,12 +128,40 @@ export class Session {
     return row?.label ?? null;
   }
 
-  async loadInfo() {
+  // Loading: of each kind the newest question counts, and an answer to an older one is dropped
+
+  /** `work(isNewest)` loads a kind; what makes that stale meanwhile is looked at afterwards. */
+  async load(kind, work) {
+    const mine = (this.loads[kind] = { end: this.end });
+    this.stale[kind] = false;
+    try {
+      return await work(() => this.loads[kind] === mine);
+    } finally {
+      if (this.loads[kind] === mine) {
+        this.loads[kind] = null;
+        if (this.stale[kind] || this.end !== mine.end) this.settleSoon();
+        this.changed();
+      }
+    }
+  }
+
+  /** Gives the place of the answer among the events. */
+  loadInfo() {
     this.lookedAt = performance.now();
-    const before = new Map(this.runs), heads = this.heads;
-    this.info = await this.api.get(this.base);
-    if (this.heads === heads) this.current = this.info.branch; // no event has told more since
-    const running = new Set(this.info.running);
+    return this.load("info", async (isNewest) => {
+      const before = new Map(this.runs), heads = this.heads;
+      const answer = await this.api.fetch(this.base);
+      const info = await answer.json();
+      if (isNewest()) {
+        this.info = info;
+        if (this.heads === heads) this.current = info.branch; // no event has told more since
+        this.setRunning(new Set(info.running), before);
+      }
+      return answer.headers.get("ETag");
+    });
+  }
+
+  setRunning(running, before) {
     for (const branch of new Set([...before.keys(), ...running])) {
       const run = before.get(branch);
       if (this.runs.get(branch) !== run) continue; // an event has told of it since
@@ -122,20 +169,20 @@ export class Session {
     }
   }
 
-  loadRest() {
-    return Promise.all([this.loadBranches(), this.loadTree(), this.loadPath()]);
-  }
-
-  async loadBranches() {
-    const before = this.heads;
-    const told = await this.api.get(`${this.base}/branches`);
-    const isNews = this.heads === before; // no event has told more since
-    this.branches = told.branches;
-    if (isNews) this.current = told.current;
-    this.setHeads(Object.fromEntries(isNews ? told.branches.map(({ name, head }) => [name, head]) : this.heads));
+  loadBranches() {
+    return this.load("branches", async (isNewest) => {
+      const before = this.heads;
+      const told = await this.api.get(`${this.base}/branches`);
+      if (!isNewest()) return;
+      const isNews = this.heads === before; // no event has told more since
+      this.branches = told.branches;
+      if (isNews) this.current = told.current;
+      this.setHeads(Object.fromEntries(isNews ? told.branches.map(({ name, head }) => [name, head]) : this.heads));
+    });
   }
 
   setHeads(heads) {
+    if (this.looking) this.looking = this.nameNow(this.looking, heads);
     this.heads = new Map(Object.entries(heads));
     this.entryHeads = new Map();
     const hidden = new Set(this.branches.filter((branch) => branch.archived).map((branch) => branch.name));
@@ -144,18 +191,37 @@ export class Session {
     }
   }
 
-  /** The tree, page by page: what has come is drawn while the rest is on its way. */
-  async loadTree() {
-    const asked = (this.asked = {});
-    const rows = [];
-    this.hidden = new Map();
-    for await (const page of this.api.pages(`${this.base}/tree`, { filter: this.filter, limit: TREE_PAGE })) {
-      if (this.asked !== asked) return;
-      rows.push(...page.entries);
-      this.total = page.total;
-      this.setRows(rows.slice());
-      this.changed();
-    }
+  /** What a branch is called among other heads: a new name at the same place is its own. Nothing where it is gone. */
+  nameNow(name, heads) {
+    if (name in heads) return name === this.current ? null : name;
+    const isIt = ([other, head]) => head === this.heads.get(name) && !this.heads.has(other) && other !== this.current;
+    return Object.entries(heads).find(isIt)?.[0] ?? null;
+  }
+
+  /** The tree, page by page: drawn as it comes the first time, afterwards when it is whole. */
+  loadTree() {
+    return this.load("tree", async (isNewest) => {
+      const rows = [];
+      for await (const page of this.api.pages(`${this.base}/tree`, { filter: this.filter, limit: TREE_PAGE })) {
+        if (!isNewest()) return;
+        rows.push(...page.entries);
+        if (this.whole) continue;
+        this.total = page.total;
+        this.setRows(rows.slice());
+        this.changed();
+      }
+      this.whole = true;
+      this.total = rows.length;
+      this.joinFresh(rows);
+    });
+  }
+
+  /** Rows with what has come in since they were asked for. */
+  joinFresh(rows) {
+    const joined = join(rows, this.fresh.splice(0), this.filter, this.hidden);
+    if (joined === null) this.stale.tree = true;
+    if (rows !== this.rows || joined?.length > rows.length || this.laid !== this.leaf) this.setRows(joined ?? rows);
+    this.total = Math.max(this.total ?? 0, this.rows.length);
   }
 
   setRows(rows) {
@@ -166,67 +232,87 @@ export class Session {
 
   setFilter(filter) {
     this.filter = filter;
+    this.whole = false;
+    this.hidden = new Map();
     return this.guard(() => this.loadTree());
   }
 
   // The path
 
-  async page(cursor) {
-    return this.api.get(`${this.base}/path`, { at: this.end ?? "root", cursor, limit: PATH_PAGE, html: 1 });
+  /** A part of the path to an entry: from a number on, or its end. */
+  page(end, from, limit = PATH_PAGE) {
+    const cursor = from === undefined ? "end" : `${end ?? ""}.${from}`;
+    return this.api.get(`${this.base}/path`, { at: end ?? "root", cursor, limit, html: 1 });
   }
 
-  async loadPath() {
-    const end = (this.wanted = this.end);
-    const page = await this.page("end");
-    if (this.wanted !== end) return;
-    this.pages = [page];
-    this.shown = end;
+  show(path) {
+    this.path = path;
+    this.hush();
     this.changed();
   }
 
-  async loadEarlier() {
-    if (!this.earlier || this.turning) return;
-    await this.turn(async (end) => {
-      const page = await this.page(this.earlier);
-      if (this.shown === end) this.pages = [page, ...this.pages].slice(0, MOST_PAGES);
+  /** The end of the path that is wanted now, whatever was shown. */
+  loadPath() {
+    clearTimeout(this.staying);
+    this.staying = undefined;
+    return this.load("path", async (isNewest) => {
+      const { end } = this;
+      const { entries, total } = await this.page(end);
+      if (isNewest()) this.show({ end, start: total - entries.length, length: total, entries, way: {} });
     });
   }
 
-  async loadLater() {
-    if (!this.later || this.turning) return;
-    await this.turn(async (end) => {
-      const page = await this.page(this.later);
-      if (this.shown === end) this.pages = [...this.pages, page].slice(-MOST_PAGES);
+  /** What was added behind the path: one stays where one reads. A path that is another one is loaded by itself. */
+  follow() {
+    const { path, later } = this;
+    if (!path.length) return this.loadPath();
+    const from = later ? path.length - 1 : Math.max(path.start, path.length - PATH_PAGE);
+    return this.load("path", async (isNewest) => {
+      const { end } = this;
+      const page = await this.page(end, from, later ? 1 : 2 * PATH_PAGE);
+      if (!isNewest()) return undefined;
+      if (!page.entries.some(({ id }) => id === path.end)) return this.loadPath();
+      const { start, entries } = this.path; // one may have turned pages meanwhile
+      const adjoins = from >= start && from <= start + entries.length;
+      const joined = adjoins ? [...entries.slice(0, from - start), ...page.entries].slice(0, MOST) : entries;
+      return this.show({ ...this.path, end, length: page.total, entries: joined });
     });
   }
 
-  async turn(work) {
+  loadEarlier() {
+    const { start } = this.path, from = Math.max(0, start - PATH_PAGE);
+    return this.turn(from, start - from, (path, entries) => {
+      if (path.start === start) this.show({ ...path, start: from, entries: [...entries, ...path.entries].slice(0, MOST) });
+    });
+  }
+
+  loadLater() {
+    const { start, entries } = this.path, from = start + entries.length;
+    return this.turn(from, PATH_PAGE, (path, more) => {
+      if (path.start + path.entries.length !== from) return;
+      const joined = [...path.entries, ...more];
+      const kept = joined.length > MOST ? joined.slice(PATH_PAGE - MOST) : joined; // with room for what is added
+      this.show({ ...path, start: path.start + joined.length - kept.length, entries: kept });
+    });
+  }
+
+  /** Load a part beside the one that is shown, unless another path has come meanwhile. */
+  async turn(from, limit, put) {
+    if (this.turning) return;
     this.turning = true;
-    await this.guard(() => work(this.shown));
+    const { end, way } = this.path;
+    const page = await this.guard(() => this.page(end, from, limit));
     this.turning = false;
+    if (page && this.path.way === way) put(this.path, page.entries);
     this.changed();
   }
 
-  /** What was added at the end of the shown path, where one was at its end. */
-  async loadTail() {
-    if (!this.pages.length || this.later) return;
-    const end = this.end;
-    const page = await this.page("end");
-    if (this.end !== end) return;
-    const known = this.entries;
-    const from = known.findIndex((entry) => entry.id === page.entries[0]?.id);
-    if (from < 0) this.pages = [page];
-    else {
-      const first = { ...this.pages[0], entries: known.slice(0, from), next: null };
-      this.pages = from ? [first, page] : [{ ...page, previous: this.earlier }];
-    }
-    this.shown = end;
-    this.changed();
-  }
-
-  /** Show the path to an entry. Its text is asked for when one has stayed there for a moment. */
+  /** Show the path to an entry; that to the head of a branch goes on with it. One that is stayed at is asked for. */
   select(id) {
-    this.selected = id;
+    const names = this.entryHeads.get(id) ?? [];
+    const name = [this.looking, this.current].find((one) => names.includes(one)) ?? names[0];
+    if (name) this.read(name);
+    else this.selected = id;
     this.changed();
     clearTimeout(this.staying);
     this.staying = setTimeout(() => this.guard(() => this.loadPath()), STAY);
@@ -234,10 +320,14 @@ export class Session {
 
   /** Read a branch, and follow it as it grows; the session stays where it is. */
   async look(branch) {
-    this.selected = null;
-    this.looking = branch === this.current ? null : branch;
+    this.read(branch);
     this.changed();
     await this.guard(() => this.loadPath());
+  }
+
+  read(branch) {
+    this.selected = null;
+    this.looking = branch === this.current ? null : branch;
   }
 
   async guard(work) {
@@ -292,8 +382,6 @@ export class Session {
     if (told.some(([name]) => known.get(name)?.archived !== hidden.has(name))) this.stale.branches = true;
     if (told.some(([name, head]) => known.get(name)?.head !== head)) this.lookSoon();
     this.setHeads(heads);
-    if (this.looking && !this.heads.has(this.looking)) this.looking = null;
-    if (this.looking === this.current) this.looking = null;
   }
 
   hearDelta({ branch, kind, text, offset }) {
@@ -323,76 +411,73 @@ export class Session {
   }
 
   /** Many events come at once: what they changed is worked out together, a little later. */
-  async settle() {
+  settle() {
     this.soon = undefined;
     if (this.closed) return;
-    const fresh = this.fresh.splice(0), { stale } = this;
-    this.stale = {};
-    if (fresh.length) {
-      const rows = join(this.rows, fresh, this.filter, this.hidden);
-      if (rows === null) stale.tree = true;
-      else if (rows.length > this.rows.length) this.setRows(rows);
-      this.total = Math.max(this.total ?? 0, this.rows.length);
-      this.lookSoon();
-    }
-    if (this.laid !== this.leaf) this.setRows(this.rows);
+    if (this.fresh.length) this.lookSoon();
+    if (!this.loads.tree) this.joinFresh(this.rows);
+    this.hush();
     this.changed();
-    await this.guard(() =>
-      Promise.all([stale.info && this.loadInfo(), stale.branches && this.loadBranches(), stale.tree && this.loadTree()]));
-    if (this.end !== this.shown) await this.guard(() => (this.follows() ? this.loadTail() : this.loadPath()));
-    for (const run of this.runs.values()) if (run.written) Object.assign(run, silent());
-    this.changed();
+    this.renew("info", () => this.loadInfo());
+    this.renew("branches", () => this.loadBranches());
+    this.renew("tree", () => this.loadTree());
+    if (!this.loads.path && !this.staying && this.end !== this.path.end) this.guard(() => this.follow());
   }
 
-  /** Whether the end of the shown path only went on from where it was. */
-  follows() {
-    return pathTo(this.layout, this.end).some((number) => this.layout.nodes[number].row.id === this.shown);
+  /** What is stale is loaded when nothing of its kind is: a load that is under way comes to its end. */
+  renew(kind, load) {
+    if (this.stale[kind] && !this.loads[kind]) this.guard(load);
+  }
+
+  /** What an agent said is not told any more when it is in the path, or nobody looks there. */
+  hush() {
+    for (const [branch, run] of this.runs) {
+      if (run.written && (branch !== this.branch || this.end === this.path.end)) Object.assign(run, silent());
+    }
   }
 
   // What one can do
 
-  /** A write: afterwards everything that it may have changed is looked at again. */
-  async act(method, path, body) {
+  /** A write: afterwards everything that it may have changed is looked at again, and shown where that `moves` it. */
+  async act(method, path, body, { moves = false } = {}) {
     const answer = await this.api.send(method, `${this.base}${path}`, body);
-    await Promise.all([this.loadInfo(), this.loadBranches()]);
-    await Promise.all([this.loadTree(), this.loadPath()]);
+    const isMoved = moves && !answer.cancelled;
+    if (isMoved) [this.selected, this.looking] = [null, null];
+    await this.guard(async () => {
+      await Promise.all([this.loadInfo(), this.loadBranches()]);
+      await Promise.all([this.loadTree(), isMoved ? this.loadPath() : this.follow()]);
+    });
     this.changed();
     return answer;
   }
 
-  async navigate(to, options) {
-    this.selected = null;
-    this.looking = null;
-    return this.act("POST", "/navigate", { to, ...options });
+  navigate(to, options) {
+    return this.act("POST", "/navigate", { to, ...options }, { moves: true });
   }
-  createBranch(values) {
-    if (values.switch) [this.selected, this.looking] = [null, null];
-    return this.act("POST", "/branches", values);
+  async createBranch(values) {
+    const answer = await this.act("POST", "/branches", values, { moves: values.switch });
+    if (this.selected) this.select(this.selected); // it may be the head of a branch now
+    return answer;
   }
   changeBranch(name, values) {
     return this.act("PATCH", `/branches${at(name)}`, values);
   }
   switchTo(branch) {
-    this.selected = null;
-    this.looking = null;
-    return this.act("POST", "/switch-branch", { branch });
+    return this.act("POST", "/switch-branch", { branch }, { moves: true });
   }
   undo() {
-    this.selected = null;
-    this.looking = null;
-    return this.act("POST", "/undo", {});
+    return this.act("POST", "/undo", {}, { moves: true });
   }
-  label(entry, label) {
-    return this.act("POST", "/label", { entry, label });
+  async label(entry, label) {
+    await this.act("POST", "/label", { entry, label });
+    const entries = this.entries.map((one) => (one.id === entry ? { ...one, label } : one));
+    this.show({ ...this.path, entries });
   }
   merge(values) {
-    this.selected = null;
-    return this.act("POST", "/merge", values);
+    return this.act("POST", "/merge", values, { moves: true });
   }
   promote(values) {
-    this.selected = null;
-    this.looking = null;
-    return this.act("POST", "/promote", values);
+    return this.act("POST", "/promote", values, { moves: true });
   }
   fork(values) {
     return this.api.post(`${this.base}/fork`, values);

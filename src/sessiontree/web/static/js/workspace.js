@@ -40,7 +40,7 @@ export class Workspace extends Component {
       p: () => this.show("talk", ".composer textarea"),
       j: () => this.conversation.current?.step(1),
       k: () => this.conversation.current?.step(-1),
-      g: () => session.selected && this.ask(questions.navigate(session.selected)),
+      g: () => session.chosen && this.ask(questions.navigate(session.chosen)),
       b: () => this.ask(questions.branch(session.end)),
       l: () => session.end && this.ask(questions.label(session.end)),
       f: () => this.ask(questions.fork(session.end)),
@@ -163,7 +163,7 @@ export class Workspace extends Component {
     if (tab === "compare") return html`<${Compare} session=${session} names=${place.branches} promote=${promote} />`;
     if (tab === "ab") {
       return html`<${Experiments} api=${api} session=${session} chosen=${place.experiment} models=${models}
-        allowed=${this.runs} promote=${promote} />`;
+        allowed=${this.runs} promote=${promote} tell=${this.props.tell} />`;
     }
     return html`<div class="panes">${this.treePane(tab)}${this.talkPane()}</div>`;
   }
@@ -222,7 +222,7 @@ export class Workspace extends Component {
         layout=${session.layout}
         heads=${session.entryHeads}
         leaf=${session.leaf}
-        selected=${session.selected ?? (session.looking ? session.end : null)}
+        selected=${session.chosen}
         running=${session.running}
         follow=${!session.selected && !session.looking}
         onSelect=${(id) => session.select(id)}
@@ -279,7 +279,7 @@ export class Workspace extends Component {
     const allowed = { write: me.scopes.includes("write"), run: this.runs };
     return html`<section class="pane talk" aria-label="Conversation">
       ${this.where()}
-      <${Conversation} handle=${this.conversation} session=${session} end=${session.end} follows=${session.follows()} actions=${this.actions} />
+      <${Conversation} handle=${this.conversation} session=${session} way=${session.path.way} actions=${this.actions} />
       <${Composer} session=${session} editing=${this.state.editing} allowed=${allowed} models=${models} />
     </section>`;
   }
@@ -299,8 +299,8 @@ export class Workspace extends Component {
       <span class="gap"></span>
       ${elsewhere && this.writes && other && html`
         <${Button} kind="small" label=${`Switch to ${other}`} onClick=${() => this.try(() => session.switchTo(other), `On ${other}`)} />`}
-      ${this.writes && session.selected && session.selected !== session.leaf && html`
-        <${Button} kind="small" label="Go here" keys="g" onClick=${() => this.ask(this.questions.navigate(session.selected))} />`}
+      ${this.writes && session.chosen && session.chosen !== session.leaf && html`
+        <${Button} kind="small" label="Go here" keys="g" onClick=${() => this.ask(this.questions.navigate(session.chosen))} />`}
       ${elsewhere && html`<${Button} kind="small" label="Back to current" keys="Esc" onClick=${() => session.look(session.current)} />`}
     </div>`;
   }
