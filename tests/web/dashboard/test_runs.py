@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, get_args
@@ -139,6 +140,46 @@ def test_progress_is_shown_while_runs_are_made_and_they_can_be_stopped(serve: Se
 
     page.wait_for_selector(".experiments > .notice.wrong")
     assert "stopped" in page.locator(".experiments > .notice.wrong").text_content()
+
+
+def test_a_look_at_runs_that_fails_is_followed_by_another(serve: Serve, visit: Visit) -> None:
+    session = a_story()
+    page = visit(serve(ScriptedModel([priced("Quick.", 0.01)] * 2)), f"/s/{session.id}/ab")
+    held = Held(page, "**/api/experiments/*", most=1)
+    start(page, 1, {"one": "Why?", "other": "Why so?"})
+    held.wait()
+
+    held.lose()
+
+    page.wait_for_selector(".notice.wrong >> text=the server does not answer")
+    page.wait_for_selector(".verdict")
+    assert page.locator(".notice.wrong").count() == 0
+
+
+def test_an_experiment_that_is_not_there_is_told_once(serve: Serve, visit: Visit) -> None:
+    session = a_story()
+    page = visit(serve(), f"/s/{session.id}/ab?experiment=none")
+    asked: list[str] = []
+    page.on("request", lambda request: "/api/experiments/" in request.url and asked.append(request.url))
+
+    page.wait_for_selector(".experiments > .notice.wrong")
+    page.wait_for_timeout(800)
+
+    assert len(asked) <= 1
+    assert page.locator(".experiments > .notice.wrong").count() == 1
+
+
+def test_a_look_at_a_swarm_that_fails_is_followed_by_another(serve: Serve, visit: Visit) -> None:
+    page = visit(serve(ScriptedModel([["Words that come ", Delay(60)]])), "/swarms")
+    begin(page, agents=1)
+    page.wait_for_selector(".says.live >> text=Words that come")
+    held = Held(page, re.compile("/api/swarms/[^/]+$"), most=1)
+    held.wait()
+
+    held.lose()
+
+    page.wait_for_selector(".notice.wrong >> text=the server does not answer")
+    page.wait_for_selector(".notice.wrong", state="detached")
 
 
 def test_a_swarm_is_started_watched_and_compared(serve: Serve, visit: Visit) -> None:

@@ -7,6 +7,11 @@ export class ApiError extends Error {
     this.status = status;
     this.code = code;
   }
+
+  /** Whether the same may be answered a little later. */
+  get passes() {
+    return this.status === 0 || this.status === 429 || this.status >= 500;
+  }
 }
 
 const query = (values) => {

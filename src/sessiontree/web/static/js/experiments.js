@@ -13,14 +13,16 @@ const LEVELS = ["off", "minimal", "low", "medium", "high", "xhigh"];
 const LETTERS = [..."ABCDEFGH"];
 
 export class Experiments extends Component {
-  state = { results: [], running: null, error: null, arms: 2, scorers: [], busy: false };
+  state = { results: [], running: null, error: null, lost: null, arms: 2, scorers: [], busy: false };
 
   componentDidMount() {
     this.load();
     this.watch();
   }
   componentDidUpdate(before) {
-    if (before.chosen !== this.props.chosen) this.watch();
+    if (before.chosen === this.props.chosen) return;
+    this.setState({ running: null, lost: null });
+    this.watch();
   }
   componentWillUnmount() {
     clearTimeout(this.timer);
@@ -37,20 +39,22 @@ export class Experiments extends Component {
     }
   }
 
-  /** Look at the chosen experiment until it has ended. */
+  /** Look at the chosen experiment until it has ended; a look that fails is followed by another. */
   watch = async () => {
     clearTimeout(this.timer);
     const { chosen, api, session } = this.props;
-    if (!chosen) return this.setState({ running: null });
+    const look = (this.look = {});
+    if (!chosen) return undefined;
+    let running, lost = null;
     try {
-      const running = await api.get(at("experiments", chosen));
-      if (this.gone || this.props.chosen !== chosen) return undefined;
-      this.setState({ running });
-      if (running.status === "running") this.timer = setTimeout(this.watch, LOOK);
-      else await Promise.all([this.load(), session.guard(() => session.loadBranches())]);
+      running = await api.get(at("experiments", chosen));
     } catch (error) {
-      this.setState({ error: error.message });
+      lost = error;
     }
+    if (this.gone || this.look !== look) return undefined;
+    this.setState(lost ? { lost } : { running, lost });
+    if (lost ? lost.passes : running.status === "running") this.timer = setTimeout(this.watch, LOOK);
+    else if (running) await Promise.all([this.load(), session.guard(() => session.loadBranches())]);
     return undefined;
   };
 
@@ -62,9 +66,10 @@ export class Experiments extends Component {
       const body = { ...asked(valuesOf(event.target), this.state), ...(session.end ? { at: session.end } : {}) };
       const { id } = await api.post(`${session.base}/experiments`, body);
       this.setState({ busy: false });
-      go(ofExperiment(session.id, id));
+      if (!this.gone) go(ofExperiment(session.id, id));
     } catch (error) {
-      this.setState({ busy: false, error: error.message });
+      if (this.gone) this.props.tell(`New A/B run: ${error.message}`, "wrong");
+      else this.setState({ busy: false, error: error.message });
     }
   };
 
@@ -76,13 +81,13 @@ export class Experiments extends Component {
     }
   };
 
-  render({ session, allowed, promote, chosen }, { results, running, error }) {
+  render({ session, allowed, promote, chosen }, { results, running, error, lost }) {
     const runs = running?.status === "running";
     const shown = running?.result ?? results.find((result) => result.id === chosen);
     const others = results.filter((result) => result.id !== shown?.id);
     const failed = running?.status === "failed" && (running.error ?? "the experiment was not finished");
     return html`<div class="scroll"><section class="experiments" aria-label="A/B">
-      <${Notice} text=${error} kind="wrong" />
+      <${Notice} text=${error ?? lost?.message} kind="wrong" />
       ${runs && html`<div class="card progress" role="status">
         <div class="row">
           <b>${running.done} of ${plural(running.total, "run")}</b><span class="gap"></span>

@@ -87,7 +87,9 @@ export class SwarmView extends Component {
       this.setState({ status, error: null });
       if (status.status === "running" && !status.left) this.timer = setTimeout(() => this.load(), LOOK);
     } catch (error) {
-      if (!this.gone) this.setState({ error: error.message });
+      if (this.gone) return;
+      this.setState({ error: error.message });
+      if (error.passes) this.timer = setTimeout(() => this.load(), LOOK);
     }
   }
 
