@@ -14,7 +14,7 @@ from hypothesis import strategies as hs
 import sessiontree as st
 from sessiontree import catalog
 from sessiontree.index import database
-from sessiontree.index.folder import files_in
+from sessiontree.index.folder import files_in, stamp_of
 from tests.builders import file_of, header
 from tests.index.shelves import TIME, expected, found, only, put, say, told
 from tests.strategies import damaged_sessions, sessions
@@ -169,6 +169,23 @@ def test_names_that_are_no_utf8_are_listed(shelf: Path) -> None:
         assert summary.name == "n?"
         assert st.open(summary.file).id == "s"
     assert found("x", shelf) == ["a"]
+
+
+def test_a_file_system_may_number_its_files_as_it_likes(shelf: Path, monkeypatch) -> None:
+    path, fstat = put(shelf, "s", header(), say("a", None, "apple")), os.fstat
+
+    def numbered(fd: int) -> os.stat_result:
+        status = fstat(fd)
+        times = {"st_mtime_ns": status.st_mtime_ns}
+        return os.stat_result((status.st_mode, status.st_ino | 1 << 63, *status[2:10]), times)
+
+    fd = os.open(path, os.O_RDONLY)
+    few, many = stamp_of(fstat(fd)), stamp_of(numbered(fd))
+    os.close(fd)
+    monkeypatch.setattr(os, "fstat", numbered)
+
+    assert (few[:2], few[2] + (1 << 63)) == (many[:2], many[2] + (1 << 64))
+    assert (only(shelf).entry_count, found("apple", shelf)) == (1, ["a"])
 
 
 def test_what_is_gone_is_forgotten(shelf: Path, index: Path) -> None:

@@ -80,19 +80,23 @@ def files_in(folder: str) -> list[Found]:
                 except OSError:
                     continue  # taken away in this moment
                 fault = None if stat.S_ISREG(status.st_mode) else _fault(status.st_mode)
-                identity = status.st_size, written_at(status), status.st_ino
-                found.append(Found(f"{folder}/{name}", *identity, name, name + ARCHIVED in archived, fault))
+                found.append(Found(f"{folder}/{name}", *stamp_of(status), name, name + ARCHIVED in archived, fault))
         return found
     finally:
         os.close(fd)
 
 
-def written_at(status: os.stat_result) -> int:
-    """When a file was last written to, in nanoseconds; what a database cannot hold is the nearest that it can.
+def stamp_of(status: os.stat_result) -> tuple[int, int, int]:
+    """Size, when it was last written to in nanoseconds, and inode of a file, as a database can hold them.
 
-    A file system may tell any year, and calendars end.
+    A file system may tell any year, and calendars end: the nearest counts. An inode may have 64 bits and no sign.
     """
-    return max(-_FARTHEST, min(status.st_mtime_ns, _FARTHEST))
+    moment, inode = status.st_mtime_ns, status.st_ino
+    return (
+        status.st_size,
+        max(-_FARTHEST, min(moment, _FARTHEST)),
+        inode if inode <= _FARTHEST else inode - (1 << 64),
+    )
 
 
 def _fault(mode: int) -> str:

@@ -30,7 +30,7 @@ from sessiontree.errors import FormatError, SessionTreeError, StoreError
 from sessiontree.format.codec import LINE_LIMIT, VERSION
 from sessiontree.format.digest import Digest, Tally, Unsound, begin
 from sessiontree.format.jsonl import PREAMBLE_LIMIT, Reader, is_whole_line
-from sessiontree.index.folder import Found, id_of, written_at
+from sessiontree.index.folder import Found, id_of, stamp_of
 from sessiontree.session import Session
 from sessiontree.store.batch import end_of
 from sessiontree.store.files import reason_of
@@ -193,7 +193,8 @@ def read_on(
     try:
         status = os.fstat(fd)
         size, cut = end_of(fd, lock_of(found.path))
-        found = found._replace(size=size, mtime=written_at(status), inode=status.st_ino)
+        _, mtime, inode = stamp_of(status)
+        found = found._replace(size=size, mtime=mtime, inode=inode)
         file = _Open(fd, found, past, size if cut is None else cut, passed or _to_nobody)
         if past is not None and past.tally is not None and _goes_on(fd, found, past):
             before = digest()
