@@ -20,6 +20,9 @@ class Held:
         else:
             self._routes.append(route)
 
+    def __len__(self) -> int:
+        return len(self._routes)
+
     def wait(self) -> None:
         """Until one is held."""
         while not self._routes:

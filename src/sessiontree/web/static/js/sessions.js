@@ -20,9 +20,10 @@ export class Sessions extends Component {
     this.asked = null;
   }
 
+  /** Not while an answer is under way, which may take longer than the pause between two looks. */
   look() {
     const pages = (this.state.sessions?.length ?? 0) / PAGE;
-    if (document.visibilityState === "visible" && pages <= 1) this.load();
+    if (document.visibilityState === "visible" && pages <= 1 && !this.asked) this.load();
   }
 
   async load(more = false) {
@@ -42,6 +43,7 @@ export class Sessions extends Component {
     } catch (error) {
       if (this.asked === asked) this.setState({ error: error.message, sessions: this.state.sessions ?? [] });
     }
+    if (this.asked === asked) this.asked = null;
   }
 
   typed = (event) => {
