@@ -62,6 +62,24 @@ def test_lines_can_stay_where_they_are_until_somebody_looks():
     assert joined(reader) == data
 
 
+@pytest.mark.parametrize("size", [1, 300, 500, 10_000])
+def test_what_is_fetched_are_whole_lines(size, monkeypatch):
+    monkeypatch.setattr(jsonl, "FETCH", size)
+    data = file_of(header(), A, "junk" * 100, B, "", A)
+    fetched = []
+
+    def fetch(start, length):
+        fetched.append((data[start - 1 : start], data[start + length : start + length + 1]))
+        return data[start : start + length]
+
+    reader = Reader(fetch=fetch)
+    reader.feed(data[:-1])
+
+    assert joined(reader) == data
+    assert [*reader.raws([6, 2, 4])] == [data.split(b"\n")[number - 1] for number in (6, 2, 4)]
+    assert set(fetched) == {(b"\n", b"\n")}
+
+
 def test_an_older_file_is_held_as_version_3_has_it():
     data = file_of(header(version=2), {**A, "message": {"role": "hookMessage"}})
 

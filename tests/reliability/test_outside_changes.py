@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import sessiontree as st
+from sessiontree.errors import Conflict
 from tests.builders import TIME, file_of
 from tests.reliability.child import append_after_a_change
 from tests.reliability.harness import everything_in, started
@@ -169,6 +170,28 @@ def test_a_session_that_was_only_opened_tells_what_happened_too(tmp_path: Path, 
         assert len(session.tree) >= 3  # it still has the file that was
 
     session.close()
+
+
+@pytest.mark.parametrize("text", [b"one, corrected", b"1"], ids=["longer", "shorter"])
+def test_of_a_file_that_was_edited_in_place_nothing_is_read_from_the_wrong_place(tmp_path: Path, text: bytes) -> None:
+    file, session = made(tmp_path)
+    session.close()
+    looks: list[Callable[[st.Session], object]] = [
+        lambda session: session.context(),
+        lambda session: session.lines(),
+        lambda session: [entry.body for entry in session.head.path()],
+        lambda session: st.fork(session, whole=True, file=tmp_path / "fork.jsonl"),
+    ]
+    opened = [st.open(file) for _ in looks]
+    for session in opened:
+        assert len(session.tree) > 2
+    file.write_bytes(file.read_bytes().replace(b'"one"', b'"' + text + b'"'))
+
+    for look, session in zip(looks, opened, strict=True):
+        with pytest.raises(Conflict):
+            look(session)
+        session.close()
+    assert not (tmp_path / "fork.jsonl").exists()
 
 
 def test_many_changes_one_after_another_lose_nothing_of_either_side(tmp_path: Path) -> None:

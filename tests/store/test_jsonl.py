@@ -160,6 +160,30 @@ def test_a_file_that_was_rewritten_in_place_is_a_conflict_even_if_it_is_longer_n
     assert path.read_bytes() == rewritten
 
 
+@pytest.mark.parametrize("last", [b'{"b":2}\n', b'{"b":2}'])
+def test_lines_are_fetched_again_wherever_they_stand(path: Path, last: bytes) -> None:
+    JsonlStore(str(path)).create([b"{}", b'{"a":1}'])
+    with path.open("ab") as file:
+        file.write(last)
+    store = JsonlStore(str(path))
+
+    assert [store.fetch(0, 2), store.fetch(3, 7), store.fetch(11, 7)] == [b"{}", b'{"a":1}', b'{"b":2}']
+    assert store.fetch(0, 18) == b'{}\n{"a":1}\n{"b":2}'
+
+
+@pytest.mark.parametrize(
+    "rewritten", [b'{ }\n{"a":1}\n{"b":2}\n', b'{}\n{"a":11}\n{"b":2}\n', b'{}\n{"a":\n1}\n', b'{}\n{"a"']
+)
+def test_lines_that_do_not_stand_where_they_stood_are_a_conflict(path: Path, rewritten: bytes) -> None:
+    store = JsonlStore(str(path))
+    store.create([b"{}", b'{"a":1}', b'{"b":2}'])
+    store.read()
+    path.write_bytes(rewritten)
+
+    with pytest.raises(Conflict, match=r"changed|truncated"):
+        store.fetch(3, 7)
+
+
 def test_a_file_that_was_made_anew_is_a_conflict_even_if_it_has_the_same_number(path: Path) -> None:
     cursor = JsonlStore(str(path)).create([b'{"a":1}'])
     path.unlink()

@@ -8,6 +8,7 @@ migrated in memory.
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import TypeAlias
@@ -29,7 +30,7 @@ from sessiontree.format.codec import (
 from sessiontree.format.migrations import Dialect, current_header, dialect_of
 
 Fetch: TypeAlias = Callable[[int, int], bytes]
-"""Bytes of the file: from where, how many."""
+"""Whole lines of the file, the last without its newline: from where, how many bytes."""
 
 BOM = b"\xef\xbb\xbf"
 """What some editors put before everything."""
@@ -143,7 +144,7 @@ class Reader(Reading):
         for line in lines:
             start, end = offsets[line - 1], offsets[line] - 1
             if start < low or end > high:
-                low, high = start, min(max(end, start + FETCH), offsets[-1] - 1)
+                low, high = start, offsets[max(line, bisect_right(offsets, start + FETCH) - 1)] - 1
                 data = self._fetch(low, high - low)
             yield data[start - low : end - low]
 

@@ -53,7 +53,7 @@ class Store(Protocol):
         ...
 
     def fetch(self, start: int, size: int) -> bytes:
-        """Bytes that were read before, again. Raises `Conflict` if they are gone."""
+        """Whole lines that were read before, again, without the last newline. Raises `Conflict` if they are gone."""
         ...
 
     def backward(self, before: Cursor) -> Iterator[tuple[bytes, bool]]:

@@ -19,6 +19,10 @@ NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
 """What `link` says on a file system that has none."""
 
 
+PIECE = 1 << 24
+"""How much is read at once, in bytes."""
+
+
 def reason_of(error: OSError) -> str:
     """What the system said."""
     return os.strerror(error.errno) if error.errno else str(error)
@@ -51,9 +55,14 @@ def numbered(path: str) -> Generator[str]:
 
 
 def read_all(fd: int, start: int, size: int) -> bytes:
+    """Bytes of a file; fewer where it ends."""
+    if 0 < size <= PIECE:
+        part = os.pread(fd, size, start)
+        if len(part) == size:  # as nearly always
+            return part
     parts: list[bytes] = []
     while size > 0:
-        part = os.pread(fd, min(size, 1 << 24), start)
+        part = os.pread(fd, min(size, PIECE), start)
         if not part:
             break
         parts.append(part)

@@ -51,6 +51,7 @@ READ, WRITE = os.O_RDONLY, os.O_RDWR | os.O_APPEND
 NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL
 LONGEST = 4 * LINE_LIMIT
 """A line that goes on for so many bytes is not read to its end. A shorter one is, and passed over if it is too long."""
+NEWLINE = ord("\n")
 SEEN = 64
 """How many bytes before its place a cursor remembers, to notice that they were changed."""
 
@@ -179,10 +180,17 @@ class JsonlStore:
         raise self._truncated()
 
     def fetch(self, start: int, size: int) -> bytes:
+        before = 1 if start else 0
         try:
-            return self._all(self._readable(), start, size)
+            data = read_all(self._readable(), start - before, before + size + 1)
         except OSError as error:
             raise self._failed(error) from error
+        if len(data) < before + size:
+            raise self._truncated()
+        # They are still there if they stand between newlines; the very last may lack one.
+        if data[before + size :] not in (b"\n", b"") or (before and data[0] != NEWLINE):
+            raise self._changed()
+        return data[before : before + size]
 
     def backward(self, before: Cursor) -> Iterator[tuple[bytes, bool]]:
         with self._reading():
@@ -245,7 +253,7 @@ class JsonlStore:
         if status.st_size < start:
             raise self._truncated()
         if os.pread(fd, len(seen), start - len(seen)) != seen:
-            raise Conflict(self.where, "the file was changed by another program")
+            raise self._changed()
         return status.st_size
 
     def _ended_since(self, fd: int, start: int) -> bytes:
@@ -268,6 +276,9 @@ class JsonlStore:
 
     def _replaced(self) -> Conflict:
         return Conflict(self.where, "the file was replaced by another program")
+
+    def _changed(self) -> Conflict:
+        return Conflict(self.where, "the file was changed by another program")
 
     def _truncated(self) -> Conflict:
         return Conflict(self.where, "the file was truncated by another program")
