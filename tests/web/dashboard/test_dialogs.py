@@ -180,7 +180,8 @@ def test_who_closed_the_dialog_is_not_taken_to_the_new_session(serve: Serve, vis
 def test_a_label_is_told_and_kept_also_where_a_filter_hides_its_entry_from_the_tree(
     serve: Serve, visit: Visit, session: Session
 ) -> None:
-    marked = session.place("main")
+    marked = session.branch("main").leaf
+    assert marked is not None
     session.label(marked, "mark")
     page = opened(visit, serve(), session.id, f"talk?entry={marked}")
     page.get_by_label("Which entries the tree shows").select_option("user-only")
@@ -198,7 +199,8 @@ def test_a_label_is_told_and_kept_also_where_a_filter_hides_its_entry_from_the_t
 def test_a_label_that_another_client_takes_away_goes_from_the_conversation(
     serve: Serve, visit: Visit, session: Session
 ) -> None:
-    marked = session.place("main")
+    marked = session.branch("main").leaf
+    assert marked is not None
     session.label(marked, "mark")
     page = opened(visit, serve(), session.id, f"talk?entry={marked}")
     page.wait_for_selector(".path .chip.label >> text=mark")
