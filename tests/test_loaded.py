@@ -11,7 +11,7 @@ from sessiontree.format.jsonl import Reader
 from sessiontree.loaded import Loaded
 from sessiontree.session import Session
 from sessiontree.store.memory import MemoryStore
-from tests.builders import entry, header
+from tests.builders import entry, header, work
 from tests.strategies import damaged_sessions, marred_sessions, sessions
 
 
@@ -50,14 +50,14 @@ def stored(*lines: bytes) -> MemoryStore:
     return store
 
 
-def record(head: str) -> bytes:
-    body = Custom(custom_type=HEAD_RECORD, data={"current": "main", "heads": {"main": head}})
+def record(heads: dict[str, str]) -> bytes:
+    body = Custom(custom_type=HEAD_RECORD, data={"current": "main", "heads": heads})
     return entry("r", "a", body, branch="main").raw
 
 
 @pytest.mark.parametrize(
     "line",
-    [record("b"), entry("l", "b", Label(target="a", text="x")).raw, BROKEN % b"a"],
+    [record({"main": "b"}), entry("l", "b", Label(target="a", text="x")).raw, BROKEN % b"a"],
     ids=["a record that names it", "a peer's label below it", "another with the id of the head"],
 )
 def test_a_line_that_makes_an_unreadable_one_the_head_does_so_for_nobody(line: bytes) -> None:
@@ -70,6 +70,42 @@ def test_a_line_that_makes_an_unreadable_one_the_head_does_so_for_nobody(line: b
     anew = loaded(store)
     assert follower.heads.heads == anew.heads.heads
     assert anew.heads.leaf in (None, "a")
+
+
+@pytest.mark.parametrize("lines", [[], [entry("m", "a", branch="main").raw]], ids=["nothing new", "a line elsewhere"])
+def test_a_branch_that_ends_unreadably_makes_nothing_slower_than_it_is_in_a_short_session(lines: list[bytes]) -> None:
+    def calls(size: int) -> int:
+        store = stored(
+            BROKEN.replace(b'"branch":null', b'"branch":"side"') % b"x",
+            record({"main": "a", "side": "x"}),
+            *(entry(f"{number}", "a", branch="main").raw for number in range(size)),
+        )
+        follower = loaded(store)
+        assert follower.heads.heads["side"] == "a"
+        store.append(lines, after=store.end().cursor)
+        return work(follower.refresh)
+
+    assert calls(500) == calls(50)
+
+
+def test_a_move_away_from_where_a_record_is_at_an_unreadable_line_is_the_one_that_all_see() -> None:
+    store = stored(BROKEN % b"b", record({"main": "b", "side": "a"}))
+    follower = loaded(store)
+
+    store.append([entry("c", "a", branch="side").raw], after=store.end().cursor)
+    follower.refresh()
+
+    assert follower.heads.moves == loaded(store).heads.moves != []
+
+
+def test_a_line_that_a_record_named_before_it_was_there_changes_no_move() -> None:
+    store = stored(record({"main": "late"}), entry("b", branch="main").raw)
+    follower = loaded(store)
+
+    store.append([entry("late", "a", branch=None).raw], after=store.end().cursor)
+    follower.refresh()
+
+    assert follower.heads.moves == loaded(store).heads.moves == []
 
 
 def test_one_who_moves_to_an_unreadable_line_is_where_one_is_who_opens_the_session() -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sessiontree.core.entries import Chain, Entry, EntryId
-from sessiontree.core.heads import Heads, leave_unreadable, unreadable_among
+from sessiontree.core.heads import Heads, Passed, leave_unreadable, unreadable_among
 from sessiontree.core.tree import Tree
 from sessiontree.format.jsonl import Reader
 from sessiontree.store.base import Chunk, Cursor, Store
@@ -25,7 +25,6 @@ class Loaded:
         self.store = store
         self.reader = Reader(store.where, store.fetch)
         self.tree = Tree()
-        self.heads = Heads()
         self.cursor, self.unfinished = end.cursor, end.unfinished
         read = None
         items: list[Entry | Chain] = []
@@ -35,11 +34,10 @@ class Loaded:
             read = chunk.cursor
         # When all is read: chunk by chunk, what is read would push the tree's tables out of the processor's cache.
         self.tree.extend(items)
-        self._passed: set[EntryId] = set()
-        """Unreadable entries that moved nobody."""
         self._replay()
 
     def _replay(self) -> None:
+        self._passed, self.heads = Passed(), Heads()
         self.heads.replay(self.tree.items, self.tree)
         self._look_at_heads(set())
 
@@ -77,10 +75,8 @@ class Loaded:
     def _index(self, items: Sequence[Entry | Chain]) -> None:
         upsets = self.tree.upsets
         self.tree.extend(items)
-        # What was passed over as the last line is history by now, and lines before may mean something else, as for
-        # whoever reads all anew.
-        if self._passed or self.tree.upsets > upsets:
-            self._passed, self.heads = set(), Heads()
+        # Lines before may mean something else by now, as for whoever reads all anew.
+        if self.tree.upsets > upsets or self._passed.concerns(items, self.heads.current):
             self._replay()
         else:
             self.heads.replay(items, self.tree)

@@ -191,7 +191,7 @@ class Heads:
         head = self._heads[branch]
         if branch == self.current and not (entry.parent == head and tree.is_sound):
             above = entry.parent if tree.is_sound else tree.parent(entry.id)
-            known = head if head in tree else None
+            known = head if tree.stands_before(head, entry.id) else None
             if tree.real(above) != tree.real(known):
                 self._log(Move(branch, head, False))
         self._heads[branch] = entry.id
@@ -321,17 +321,42 @@ def first_record(current: str, heads: dict[str, EntryId | None], archived: Itera
     return Custom(custom_type=HEAD_RECORD, data={**data, "reset": True})
 
 
-def leave_unreadable(heads: Heads, tree: Tree, passed: set[EntryId]) -> Heads:
-    """The heads of the whole `tree` without what cannot be read, where `heads` are those with it.
+class Passed:
+    """What cannot be read and moved nobody."""
 
-    Unreadable entries that moved nobody are added to `passed`.
+    def __init__(self) -> None:
+        self.entries: set[EntryId] = set()
+        self.branches: set[str] = set()
+        """Those that it would have moved."""
+
+    def concerns(self, items: Iterable[Entry | Chain], current: str) -> bool:
+        """Whether more lines, written while `current` was, may make history of it, so that all are replayed anew.
+
+        A line that says which branches it is about does so only there; what a peer's is about depends on those before.
+        """
+        return bool(self.entries) and any(
+            entry.branch is UNSET
+            or not self.branches.isdisjoint((current, entry.branch, entry.current))
+            or entry.is_head_record
+            or is_unreadable(entry)
+            for entry in entries_of(items)
+        )
+
+
+def leave_unreadable(heads: Heads, tree: Tree, passed: Passed) -> Heads:
+    """The heads of the whole `tree` without what cannot be read, where `heads` are those with all of it.
+
+    What moved nobody is added to `passed`.
     """
-    while unreadable := unreadable_among(heads.heads.values(), tree) - passed:
-        passed |= unreadable if len(passed) < FEW else {entry.id for entry in tree if is_unreadable(entry)}
+    skipped = passed.entries
+    while unreadable := unreadable_among(heads.heads.values(), tree) - skipped:
+        passed.branches.update(name for name, head in heads.heads.items() if head in unreadable)
+        skipped |= unreadable if len(skipped) < FEW else {entry.id for entry in tree if is_unreadable(entry)}
         heads = Heads()
-        heads.replay([entry for entry in tree.entries if entry.id not in passed], tree)
+        heads.replay([entry for entry in tree.entries if entry.id not in skipped], tree)
     for name, head in heads.heads.items():
-        if head in passed:  # a head record says so
+        if head in skipped:  # a head record says so
+            passed.branches.add(name)
             heads.heads[name] = next((id for id in tree.up_ids(head) if not is_unreadable(tree[id])), None)
     return heads
 

@@ -231,6 +231,10 @@ class Tree:
         except KeyError:
             raise NotFound("entry", id) from None
 
+    def stands_before(self, id: EntryId | None, other: EntryId) -> bool:
+        """Whether `id` is an entry whose line is before that of `other`."""
+        return id is not None and self._by_id.get(id, self._count) < self._index(other)
+
     def starting_with(self, prefix: str) -> list[EntryId]:
         """Ids that start with `prefix`, in file order."""
         return [id for id in self.ids() if id.startswith(prefix)]

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from msgspec import Struct
 
 from sessiontree.core.entries import Entry, EntryId, Header, Problem
-from sessiontree.core.heads import Heads, leave_unreadable
+from sessiontree.core.heads import Heads, Passed, leave_unreadable
 from sessiontree.core.messages import ToolCall
 from sessiontree.core.outline import calls_of_results
 from sessiontree.core.problems import find_problems
@@ -54,7 +54,7 @@ def read_snapshot(lines: Iterable[bytes]) -> Snapshot:
     tree, heads = Tree(), Heads()
     tree.extend(reader.feed(b"".join(line + b"\n" for line in lines)))
     heads.replay(tree.items, tree)
-    heads = leave_unreadable(heads, tree, set())
+    heads = leave_unreadable(heads, tree, Passed())
     return Snapshot(
         lines=tuple(reader.all_lines()),
         header=reader.header,
