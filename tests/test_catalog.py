@@ -372,6 +372,114 @@ def test_a_folder_that_may_not_be_read_is_listed_as_bad(home: Path) -> None:
     assert [summary.damage for summary in st.sessions(all=True)] == ["Permission denied"]
 
 
+def refuse(monkeypatch: pytest.MonkeyPatch, call: str, *paths: Path) -> None:
+    real = getattr(os, call)
+
+    def refused(path: Any, *more: Any, **options: Any) -> Any:
+        if path in [str(path) for path in paths]:
+            raise PermissionError(13, "Permission denied")
+        return real(path, *more, **options)
+
+    monkeypatch.setattr(os, call, refused)
+
+
+@pytest.mark.parametrize("above", [0, 1])
+def test_a_folder_that_cannot_be_looked_into_is_told_and_not_taken_for_an_empty_one(
+    home: Path, monkeypatch: pytest.MonkeyPatch, above: int
+) -> None:
+    session = st.create(cwd="/p")
+    assert session.file is not None
+    folder = session.file.parents[above]
+    refuse(monkeypatch, "open", session.file.parent, folder)
+    refuse(monkeypatch, "scandir", folder)
+    unread: list[str] = []
+
+    assert [(summary.file, summary.damage) for summary in st.sessions(all=True)] == [(str(folder), "Permission denied")]
+    assert [summary.damage for summary in st.sessions("/p")] == ["Permission denied"]
+    assert st.search("x", all=True, unread=unread.append) == []
+    assert unread == [str(folder)]
+    assert len(st.sessions(dir=folder, all=True)) == 1
+
+
+@pytest.mark.parametrize("source", ["pi", "omp"])
+@pytest.mark.parametrize("above", [0, 1])
+def test_a_folder_of_others_that_cannot_be_looked_into_is_told(
+    monkeypatch: pytest.MonkeyPatch, source: str, above: int
+) -> None:
+    folder = Path(catalog.sources()[source]) / "--p--"
+    st.create(dir=folder, cwd="/p")
+    refused = [folder, folder.parent][above]
+    refuse(monkeypatch, "open", refused)
+    refuse(monkeypatch, "scandir", refused)
+
+    assert [summary.damage for summary in st.sessions("/p", source=source)] == ["Permission denied"]
+
+
+def test_what_cannot_be_looked_at_in_a_folder_is_told_and_what_is_gone_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("good", "gone", "kept"):
+        st.create(file=tmp_path / f"{name}.jsonl")
+    scandir = os.scandir
+    failures = {"gone.jsonl": FileNotFoundError(2, "gone"), "kept.jsonl": PermissionError(13, "Permission denied")}
+
+    class Seen:
+        def __init__(self, entry: os.DirEntry[str]) -> None:
+            self.entry, self.name = entry, entry.name
+
+        def stat(self, **options: bool) -> os.stat_result:
+            if self.name in failures:
+                raise failures[self.name]
+            return self.entry.stat(**options)
+
+    class Folder:
+        def __init__(self, path: int) -> None:
+            with scandir(path) as entries:
+                self.entries = [Seen(entry) for entry in entries]
+
+        def __enter__(self) -> list[Seen]:
+            return self.entries
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+    monkeypatch.setattr(os, "scandir", Folder)
+
+    told = {Path(summary.file).stem: summary.damage for summary in st.sessions(dir=tmp_path)}
+    assert told == {"good": None, "kept": "Permission denied"}
+
+
+def test_a_folder_that_stops_telling_what_is_in_it_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    st.create(file=tmp_path / "s.jsonl")
+
+    def broken(_: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(os, "scandir", broken)
+
+    assert [summary.damage for summary in st.sessions(dir=tmp_path)] == ["Input/output error"]
+
+
+def test_what_other_programs_put_beside_a_session_is_none() -> None:
+    session = st.create(name="auth", cwd="/p")
+    assert session.file is not None
+    session.file.with_name(f"._{session.file.name}").write_bytes(b"\0\5\x16\7")
+    session.file.with_name(f".#{session.file.name}").symlink_to("me@here.1234")
+
+    assert ids(cwd="/p") == ids(all=True) == [session.id]
+    assert st.open(session.id).id == session.id
+
+
+def test_a_damaged_file_in_the_folder_of_others_for_this_one_is_listed_there() -> None:
+    for folder in ("--p--", "--q--"):
+        place = Path(catalog.sources()["pi"]) / folder
+        place.mkdir(parents=True)
+        (place / f"x_{folder}.jsonl").write_bytes(b"garbage")
+
+    assert ids(source="pi", cwd="/p") == ["--p--"]
+    assert set(ids(source="pi", all=True)) == {"--p--", "--q--"}
+
+
 # Forks
 
 

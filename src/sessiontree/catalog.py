@@ -375,11 +375,16 @@ class _Folders(Struct, frozen=True):
     """All folders below it are among `paths`."""
     cwd: str | None = None
     """Only sessions of this folder count."""
-    keep_damaged: bool = False
-    """Files that do not tell their folder count too."""
+    own: str = ""
+    """Where the sessions of `cwd` are put: files there that do not tell their folder count too."""
 
     def takes(self, summary: SessionSummary) -> bool:
-        return self.cwd in (None, summary.cwd) or (self.keep_damaged and summary.damaged and not summary.cwd)
+        if self.cwd in (None, summary.cwd):
+            return True
+        if summary.cwd or not summary.damaged:
+            return False
+        # What cannot be looked into may also be that place itself, or the folder that it is in.
+        return self.own in (summary.file, os.path.dirname(summary.file)) or os.path.dirname(self.own) == summary.file
 
 
 def _folders(
@@ -389,18 +394,23 @@ def _folders(
         root = absolute_folder(dir)
         if not os.path.isdir(root):
             raise NotFound("folder", os.fspath(dir))
-        return _Folders([root, *folders_in(root)], root) if all else _Folders([root])
+        return _Folders(_with_below(root), root) if all else _Folders([root])
     here = None if all else absolute_folder(cwd or ".")
     where = None if here is None else encodable(here)
     if source is not None:
         if source not in sources():
             raise InvalidOperation(f"no source {source!r}: choose one of {', '.join(sources())}")
         root = os.path.abspath(sources()[source])
-        return _Folders([root, *folders_in(root)], root, where)
+        return _Folders(_with_below(root), root, where, "" if here is None else os.path.join(root, folder_of(here)))
     root = sessions_dir()
     if here is None:
         return _Folders(folders_in(root), root)
-    return _Folders([os.path.join(root, folder_of(here))], None, where, True)
+    own = os.path.join(root, folder_of(here))
+    return _Folders([own], None, where, own)
+
+
+def _with_below(root: str) -> list[str]:
+    return list(dict.fromkeys([root, *folders_in(root)]))
 
 
 def _listed_database(source: str | None, dir: str | os.PathLike[str] | None) -> Sessions | None:
@@ -442,11 +452,13 @@ def search(
     dir: str | os.PathLike[str] | None = None,
     limit: int = 50,
     only: Callable[[SessionSummary], bool] | None = None,
+    unread: Callable[[str], None] | None = None,
     progress: Progress | None = None,
 ) -> list[Hit]:
     """The newest entries that the query matches, in all branches of the sessions that `sessions` gives.
 
-    Archived sessions are searched too, and `only` chooses among all. See `docs/catalog.md` for what a query may say.
+    Archived sessions are searched too, and `only` chooses among all. `unread` is called with each file that could not
+    be read. See `docs/catalog.md` for what a query may say.
     """
     from sessiontree.core.query import parse_query
     from sessiontree.index.database import Database, using
@@ -464,6 +476,9 @@ def search(
         with without_gc():
             listed = summaries(db, found, there.paths, root=there.root, progress=progress)
             listed = [summary for summary in listed if there.takes(summary) and (only is None or only(summary))]
+            for summary in listed if unread is not None else ():
+                if summary.branch is None:
+                    unread(summary.file)
             return search_files(db, listed, wanted, limit=max(1, limit), progress=progress)
 
     return using(home(), work) if found else []

@@ -152,6 +152,19 @@ def test_search_goes_everywhere_when_asked_and_says_when_there_is_nothing(rows, 
     assert cli("search", "nowhere", "--all").strip() == "nothing found"
 
 
+def test_search_says_beside_its_output_what_could_not_be_read(talk: st.Session, here: Path, capsys) -> None:
+    assert run(["search", "cache"]) == 0
+    assert capsys.readouterr().err == ""
+    assert talk.file is not None
+    talk.file.with_name("bad.jsonl").write_bytes(b"garbage")
+
+    assert run(["search", "cache", "--json"]) == 0
+
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["session"] == talk.id
+    assert captured.err == "sessiontree: 1 file could not be read, which ls tells of\n"
+
+
 def test_search_says_when_there_may_be_more(cli, talk: st.Session) -> None:
     talk.append(st.user("another cache"))
 

@@ -8,7 +8,7 @@ import click
 
 from sessiontree import catalog, shelf
 from sessiontree.cli.app import app, json_option, session_argument, short
-from sessiontree.cli.output import brief, colored, dim, echo, echo_json, progress, safe, strong
+from sessiontree.cli.output import brief, colored, dim, echo, echo_json, progress, safe, strong, warn
 from sessiontree.core.figures import dollars
 from sessiontree.index.reading import SessionSummary, summary_to_wire
 from sessiontree.index.search import Hit, hit_to_wire
@@ -105,9 +105,18 @@ def search(
     word. role:user asks who said it; since:7d (12h, 2w, 2026-01-31) how old it may be.
     """
     _check_where(source, folder)
+    unread: set[str] = set()
     hits = catalog.search(
-        " ".join(query), all=everywhere, source=source, dir=folder, limit=limit, progress=progress("taking in words")
+        " ".join(query),
+        all=everywhere,
+        source=source,
+        dir=folder,
+        limit=limit,
+        unread=unread.add,
+        progress=progress("taking in words"),
     )
+    if unread:
+        warn(f"{_count(len(unread), 'file', 'files')} could not be read, which ls tells of")
     if as_json:
         for hit in hits:
             echo_json(hit_to_wire(hit))

@@ -1,8 +1,8 @@
 """Folders of sessions: which files are in them, without opening any.
 
-Only what stands in a folder itself is seen. Links are not followed: a link to a folder is passed
-over, and a link, a pipe or anything else that is called like a session and is no regular file is
-told as such, so that it can be shown and is never opened. No database here.
+Only what stands in a folder itself is seen, names that begin with a dot aside: other programs put those beside what
+they work on. A link, a pipe or anything else that is called like a session and is no regular file is told as such, so
+that it can be shown and is never opened; and so is what cannot be looked at. No database here.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Found(NamedTuple):
     name: str = ""
     archived: bool = False
     fault: str | None = None
-    """Why it cannot be a session: it is no regular file."""
+    """Why it cannot be a session: it is no regular file, or cannot be looked at; or it is a folder that cannot."""
 
 
 @contextmanager
@@ -59,14 +59,14 @@ def absolute_folder(folder: str | os.PathLike[str]) -> str:
         raise NotFound("folder", os.fspath(folder), "the current folder was deleted") from None
 
 
-def files_in(folder: str) -> list[Found]:
-    """The session files in a folder; none where there is no such folder."""
+def files_in(folder: str, also: str | None = None) -> list[Found]:
+    """The session files in a folder, and the one that is called `also`; none where there is no such folder."""
     try:
         fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NONBLOCK)
     except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as error:
-        return [Found(folder, 0, 0, 0, fault=reason_of(error))]
+        return [_unseen(folder, error)]
     found: list[Found] = []
     try:
         with os.scandir(fd) as entries:  # by descriptor: each `stat` looks up a name, not a path
@@ -74,16 +74,25 @@ def files_in(folder: str) -> list[Found]:
         archived = {entry.name for entry in seen if entry.name.endswith(ARCHIVED)}
         for entry in seen:
             name = entry.name
-            if name.endswith(SUFFIX):
+            if (name.endswith(SUFFIX) and name[0] != ".") or name == also:
                 try:
                     status = entry.stat(follow_symlinks=False)
-                except OSError:
+                except FileNotFoundError:
                     continue  # taken away in this moment
+                except OSError as error:
+                    found.append(_unseen(f"{folder}/{name}", error))
+                    continue
                 fault = None if stat.S_ISREG(status.st_mode) else _fault(status.st_mode)
                 found.append(Found(f"{folder}/{name}", *stamp_of(status), name, name + ARCHIVED in archived, fault))
         return found
+    except OSError as error:
+        return [_unseen(folder, error)]
     finally:
         os.close(fd)
+
+
+def _unseen(path: str, error: OSError) -> Found:
+    return Found(path, 0, 0, 0, os.path.basename(path), fault=reason_of(error))
 
 
 def stamp_of(status: os.stat_result) -> tuple[int, int, int]:
@@ -104,12 +113,14 @@ def _fault(mode: int) -> str:
 
 
 def folders_in(root: str) -> list[str]:
-    """The folders right below `root`, links left out."""
+    """The folders right below `root`, links left out; `root` itself when it cannot be looked into: `files_in` tells why."""
     try:
         with os.scandir(root) as entries:
             return sorted(entry.path for entry in entries if entry.is_dir(follow_symlinks=False))
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError):
         return []
+    except OSError:
+        return [root]
 
 
 def is_part_of(text: str, id: str) -> bool:
