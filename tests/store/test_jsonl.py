@@ -161,7 +161,11 @@ def test_a_file_that_was_rewritten_in_place_is_a_conflict_even_if_it_is_longer_n
 
 
 @pytest.mark.parametrize("last", [b'{"b":2}\n', b'{"b":2}'])
-def test_lines_are_fetched_again_wherever_they_stand(path: Path, last: bytes) -> None:
+@pytest.mark.parametrize("many", [1, 100])
+def test_lines_are_fetched_again_wherever_they_stand(
+    path: Path, monkeypatch: pytest.MonkeyPatch, last: bytes, many: int
+) -> None:
+    monkeypatch.setattr(jsonl, "MANY", many)
     JsonlStore(str(path)).create([b"{}", b'{"a":1}'])
     with path.open("ab") as file:
         file.write(last)
@@ -174,7 +178,11 @@ def test_lines_are_fetched_again_wherever_they_stand(path: Path, last: bytes) ->
 @pytest.mark.parametrize(
     "rewritten", [b'{ }\n{"a":1}\n{"b":2}\n', b'{}\n{"a":11}\n{"b":2}\n', b'{}\n{"a":\n1}\n', b'{}\n{"a"']
 )
-def test_lines_that_do_not_stand_where_they_stood_are_a_conflict(path: Path, rewritten: bytes) -> None:
+@pytest.mark.parametrize("many", [1, 100])
+def test_lines_that_do_not_stand_where_they_stood_are_a_conflict(
+    path: Path, monkeypatch: pytest.MonkeyPatch, rewritten: bytes, many: int
+) -> None:
+    monkeypatch.setattr(jsonl, "MANY", many)
     store = JsonlStore(str(path))
     store.create([b"{}", b'{"a":1}', b'{"b":2}'])
     store.read()
