@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from sessiontree import catalog
 from tests.export.hostile import hostile_lines
 from tests.export.payloads import PAYLOADS
 from tests.web.dashboard.conftest import Serve, Visit
+from tests.web.dashboard.held import Held
 from tests.web.dashboard.site import Site, a_story, put
 
 CONTRAST = (Path(__file__).parents[2] / "export" / "contrast.js").read_text().replace("#main *, #sidebar *", "#app *")
@@ -117,6 +118,61 @@ def test_a_wrong_token_is_asked_for_again(serve: Serve, browser: Any) -> None:
     page.get_by_role("button", name="Open").click()
     page.wait_for_selector(".list li")
     context.close()
+
+
+@pytest.fixture
+def gate(serve: Serve, browser: Any) -> Iterator[tuple[Any, Callable[[str], None], Site]]:
+    """A page without a token, how one gives it one, and its server."""
+    a_story()
+    site = serve()
+    with browser.new_context() as context:
+        page = context.new_page()
+        page.goto(site.url)
+
+        def give(token: str) -> None:
+            page.get_by_label("Token").fill(token)
+            page.get_by_role("button", name="Open").click()
+
+        yield page, give, site
+
+
+def test_who_gives_a_token_while_the_server_is_away_is_told_so(
+    gate: tuple[Any, Callable[[str], None], Site],
+) -> None:
+    page, give, site = gate
+    held = Held(page, "**/api/me", most=1)
+    give(site.secret)
+    held.wait()
+
+    held.lose()
+
+    page.wait_for_selector(".gate .notice.wrong >> text=the server does not answer")
+    give("wrong")
+    page.wait_for_selector(".gate .notice.wrong >> text=The server does not take this token.")
+    give(site.secret)
+    page.wait_for_selector(".list li")
+    assert page.locator(".notice.wrong").count() == 0
+
+
+@pytest.mark.parametrize("right_one_last", [True, False])
+def test_only_the_token_that_was_given_last_counts(
+    gate: tuple[Any, Callable[[str], None], Site], right_one_last: bool
+) -> None:
+    page, give, site = gate
+    tokens = ["wrong", site.secret]
+    there = [".gate .notice.wrong", ".list li"]
+    held = Held(page, "**/api/me", most=1)
+    give(tokens[not right_one_last])
+    held.wait()
+    give(tokens[right_one_last])
+    page.wait_for_selector(there[right_one_last])
+
+    with page.expect_response("**/api/me"):
+        held.release()
+    page.wait_for_timeout(100)
+
+    assert page.locator(there[right_one_last]).count() == 1
+    assert page.locator(there[not right_one_last]).count() == 0
 
 
 # Strangers

@@ -29,7 +29,7 @@ const refusal = async (answer) => {
 };
 
 export class Api {
-  /** `refused` is called when the server does not take the token. */
+  /** `refused` is called when the server does not take the token, unless another was given meanwhile. */
   constructor(token, refused) {
     this.token = token;
     this.refused = refused;
@@ -37,6 +37,7 @@ export class Api {
 
   /** The bare answer, of which only the status has been looked at. */
   async fetch(path, { method = "GET", values, body, headers, signal } = {}) {
+    const { token } = this;
     let answer;
     try {
       answer = await fetch(`/api${path}${query(values)}`, {
@@ -45,7 +46,7 @@ export class Api {
         cache: "no-store",
         credentials: "omit",
         headers: {
-          Authorization: `Bearer ${this.token}`,
+          Authorization: `Bearer ${token}`,
           ...(body === undefined ? {} : { "Content-Type": "application/json" }),
           ...headers,
         },
@@ -56,7 +57,7 @@ export class Api {
       throw new ApiError(0, "unreachable", "the server does not answer; is sessiontree serve running?");
     }
     if (answer.ok) return answer;
-    if (answer.status === 401) this.refused();
+    if (answer.status === 401 && token === this.token) this.refused();
     throw await refusal(answer);
   }
 

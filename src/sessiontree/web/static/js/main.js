@@ -28,7 +28,7 @@ class App extends Component {
     super(props);
     this.api = new Api(takeToken(), () => this.refused());
     const shown = { route: read(location.hash), help: false, said: null };
-    this.state = { ...shown, me: null, models: [], gate: !this.api.token, wrong: null, error: null };
+    this.state = { ...shown, me: null, models: [], gate: !this.api.token, error: null };
   }
 
   componentDidMount() {
@@ -40,14 +40,11 @@ class App extends Component {
       w: () => go(SWARMS),
       d: toggleTheme,
     });
-    if (this.api.token) this.enter();
+    if (this.api.token) this.enter(this.api.token);
   }
 
   follow = () => {
-    if (/^#token=/.test(location.hash)) {
-      this.api.token = takeToken();
-      this.enter();
-    }
+    if (/^#token=/.test(location.hash)) this.enter(takeToken());
     this.setState({ route: read(location.hash) });
   };
 
@@ -59,18 +56,22 @@ class App extends Component {
   }
 
   refused() {
-    this.setState({ me: null, gate: true, wrong: this.api.token ? "The server does not take this token." : null });
+    this.setState({ me: null, gate: true, error: this.api.token ? "The server does not take this token." : null });
   }
 
-  async enter() {
+  /** Ask what a token may do; nothing comes of it if another is given meanwhile. */
+  async enter(token) {
+    this.api.token = token;
+    this.setState({ error: null });
     try {
       const me = await this.api.get("/me");
-      sessionStorage.setItem(KEY, this.api.token);
-      this.setState({ me, gate: false, wrong: null, error: null });
+      if (this.api.token !== token) return;
+      sessionStorage.setItem(KEY, token);
+      this.setState({ me, gate: false });
       const { models } = await this.api.get("/models");
       this.setState({ models: models.filter((model) => model.ready).map((model) => model.name) });
     } catch (error) {
-      if (error.status !== 401) this.setState({ error: error.message });
+      if (this.api.token === token && error.status !== 401) this.setState({ error: error.message });
     }
   }
 
@@ -106,12 +107,8 @@ class App extends Component {
     </header>`;
   }
 
-  render(_, { route, me, gate, wrong, error, help, said }) {
-    const given = (token) => {
-      this.api.token = token;
-      this.enter();
-    };
-    if (gate) return html`<${AskToken} wrong=${wrong} given=${given} />`;
+  render(_, { route, me, gate, error, help, said }) {
+    if (gate) return html`<${AskToken} wrong=${error} given=${(token) => this.enter(token)} />`;
     return html`
       ${this.bar(route.view)}
       <${Notice} text=${error} kind="wrong" />
