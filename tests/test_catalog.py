@@ -259,12 +259,36 @@ def test_a_name_is_only_compared_and_never_part_of_a_path(name: str) -> None:
         st.open(name)
 
 
-def test_links_in_the_catalog_are_not_followed(home: Path, tmp_path: Path) -> None:
+def test_a_folder_of_the_catalog_may_be_a_link_to_one_elsewhere(home: Path, tmp_path: Path) -> None:
+    inside = st.create(name="inside", cwd="/p")
+    assert inside.file is not None
+    catalog_folder = inside.file.parent.parent
+    (tmp_path / "elsewhere").mkdir()
+    (catalog_folder / "--q--").symlink_to(tmp_path / "elsewhere")
+    outside = st.create(name="outside", cwd="/q")
+    (catalog_folder / "--again--").symlink_to(inside.file.parent)
+    (catalog_folder / "--r--").symlink_to("--q--")
+    (catalog_folder / "--up--").symlink_to(".")
+    (catalog_folder / "--loop--").symlink_to("--loop--")
+    (catalog_folder / "--gone--").symlink_to("nowhere")
+
+    assert list((tmp_path / "elsewhere").glob(f"*{outside.id}.jsonl"))
+    assert ids(cwd="/q") == [outside.id]
+    assert ids(all=True) == [outside.id, inside.id]
+    assert [hit.session for hit in st.search("outside", all=True)] == [outside.id]
+    for name in (outside.id, "outside", outside.id[-8:]):
+        assert st.open(name).id == outside.id
+    assert st.open("inside").file == inside.file
+    shelf.delete("outside")
+    assert ids(all=True) == [inside.id]
+    assert shelf.restore("outside") == str(outside.file)
+
+
+def test_links_to_files_in_the_catalog_are_not_followed(home: Path, tmp_path: Path) -> None:
     outside = st.create(name="outside", dir=tmp_path / "elsewhere" / "--x--")
     inside = st.create(name="inside", cwd="/p")
     assert inside.file is not None
     assert outside.file is not None
-    (inside.file.parent.parent / "--link--").symlink_to(outside.file.parent)
     (inside.file.parent / f"x_{outside.id}.jsonl").symlink_to(outside.file)
     (inside.file.parent / "x_loop.jsonl").symlink_to("x_loop.jsonl")
     os.mkfifo(inside.file.parent / "x_pipe.jsonl")

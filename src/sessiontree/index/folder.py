@@ -11,6 +11,7 @@ import os
 import stat
 from collections.abc import Generator
 from contextlib import contextmanager
+from operator import attrgetter
 from typing import NamedTuple
 
 from sessiontree.errors import NotFound
@@ -113,14 +114,23 @@ def _fault(mode: int) -> str:
 
 
 def folders_in(root: str) -> list[str]:
-    """The folders right below `root`, links left out; `root` itself when it cannot be looked into: `files_in` tells why."""
+    """The folders right below `root`, and those that links there lead to, each once.
+
+    One that cannot be looked into is given itself: `files_in` tells why.
+    """
     try:
         with os.scandir(root) as entries:
-            return sorted(entry.path for entry in entries if entry.is_dir(follow_symlinks=False))
+            seen = sorted(entries, key=attrgetter("path"))
+        folders = [entry.path for entry in seen if entry.is_dir(follow_symlinks=False)]
     except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError:
         return [root]
+    links = [entry.path for entry in seen if entry.is_symlink() and os.path.isdir(entry.path)]
+    if not links:
+        return folders
+    each = {os.path.realpath(folder): folder for folder in (*reversed(links), root, *folders)}
+    return sorted(folder for folder in each.values() if folder != root)
 
 
 def is_part_of(text: str, id: str) -> bool:
