@@ -10,6 +10,7 @@ import sessiontree as st
 from sessiontree import catalog, shelf
 from sessiontree.copying import copy
 from sessiontree.repairing import rescue
+from sessiontree.store.jsonl import JsonlStore
 from sessiontree.store.memory import MemoryStore
 
 
@@ -62,8 +63,59 @@ def test_a_damaged_file_that_was_taken_away_is_told(tmp_path: Path) -> None:
     assert damaged.problems
     file.unlink()
 
-    with pytest.raises(st.StoreError, match="No such file"):
+    with pytest.raises(st.StoreError, match="was deleted"):
         st.repair(damaged)
+
+
+def damaged_at(file: Path) -> Path:
+    """A file with a line that is none, and a head that is nowhere."""
+    record = '{"current":"main","heads":{"main":"gone","side":"a"}}'
+    file.write_text(
+        '{"type":"session","version":3,"id":"s","timestamp":"","cwd":"/p"}\n'
+        '{"type":"message","id":"a","parentId":null,"timestamp":"","branch":"main","message":{"role":"user"}}\n'
+        f'{{"type":"custom","id":"r","parentId":"a","customType":"sessiontree.head","data":{record}}}\ngarbage\n'
+    )
+    return file
+
+
+def test_a_repaired_copy_is_there_as_a_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise st.StoreError("the disk", "No space left on device")
+
+    file = damaged_at(tmp_path / "s.jsonl")
+    monkeypatch.setattr(JsonlStore, "append", full)
+
+    report = st.repair(st.open(file, read_only=True))
+
+    assert report.file is not None
+    sound = st.open(report.file, read_only=True)
+    assert (sound.problems, sound.heads.heads, sound.heads.moves) == ([], {"main": "a", "side": "a"}, [])
+
+
+def test_a_copy_is_not_made_again_only_as_long_as_it_tells_all(tmp_path: Path) -> None:
+    file = damaged_at(tmp_path / "s.jsonl")
+    first = st.repair(st.open(file))
+    assert first.file is not None
+    with st.open(first.file) as sound:
+        sound.append(st.user("more"))
+    assert st.repair(st.open(file)) == first
+    whole = Path(first.file).read_bytes().split(b"\n")
+
+    Path(first.file).write_bytes(b"\n".join([*whole[:3], b""]))  # what follows in it is lost
+
+    assert st.repair(st.open(file)).file not in (None, first.file)
+
+
+def test_what_others_have_written_meanwhile_is_in_the_copy(tmp_path: Path) -> None:
+    damaged = st.open(damaged_at(tmp_path / "s.jsonl"))
+    assert damaged.problems
+    with st.open(damaged.where) as other:
+        late = other.branch("side").append(st.user("late"))
+
+    report = st.repair(damaged)
+
+    assert report.file is not None
+    assert st.open(report.file).heads.heads["side"] == late.id
 
 
 def test_in_a_database_too_a_session_is_repaired_once_until_it_is_written_to(database: str, tmp_path: Path) -> None:

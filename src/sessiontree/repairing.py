@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from hashlib import sha256
 from itertools import count
@@ -27,8 +27,10 @@ from sessiontree.catalog import (
 )
 from sessiontree.core.entries import Entry, EntryId
 from sessiontree.core.times import iso
+from sessiontree.core.tree import Tree
+from sessiontree.draft import under
 from sessiontree.errors import FormatError, InvalidOperation, NotFound, StoreError
-from sessiontree.format.codec import NotJson, read_entry, write_header
+from sessiontree.format.codec import NotJson, read_entry, write_entry, write_header
 from sessiontree.format.repair import Repair, found_heads, repaired
 from sessiontree.index.folder import SUFFIX, absolute_folder, files_in
 from sessiontree.index.reading import lines_of, open_regular
@@ -56,7 +58,8 @@ def repair(session: Session, *, file: str | os.PathLike[str] | None = None) -> R
     another thing, and `InvalidOperation` for a session in memory without a `file`.
     """
     check_copied(session, "a repaired copy")
-    sound = _made_sound(session)
+    session.refresh()
+    sound = _made_sound(session, session.id)
     if not sound.differs:
         if sound.repairs:
             session.restore_heads(sound.heads)
@@ -88,10 +91,10 @@ def rescue(file: str) -> RepairReport:
     header = write_header(id=id, timestamp=stamp, cwd=_cwd_for(path), parent_session=path)
     held = MemoryStore(file)
     held.create([header, *lines])
-    sound = _made_sound(Session(held))
+    sound = _made_sound(Session(held), path)
     made_up = Repair(kind="no_session", message="it has a new header: what the old one said is lost", line=1)
     sound = sound._replace(repairs=(made_up, *sound.repairs))
-    before = _repaired_before(file)
+    before = _beside(file, sound)
     if before is not None:
         return RepairReport(repairs=sound.repairs, file=before)
     return _written(JsonlStore(f"{_repaired(file)}{id}{SUFFIX}"), header, sound)
@@ -107,9 +110,14 @@ class _Sound(NamedTuple):
     """Its lines are not those of the damaged session, so that there must be a copy."""
 
 
-def _made_sound(session: Session) -> _Sound:
-    heads, done = found_heads(session.tree, session.heads)
-    lines, changed = repaired(session.tree, _ids_for(session).__next__)
+def _made_sound(session: Session, seed: str) -> _Sound:
+    tree, ids = session.tree, _new_ids(session.tree, seed)
+    heads, done = found_heads(tree, session.heads)
+    lines, changed = repaired(tree, ids.__next__)
+    if tree.count:  # where all heads are stands behind the lines, so that none is moved by what was put right
+        record, current = session.heads.record(heads=heads), session.heads.current
+        parent, stamp = under(tree, heads[current]), tree.entries[-1].timestamp
+        lines.append(write_entry(record, id=next(ids), parent=parent, timestamp=stamp, branch=current).raw)
     left_out = [
         Repair(kind=problem.kind, message="it is left out, and stays in the damaged file", line=problem.line)
         for problem in session.problems
@@ -118,16 +126,14 @@ def _made_sound(session: Session) -> _Sound:
     return _Sound(lines, heads, (*left_out, *changed, *done), bool(changed or left_out))
 
 
-def _ids_for(session: Session) -> Iterator[EntryId]:
-    """Ids that follow from that of the session: repaired again, it has the same lines."""
-    made = (sha256(f"{session.id}:repaired:{number}".encode("utf-8", "replace")).hexdigest()[:16] for number in count())
-    return (id for id in made if id not in session.tree)
+def _new_ids(tree: Tree, seed: str) -> Iterator[EntryId]:
+    """Ids that follow from a seed: what is repaired again has the same lines."""
+    made = (sha256(f"{seed}:repaired:{number}".encode("utf-8", "replace")).hexdigest()[:16] for number in count())
+    return (id for id in made if id not in tree)
 
 
 def _written(store: Store, header: bytes, sound: _Sound) -> RepairReport:
     store.create([header, *sound.lines])
-    with Session(store) as session:
-        session.restore_heads(sound.heads)
     return RepairReport(repairs=sound.repairs, file=store.where)
 
 
@@ -165,16 +171,26 @@ def _copy_of(session: Session, sound: _Sound) -> str | None:
         return _in_database(session.where, sound)
     if session.file is None:
         raise InvalidOperation("a session in memory has no place beside it: name a file for the repaired copy")
-    return _repaired_before(session.where)
+    return _beside(session.where, sound)
 
 
 def _in_database(damaged: str, sound: _Sound) -> str | None:
-    """The session of the same database that begins with these lines, whatever was said in it since."""
     database = in_database(damaged)
     assert database is not None
+    return _first_with(sound, map(database.store, database.made_from(parse(damaged).named)))
+
+
+def _beside(damaged: str, sound: _Sound) -> str | None:
+    folder, name = os.path.split(_repaired(damaged))
+    copies = [file for file in files_in(folder or ".") if file.name.startswith(name)]
+    newest = sorted(copies, key=attrgetter("mtime", "name"), reverse=True)
+    return _first_with(sound, (JsonlStore(os.path.join(folder, file.name)) for file in newest))
+
+
+def _first_with(sound: _Sound, copies: Iterable[Store]) -> str | None:
+    """The first session that begins with these lines, whatever was said in it since."""
     wanted = b"\n".join([*sound.lines, b""])
-    for id in database.made_from(parse(damaged).named):
-        store = database.store(id)
+    for store in copies:
         with suppress(NotFound, StoreError):  # it was taken away meanwhile, or is damaged itself
             if store.read().data.partition(b"\n")[2].startswith(wanted):
                 return store.where
@@ -184,14 +200,3 @@ def _in_database(damaged: str, sound: _Sound) -> str | None:
 def _repaired(damaged: str) -> str:
     """How the names of repaired copies of a file begin; an id follows."""
     return f"{damaged.removesuffix(SUFFIX)}.repaired_"
-
-
-def _repaired_before(damaged: str) -> str | None:
-    """The file that a damaged one was repaired to since it was last written to."""
-    folder, name = os.path.split(_repaired(damaged))
-    try:
-        written = os.stat(damaged).st_mtime_ns
-    except OSError as error:
-        raise StoreError(damaged, reason_of(error)) from error
-    copies = [file for file in files_in(folder or ".") if file.name.startswith(name) and file.mtime >= written]
-    return os.path.join(folder, max(copies, key=attrgetter("mtime", "name")).name) if copies else None
