@@ -275,6 +275,68 @@ def test_two_deleted_sessions_of_one_name_are_told_apart(session: st.Session) ->
     assert set(listed()) == {session.id, other.id}
 
 
+def test_a_session_that_is_twice_in_the_trash_is_restored_by_its_path_there(session: st.Session) -> None:
+    file = file_of(session)
+    data = file.read_bytes()
+    first = shelf.delete("auth")
+    file.write_bytes(data + b"\n")  # put back from a backup
+    second = shelf.delete("auth")
+
+    for name in (session.id, str(file)):
+        with pytest.raises(st.Ambiguous) as refused:
+            shelf.restore(name)
+        assert set(refused.value.candidates) == {first, second}
+
+    assert shelf.restore(first) == str(file)
+    assert file.read_bytes() == data
+    shelf.purge(second)
+    assert shelf.thrown_away() == []
+    assert file.read_bytes() == data
+
+
+@pytest.mark.parametrize("name", ["talk.session", ".talk.jsonl", "talk"])
+def test_a_session_is_in_the_trash_whatever_its_file_is_called(tmp_path: Path, monkeypatch, name: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    session = st.create(file=name)
+
+    for again in (name, f"./{name}", session.id):
+        there = shelf.delete(name)
+        assert [(summary.id, summary.file) for summary in shelf.thrown_away()] == [(session.id, there)]
+        assert shelf.restore(again) == str(tmp_path / name)
+
+    assert shelf.thrown_away() == []
+    shelf.delete(name)
+    shelf.purge(name)
+    assert shelf.thrown_away() == []
+
+
+def test_a_path_that_leads_to_a_session_purges_that_one_and_none_in_the_trash(session: st.Session) -> None:
+    there, file = shelf.delete("auth"), file_of(session)
+    file.write_bytes(Path(there).read_bytes())
+
+    shelf.purge(str(file))
+
+    assert (file.exists(), Path(there).exists()) == (False, True)
+
+
+def test_links_in_the_trash_lead_nowhere(session: st.Session, home: Path) -> None:
+    (home / ".sessiontree" / "trash").mkdir()
+    (home / ".sessiontree" / "trash" / "link").symlink_to(file_of(session).parent)
+
+    assert shelf.thrown_away() == []
+    with pytest.raises(st.NotFound):
+        shelf.restore("auth")
+
+
+def test_a_session_comes_back_where_this_folder_is_gone(session: st.Session, tmp_path: Path, monkeypatch) -> None:
+    shelf.delete("auth")
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+
+    assert shelf.restore("auth") == str(file_of(session))
+
+
 def test_nothing_is_written_over_by_restoring(session: st.Session) -> None:
     file = file_of(session)
     there = shelf.delete("auth")

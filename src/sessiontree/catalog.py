@@ -282,18 +282,28 @@ def find(session: str | os.PathLike[str]) -> str:
             hint = "this folder has none, or archived ones only, which `sessiontree ls --archived` shows"
             raise NotFound("session", RECENT, hint)
         return file
-    is_path = isinstance(session, os.PathLike) or text.endswith(SUFFIX) or os.sep in text
-    if os.path.lexists(text) and (is_path or os.path.isfile(text)):
+    if is_file(session):
         return text
-    if not is_path and (database := in_database()) is not None:
+    if not is_path(session) and (database := in_database()) is not None:
         return database.address.of(database.find(text))
     found = None if isinstance(session, os.PathLike) else pick(text, _below(sessions_dir()))
-    if found is None and is_path:
+    if found is None and is_path(session):
         raise NotFound("session file", text)
     if found is None:
         what = "it is a folder; a session" if os.path.isdir(text) else "a session"
         raise NotFound("session", text, f"{what} is a path, an id, a name, or @ for the most recent here")
     return found
+
+
+def is_path(session: str | os.PathLike[str]) -> bool:
+    """Whether it looks like a path, and not like an id or a name."""
+    text = os.fspath(session)
+    return isinstance(session, os.PathLike) or text.endswith(SUFFIX) or os.sep in text
+
+
+def is_file(session: str | os.PathLike[str]) -> bool:
+    """Whether it is the path of something that is there."""
+    return os.path.lexists(session) and (is_path(session) or os.path.isfile(session))
 
 
 def pick(text: str, files: Sequence[Found]) -> str | None:
@@ -476,9 +486,9 @@ def search(
         with without_gc():
             listed = summaries(db, found, there.paths, root=there.root, progress=progress)
             listed = [summary for summary in listed if there.takes(summary) and (only is None or only(summary))]
-            for summary in listed if unread is not None else ():
-                if summary.branch is None:
-                    unread(summary.file)
+            if unread is not None:
+                for path in [summary.file for summary in listed if summary.branch is None]:
+                    unread(path)
             return search_files(db, listed, wanted, limit=max(1, limit), progress=progress)
 
     return using(home(), work) if found else []

@@ -25,10 +25,10 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, NamedTuple
 
-from sessiontree.catalog import find, in_database, pick, sessions_dir, sources, summaries_of
+from sessiontree.catalog import find, in_database, is_file, is_path, pick, sessions_dir, sources, summaries_of
 from sessiontree.core.times import iso
 from sessiontree.core.tree import Tree
-from sessiontree.errors import Conflict, InvalidOperation, NotFound, ReadOnly, StoreError
+from sessiontree.errors import Ambiguous, Conflict, InvalidOperation, NotFound, ReadOnly, StoreError
 from sessiontree.home import home
 from sessiontree.index.folder import ARCHIVED, SUFFIX, Found, files_in, folders_in
 from sessiontree.session import Session
@@ -105,8 +105,7 @@ def restore(session: str) -> str:
         raise NotFound("session in the trash", session)
     folder = os.path.dirname(file)
     try:
-        with open(os.path.join(folder, ORIGIN), "rb") as note:
-            origin = os.fsdecode(note.read())
+        origin = _origin(folder)
     except OSError as error:
         raise _failed(os.path.join(folder, ORIGIN), error) from error
     if os.path.basename(origin) != os.path.basename(file) or not os.path.isabs(origin):
@@ -133,7 +132,8 @@ def purge(session: str | os.PathLike[str], *, at: Cursor | None = None) -> str:
     """
     if (named := _in_database(session)) is not None:
         return named[0].purge(named[1], at=at)
-    file = _in_trash(os.fspath(session)) or _own(session)
+    in_trash = None if is_file(session) else _in_trash(os.fspath(session))
+    file = in_trash or _own(session)
     folder = os.path.dirname(os.path.abspath(file))
     try:
         with _held(file):
@@ -173,7 +173,7 @@ def _in_database(session: str | os.PathLike[str]) -> tuple[Sessions, str] | None
     text = os.fspath(session)
     if is_address(text):
         database, text = in_database(text), parse(text).named
-    elif isinstance(session, os.PathLike) or text.endswith(SUFFIX) or os.sep in text:
+    elif is_path(session):
         return None
     else:
         database = in_database()
@@ -182,11 +182,34 @@ def _in_database(session: str | os.PathLike[str]) -> tuple[Sessions, str] | None
 
 def trashed() -> list[Found]:
     """The session files in the trash."""
-    return [file for folder in folders_in(trash()) for file in files_in(folder)]
+    folders = [folder for folder in folders_in(trash()) if not os.path.islink(folder)]
+    return [file for folder in folders for file in files_in(folder, os.path.basename(_noted(folder)))]
 
 
 def _in_trash(session: str) -> str | None:
-    return pick(session, trashed())
+    """The file of a session in the trash, by its path there, the path that it had, or as others are found."""
+    files, path = trashed(), session
+    with suppress(FileNotFoundError):  # the current folder was deleted: no path leads from there
+        path = os.path.abspath(session)
+    if path in [file.path for file in files]:
+        return path
+    were_there = [file.path for file in files if _noted(os.path.dirname(file.path)) == path]
+    if len(were_there) > 1:
+        raise Ambiguous("session in the trash", session, were_there)
+    return were_there[0] if were_there else pick(session, files)
+
+
+def _origin(folder: str) -> str:
+    """Where the session in a folder of the trash was. Raises `OSError`."""
+    with open(os.path.join(folder, ORIGIN), "rb") as note:
+        return os.fsdecode(note.read())
+
+
+def _noted(folder: str) -> str:
+    """The same; nothing where there is no note."""
+    with suppress(OSError):
+        return _origin(folder)
+    return ""
 
 
 def _own(session: str | os.PathLike[str]) -> str:
