@@ -354,3 +354,18 @@ def test_matches_of_one_moment_and_place_are_in_no_order() -> None:
     matches = [search._Match(1, "file", 2, entry, "apple") for entry in entries]
 
     assert sorted(matches) == matches
+
+
+def test_a_last_line_without_newline_tells_the_branch_as_it_does_to_a_listing(shelf: Path) -> None:
+    session = st.create(file=shelf / "s.jsonl")
+    session.append(st.user("apple"))
+    session.create_branch("other")
+    path = shelf / "s.jsonl"
+    for _ in range(2):
+        assert [hit.branch for hit in st.search("apple", dir=shelf)] == ["other"]
+    session.switch("main")
+    path.write_bytes(path.read_bytes()[:-1])
+
+    for _ in range(2):
+        assert only(shelf).branch == "main"
+        assert [hit.branch for hit in st.search("apple", dir=shelf)] == ["main"]

@@ -125,9 +125,9 @@ def _read_all(db: Database, stale: list[tuple[Found, bool]], progress: Progress 
 
 
 def digest_of(db: Database, path: str) -> Digest | None:
-    """What is known of how the entries of a file hang together; `None` when nothing is."""
+    """What is known of how the entries of a file hang together; `None` unless all of it is."""
     past = _past(db, path)
-    return None if past is None or past.tally is None else _digest(db, past)
+    return None if past is None or past.tally is None or past.read_to < past.size else _digest(db, past)
 
 
 def _past(db: Database, path: str) -> Past | None:
