@@ -152,6 +152,20 @@ def test_search_goes_everywhere_when_asked_and_says_when_there_is_nothing(rows, 
     assert cli("search", "nowhere", "--all").strip() == "nothing found"
 
 
+def test_copies_of_a_session_are_told_by_their_files(cli, talk: st.Session) -> None:
+    other = st.create(name="other")
+    other.append(st.user("a cache too"))
+    assert talk.file is not None
+    copy = talk.file.with_name("copy.jsonl")
+    copy.write_bytes(talk.file.read_bytes())
+
+    for listed in (cli("ls"), cli("search", "cache")):
+        assert str(talk.file) in listed
+        assert str(copy) in listed
+        assert other.id in listed
+        assert str(other.file) not in listed
+
+
 def test_search_says_beside_its_output_what_could_not_be_read(talk: st.Session, here: Path, capsys) -> None:
     assert run(["search", "cache"]) == 0
     assert capsys.readouterr().err == ""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
+from collections.abc import Iterable
 
 import click
 
@@ -42,11 +44,13 @@ def ls(everywhere: bool, archived: bool, trash: bool, source: str | None, folder
         listed = catalog.sessions(
             all=everywhere, archived=archived, source=source, dir=folder, progress=progress("reading sessions")
         )
+    copied = _repeated((summary.id, summary.file) for summary in listed)
     for summary in listed:
         if as_json:
             echo_json(summary_to_wire(summary))
         else:
-            _tell(summary, with_folder=everywhere or trash or folder is not None, with_file=bool(source or folder))
+            with_file = bool(source or folder) or summary.id in copied
+            _tell(summary, with_folder=everywhere or trash or folder is not None, with_file=with_file)
     if not listed and not as_json:
         echo(dim("no sessions" if everywhere or trash or folder is not None else "no sessions of this folder"))
 
@@ -74,8 +78,14 @@ def _tell(summary: SessionSummary, *, with_folder: bool, with_file: bool) -> Non
         echo("  " + safe(summary.first_message[:100]))
     if summary.damage:
         echo("  " + colored(brief(summary.damage), "red"))
-    if with_file:  # outside of the catalog there is no other way to name it
+    if with_file:  # there is no other way to name it
         echo("  " + dim(safe(summary.file)))
+
+
+def _repeated(sessions: Iterable[tuple[str, str]]) -> set[str]:
+    """The ids of several files: copies, which only their files tell apart."""
+    count = Counter(id for id, _ in set(sessions))
+    return {id for id, files in count.items() if files > 1}
 
 
 def _count(number: int, one: str, many: str) -> str:
@@ -122,9 +132,11 @@ def search(
             echo_json(hit_to_wire(hit))
         return
     before = None
+    copied = _repeated((hit.session, hit.file) for hit in hits)
     for hit in hits:
         if hit.file != before:
-            echo(strong(safe(hit.file) if source or folder else brief(hit.session)), brief(hit.name or ""))
+            by_file = source or folder or hit.session in copied
+            echo(strong(safe(hit.file) if by_file else brief(hit.session)), brief(hit.name or ""))
             before = hit.file
         _tell_hit(hit)
     if not hits:
