@@ -208,3 +208,21 @@ def test_a_label_that_another_client_takes_away_goes_from_the_conversation(
     session.label(marked, None)
 
     page.wait_for_selector(".path .chip.label", state="detached")
+
+
+def test_no_key_acts_while_the_session_is_being_loaded(serve: Serve, visit: Visit, session: Session) -> None:
+    site = serve()
+    page = visit(site)
+    page.wait_for_selector(".list li")
+    held = Held(page, "**/branches")
+    page.goto(f"{site.url}/#/s/{session.id}/talk")
+    held.wait()
+
+    for key in "bflmu":
+        page.keyboard.press(key)
+    assert page.locator("dialog, .said.on").count() == 0
+    held.release()
+
+    page.wait_for_selector("main[aria-busy=false]")
+    assert page.locator("dialog, .said.on").count() == 0
+    ask_to_merge(page)

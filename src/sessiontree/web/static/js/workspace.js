@@ -98,8 +98,10 @@ export class Workspace extends Component {
 
   // Doing
 
+  /** Whether the session may be changed: not before it is known what there is. */
   get writes() {
-    return this.props.me.scopes.includes("write") && !this.session.info?.readOnly;
+    const { info, loading } = this.session;
+    return this.props.me.scopes.includes("write") && !loading && info && !info.readOnly;
   }
   get runs() {
     return this.props.me.allowRun && this.props.me.scopes.includes("run") && !this.session.info?.readOnly;
@@ -108,6 +110,7 @@ export class Workspace extends Component {
   ask = (dialog) => this.writes && this.setState({ dialog });
 
   askMerge(from) {
+    if (!this.writes) return;
     const dialog = this.questions.merge(from);
     if (dialog) this.ask(dialog);
     else this.props.tell("There is no other branch to merge");
@@ -158,12 +161,12 @@ export class Workspace extends Component {
   }
 
   view(tab) {
-    const { session } = this, { api, place, models } = this.props;
+    const { session } = this, { api, me, place, models, tell } = this.props;
     const promote = this.writes && this.promote;
     if (tab === "compare") return html`<${Compare} session=${session} names=${place.branches} promote=${promote} />`;
     if (tab === "ab") {
       return html`<${Experiments} api=${api} session=${session} chosen=${place.experiment} models=${models}
-        allowed=${this.runs} promote=${promote} tell=${this.props.tell} />`;
+        me=${me} allowed=${this.runs} promote=${promote} tell=${tell} />`;
     }
     return html`<div class="panes">${this.treePane(tab)}${this.talkPane()}</div>`;
   }
@@ -280,7 +283,7 @@ export class Workspace extends Component {
     return html`<section class="pane talk" aria-label="Conversation">
       ${this.where()}
       <${Conversation} handle=${this.conversation} session=${session} way=${session.path.way} actions=${this.actions} />
-      <${Composer} session=${session} editing=${this.state.editing} allowed=${allowed} models=${models} />
+      <${Composer} session=${session} editing=${this.state.editing} me=${me} allowed=${allowed} models=${models} />
     </section>`;
   }
 
