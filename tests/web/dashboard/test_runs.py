@@ -12,13 +12,15 @@ from typing import Any, get_args
 import sessiontree as st
 from sessiontree.config import ThinkingLevel
 from sessiontree.core.messages import ToolCall
+from sessiontree.export.redact import Redactor
 from sessiontree.model.base import ModelError, Request
 from sessiontree.model.scripted import Delay, Script, ScriptedModel, Used
 from sessiontree.swarm.strategies import STRATEGIES
 from sessiontree.swarm.swarm import Swarm
+from tests.export.sessions import story
 from tests.web.dashboard.conftest import Serve, Visit
 from tests.web.dashboard.held import Held
-from tests.web.dashboard.site import a_story
+from tests.web.dashboard.site import a_story, put
 
 
 def priced(text: str, cost: float) -> list[Any]:
@@ -404,3 +406,29 @@ def test_a_server_that_runs_nothing_says_so(serve: Serve, visit: Visit) -> None:
     page.goto(f"{site.url}/#/s/{session.id}/ab")
     page.wait_for_selector("text=This server runs no agents")
     assert page.locator("form").count() == 0
+
+
+def test_a_token_that_may_run_nothing_is_told_so(serve: Serve, visit: Visit) -> None:
+    session = a_story()
+    site = serve(scopes=("read", "write"))
+    words = "text=This token may not run agents; one with the scope run may."
+
+    page = visit(site, "/swarms")
+    page.wait_for_selector(words)
+    page.goto(f"{site.url}/#/s/{session.id}/ab")
+    page.wait_for_selector(words)
+    page.goto(f"{site.url}/#/s/{session.id}/talk")
+    page.wait_for_selector(f".composer >> {words}")
+
+
+def test_a_session_that_is_only_read_says_why_nothing_is_run_in_it(serve: Serve, visit: Visit) -> None:
+    put(Redactor().lines(list(story().lines())), name="redacted")
+    page = visit(serve())
+
+    page.locator(".list a").click()
+    page.wait_for_selector(".composer.told")
+    why = page.locator(".composer.told").text_content()
+    page.keyboard.press("x")
+
+    page.wait_for_selector(f".experiments >> text={why}")
+    assert page.get_by_text("This server runs no agents").count() == 0

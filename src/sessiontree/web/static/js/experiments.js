@@ -3,7 +3,7 @@
 import { go, ofBranch, ofComparison, ofExperiment } from "./addresses.js";
 import { at } from "./api.js";
 import { Intervals, Meter } from "./charts.js";
-import { Button, Chip, Component, Field, Models, Notice, NoRuns, html, valuesOf } from "./html.js";
+import { Button, Chip, Component, Empty, Field, Models, Notice, NoRuns, html, valuesOf } from "./html.js";
 import { figure, measured, plural } from "./figures.js";
 
 const LOOK = 700; // milliseconds between two looks at a running experiment
@@ -81,7 +81,7 @@ export class Experiments extends Component {
     }
   };
 
-  render({ session, allowed, promote, chosen }, { results, running, error, lost }) {
+  render({ session, me, allowed, promote, chosen }, { results, running, error, lost }) {
     const runs = running?.status === "running";
     const shown = running?.result ?? results.find((result) => result.id === chosen);
     const others = results.filter((result) => result.id !== shown?.id);
@@ -97,7 +97,7 @@ export class Experiments extends Component {
       </div>`}
       <${Notice} text=${failed} kind="wrong" />
       ${shown && html`<${Result} result=${shown} running=${runs} session=${session} promote=${promote} />`}
-      ${!allowed && html`<${NoRuns} />`}
+      ${!allowed && (session.info.readOnly ? html`<${Empty}>${session.info.readOnly}<//>` : html`<${NoRuns} me=${me} />`)}
       ${allowed && !runs && html`<details class="card" open=${!shown}><summary><h2>New A/B run</h2></summary>${this.form()}</details>`}
       ${others.length > 0 && html`<section class="card" aria-label="Results">
         <h2>${shown ? "Others" : "Results"}</h2>

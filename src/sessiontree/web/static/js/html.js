@@ -51,7 +51,10 @@ export const Models = ({ name, models, placeholder }) => html`
   <input name=${name} list=${`${name}-models`} placeholder=${placeholder} autocomplete="off" spellcheck=${false} />
   <datalist id=${`${name}-models`}>${models.map((model) => html`<option value=${model}></option>`)}</datalist>`;
 
-export const NoRuns = () => html`<p class="empty">This server runs no agents; <code>sessiontree serve --allow-run</code> does.</p>`;
+/** Why no agent can be run: the server does not, or the token may not. */
+export const NoRuns = ({ me, kind = "empty" }) => html`<p class=${kind}>${me.allowRun
+  ? html`This token may not run agents; one with the scope <code>run</code> may.`
+  : html`This server runs no agents; <code>sessiontree serve --allow-run</code> does.`}</p>`;
 
 /** What a form holds, by the names of its controls; empty texts are left out. */
 export const valuesOf = (form) =>

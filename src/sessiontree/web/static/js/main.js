@@ -87,7 +87,7 @@ class App extends Component {
     if (view === "session") {
       return html`<${Workspace} key=${id} id=${id} tab=${tab} place=${place} api=${api} me=${me} models=${models} tell=${tell} />`;
     }
-    if (view === "swarms") return html`<${Swarms} api=${api} allowed=${allowed} models=${models} tell=${tell} />`;
+    if (view === "swarms") return html`<${Swarms} api=${api} me=${me} allowed=${allowed} models=${models} tell=${tell} />`;
     if (view === "swarm") return html`<${SwarmView} key=${id} id=${id} api=${api} allowed=${allowed} tell=${tell} />`;
     return html`<${Sessions} api=${api} me=${me} tell=${tell} />`;
   }

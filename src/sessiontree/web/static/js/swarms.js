@@ -58,7 +58,7 @@ export class Swarms extends Component {
     }
   };
 
-  render({ allowed, models }, { swarms, lost, refused, opens, busy, sessions }) {
+  render({ allowed, me, models }, { swarms, lost, refused, opens, busy, sessions }) {
     return html`<main class="scroll"><section class="swarms" aria-label="Swarms">
       <h1>Swarms</h1>
       <${Notice} text=${refused ?? lost} kind="wrong" />
@@ -69,7 +69,7 @@ export class Swarms extends Component {
       ${swarms === null && !lost && html`<${Empty}>Loading…<//>`}
       ${swarms?.length === 0 && html`<${Empty}>No swarm has been started yet.<//>`}
       ${swarms?.length > 0 && html`<ul class="list">${swarms.map((swarm) => html`<${Listed} key=${swarm.id} swarm=${swarm} />`)}</ul>`}
-      ${!allowed && html`<${NoRuns} />`}
+      ${!allowed && html`<${NoRuns} me=${me} />`}
     </section></main>`;
   }
 }
