@@ -369,3 +369,10 @@ def test_a_last_line_without_newline_tells_the_branch_as_it_does_to_a_listing(sh
     for _ in range(2):
         assert only(shelf).branch == "main"
         assert [hit.branch for hit in st.search("apple", dir=shelf)] == ["main"]
+
+
+def test_a_snippet_is_round_the_word_that_begins_so() -> None:
+    (term,) = parse_query("cach*", now=0).terms
+    text = f"precache {'x' * 300} Caches {'y' * 300}"
+
+    assert "Caches" in search.snippet(text, [term])

@@ -1,7 +1,7 @@
 """Query: what somebody types into a search, taken apart.
 
     cache "two ways"     both must be in an entry: a word anywhere, a phrase as it stands
-    cach*                a word that begins so; where words are not set apart, as in Chinese, anywhere
+    cach*                a word that begins so; next to and in scripts without blanks, as Chinese, anywhere
     role:user            who said it, or the type of the entry; several with commas
     since:7d             not older than 7 days; also 12h, 2w, or a date, 2026-01-31
 
@@ -37,10 +37,28 @@ class Term(Struct, frozen=True, kw_only=True):
 
     def position(self, text: str) -> int:
         """Where in the folded `text` it stands first; -1 when it does not."""
-        if not self.begins:
-            return text.find(self.text)
-        found = re.search(rf"(?<!\w){re.escape(self.text)}", text)
-        return -1 if found is None else found.start()
+        at = text.find(self.text)
+        while at >= 0 and not self.may_stand(text, at):
+            at = text.find(self.text, at + 1)
+        return at
+
+    def may_stand(self, text: str, at: int) -> bool:
+        """Whether it counts in this place."""
+        return not self.begins or not _goes_on(text, at)
+
+
+def _goes_on(text: str, at: int) -> bool:
+    """Whether a word that began before goes on at this place."""
+    while at > 0 and not text[at - 1].isascii() and _is_mark(text[at - 1]):
+        at -= 1  # vowel signs, accents: they belong to the letter before them
+    before = text[at - 1 : at]
+    return (before.isalnum() or before == "_") and not _SET_TOGETHER.match(before)
+
+
+def _is_mark(letter: str) -> bool:
+    import unicodedata
+
+    return unicodedata.category(letter).startswith("M")
 
 
 class Query(Struct, frozen=True, kw_only=True):

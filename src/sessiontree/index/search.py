@@ -330,8 +330,9 @@ def snippet(text: str, terms: Sequence[Term]) -> str:
     flat = " ".join(text.split())
     start = 0
     if terms:
-        found = re.search(re.escape(terms[0].text), flat, re.IGNORECASE)
-        start = max(0, (terms[0].position(fold(flat)) if found is None else found.start()) - LEAD)
+        places = (found.start() for found in re.finditer(re.escape(terms[0].text), flat, re.IGNORECASE))
+        first = next((place for place in places if terms[0].may_stand(flat, place)), None)
+        start = max(0, (terms[0].position(fold(flat)) if first is None else first) - LEAD)
     cut = flat[start : start + SNIPPET]
     return f"{'…' if start else ''}{cut}{'…' if start + SNIPPET < len(flat) else ''}"
 
