@@ -1,7 +1,7 @@
 // The conversation of a path: its entries in a window that loads what is near, what an agent is saying right now, and
 // the place where one writes. Text of a session is put in as text; the body of an entry is markup the server cleaned.
 import { ofSwarm } from "./addresses.js";
-import { Button, Chip, Cleaned, Component, Empty, Notice, createRef, html } from "./html.js";
+import { Button, Chip, Cleaned, Component, Empty, Notice, NoRuns, createRef, html } from "./html.js";
 import { clock, day, money, short } from "./figures.js";
 
 const NEAR = 600; // pixels from an end of the window at which more is loaded
@@ -182,18 +182,38 @@ export class Conversation extends Component {
   }
 }
 
-/** Where one writes. Enter sends, Shift and Enter begin a line. */
+const drafts = new Map(); // of each session: what is written and not yet sent, and the branch where that was begun
+
+/** Where one writes. Enter sends, Shift and Enter begin a line. A draft stays when one looks at something else. */
 export class Composer extends Component {
-  state = { text: "", error: null, busy: false, model: "" };
+  state = { error: null, model: "" };
   field = createRef();
+
+  componentDidMount() {
+    this.grow();
+  }
 
   componentDidUpdate(before) {
     const { editing } = this.props;
-    if (editing && editing !== before.editing && !this.state.text.trim()) { // no draft is lost
-      this.setState({ text: editing.text });
+    if (editing && editing !== before.editing && !this.draft.text.trim()) { // no draft is lost
+      this.write(editing.text);
       this.field.current?.focus();
     }
     this.grow();
+  }
+
+  get draft() {
+    return drafts.get(this.props.session.id) ?? { text: "", begun: null, busy: false };
+  }
+
+  change(values) {
+    drafts.set(this.props.session.id, { ...this.draft, ...values });
+    this.setState({});
+  }
+
+  write(text) {
+    const { draft } = this;
+    this.change({ text, begun: draft.text.trim() ? draft.begun : this.props.session.branch });
   }
 
   grow() {
@@ -204,18 +224,25 @@ export class Composer extends Component {
   }
 
   send = async () => {
-    const text = this.state.text.trim();
-    const { session, allowed } = this.props;
-    if (!text || this.state.busy) return;
-    this.setState({ busy: true, error: null });
-    try {
-      if (!allowed.run) await session.add(text);
-      else if (session.running.has(session.branch)) await session.steer(text);
-      else await session.prompt(text, this.state.model);
-      this.setState({ text: "", busy: false });
-    } catch (error) {
-      this.setState({ error: error.message, busy: false });
+    const { session, allowed } = this.props, { text, begun, busy } = this.draft, { branch } = session;
+    if (!text.trim() || busy) return;
+    if (begun !== branch) {
+      this.change({ begun: branch });
+      this.setState({ error: `This was begun on ${begun}; send it again to send it to ${branch}` });
+      return;
     }
+    this.change({ busy: true });
+    this.setState({ error: null });
+    try {
+      if (!allowed.run) await session.add(text.trim());
+      else if (session.running.has(branch)) await session.steer(text.trim());
+      else await session.prompt(text.trim(), this.state.model);
+      const now = this.draft.text; // one may have gone on meanwhile
+      if (now.startsWith(text)) this.change({ text: now.slice(text.length).trimStart() });
+    } catch (error) {
+      this.setState({ error: error.message });
+    }
+    this.change({ busy: false });
   };
 
   abort = async () => {
@@ -232,9 +259,9 @@ export class Composer extends Component {
     this.send();
   };
 
-  render({ session, allowed, models }, { text, error, busy, model }) {
+  render({ session, me, allowed, models }, { error, model }) {
     if (!allowed.write) return null;
-    const { branch } = session;
+    const { branch } = session, { text, busy } = this.draft;
     if (session.info.readOnly) return html`<p class="composer told">${session.info.readOnly}</p>`;
     if (!branch) {
       return html`<p class="composer told">This is a place inside the tree. <b>Go here</b> or <b>branch</b> from it to write.</p>`;
@@ -253,7 +280,7 @@ export class Composer extends Component {
       <${Notice} text=${error} kind="wrong" />
       <div class="write">
         <textarea ref=${this.field} rows="1" aria-label=${label} placeholder=${label} value=${text}
-          onInput=${(event) => this.setState({ text: event.target.value })} onKeyDown=${this.pressed}></textarea>
+          onInput=${(event) => this.write(event.target.value)} onKeyDown=${this.pressed}></textarea>
         <div class="row">
           ${allowed.run && models.length > 1 && !running && html`
             <select aria-label="Model" value=${model} onChange=${(event) => this.setState({ model: event.target.value })}>
@@ -266,7 +293,7 @@ export class Composer extends Component {
           <${Button} type="submit" kind="primary" label=${does} disabled=${busy || !text.trim()} keys="Enter" />
         </div>
       </div>
-      ${!allowed.run && html`<p class="hint">This server runs no agents; <code>sessiontree serve --allow-run</code> does.</p>`}
+      ${!allowed.run && html`<${NoRuns} me=${me} kind="hint" />`}
     </form>`;
   }
 }

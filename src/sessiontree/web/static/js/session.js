@@ -54,7 +54,7 @@ export class Session {
       [this.fresh, this.hidden, this.error] = [[], new Map(), null];
       const branches = this.loadBranches();
       if (!isFirst) await branches; // one of them may be looked at
-      await Promise.all([branches, this.loadTree(), this.loadPath()]);
+      await Promise.all([branches, this.loadTree(), this.goOn(this.entries.at(-1)?.id, this.path.start, MOST)]);
     } catch (error) {
       if (this.opening !== opening) return;
       if (error.status === 404 && this.selected) {
@@ -262,16 +262,21 @@ export class Session {
     });
   }
 
-  /** What was added behind the path: one stays where one reads. A path that is another one is loaded by itself. */
+  /** What was added behind the path: one stays where one reads. A path that is another one is shown from its end. */
   follow() {
     const { path, later } = this;
-    if (!path.length) return this.loadPath();
-    const from = later ? path.length - 1 : Math.max(path.start, path.length - PATH_PAGE);
+    if (later) return this.goOn(path.end, path.length - 1, 1);
+    return this.goOn(path.end, Math.max(path.start, path.length - PATH_PAGE), 2 * PATH_PAGE);
+  }
+
+  /** Load a part of the path over what is shown, if that has the `known` entry. */
+  goOn(known, from, limit) {
+    if (!known) return this.loadPath();
     return this.load("path", async (isNewest) => {
       const { end } = this;
-      const page = await this.page(end, from, later ? 1 : 2 * PATH_PAGE);
+      const page = await this.page(end, from, limit);
       if (!isNewest()) return undefined;
-      if (!page.entries.some(({ id }) => id === path.end)) return this.loadPath();
+      if (!page.entries.some(({ id }) => id === known)) return this.loadPath();
       const { start, entries } = this.path; // one may have turned pages meanwhile
       const adjoins = from >= start && from <= start + entries.length;
       const joined = adjoins ? [...entries.slice(0, from - start), ...page.entries].slice(0, MOST) : entries;

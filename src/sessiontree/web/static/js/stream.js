@@ -1,8 +1,9 @@
 // Server-sent events read with fetch, since an EventSource cannot send the token. Every event once and in order: after a
 // break the stream goes on behind the last event it saw; where the server cannot do that it says 410, and the page
-// loads anew.
+// loads anew. A page that nobody sees takes a break too: a browser has six connections to a server, for all its tabs.
 
 const FIRST_PAUSE = 500, LONGEST_PAUSE = 15_000;
+const UNSEEN = 3_000; // milliseconds that a page is hidden until it lets go of its connection
 
 /** Lines of an event stream in, events `{id, type, data}` out. */
 export async function* events(body) {
@@ -35,38 +36,76 @@ export class Stream {
   /** `heard(event)`; `resync()` when the place is lost; `state("live" | "waiting" | "ended", error)`. */
   constructor(api, path, { heard, resync, state = () => {}, after = null }) {
     Object.assign(this, { api, path, heard, resync, state, last: after });
-    this.stopper = new AbortController();
     this.pause = FIRST_PAUSE;
+    document.addEventListener("visibilitychange", this.look);
+    this.look();
     this.run();
   }
 
   stop() {
-    this.stopper.abort();
+    this.stopped = true;
+    document.removeEventListener("visibilitychange", this.look);
+    clearTimeout(this.leaving);
+    this.connection?.abort();
+    this.wake?.();
+  }
+
+  look = () => {
+    clearTimeout(this.leaving);
+    this.unseen = false;
+    if (!document.hidden) this.wake?.();
+    else {
+      this.leaving = setTimeout(() => {
+        this.unseen = true;
+        this.connection.abort();
+      }, UNSEEN);
+    }
+  };
+
+  /** Until it is time to try again; a page that is hidden waits until it is seen. */
+  async rest() {
+    const pause = this.pause * (0.75 + Math.random() / 2);
+    this.pause = Math.min(this.pause * 2, LONGEST_PAUSE);
+    do {
+      await new Promise((wake) => {
+        this.wake = wake;
+        if (!this.unseen) setTimeout(wake, pause);
+      });
+    } while (this.unseen && !this.stopped);
   }
 
   async run() {
-    const { signal } = this.stopper;
-    while (!signal.aborted) {
+    while (!this.stopped) {
+      const { signal } = (this.connection = new AbortController());
       try {
         const headers = { Accept: "text/event-stream", ...(this.last === null ? {} : { "Last-Event-ID": String(this.last) }) };
         const answer = await this.api.fetch(this.path, { headers, signal });
         this.state("live");
         for await (const event of events(answer.body)) {
-          if (signal.aborted) return;
+          if (signal.aborted) break;
           this.pause = FIRST_PAUSE;
           if (event.id !== null) this.last = event.id;
-          if (event.type === "resync") return this.resync();
+          if (event.type === "resync") return this.lost();
           this.heard(event);
         }
       } catch (error) {
-        if (signal.aborted) return;
-        if (error.status === 410) return this.resync();
-        if (error.status >= 400 && error.status < 500 && error.status !== 429) return this.state("ended", error);
+        if (!signal.aborted) {
+          if (error.status === 410) return this.lost();
+          if (error.status >= 400 && error.status < 500 && error.status !== 429) {
+            this.stop();
+            return this.state("ended", error);
+          }
+        }
       }
-      if (signal.aborted) return;
+      if (this.stopped) return undefined;
       this.state("waiting");
-      await new Promise((wake) => setTimeout(wake, this.pause * (0.75 + Math.random() / 2)));
-      this.pause = Math.min(this.pause * 2, LONGEST_PAUSE);
+      await this.rest();
     }
+    return undefined;
+  }
+
+  lost() {
+    this.stop();
+    return this.resync();
   }
 }
