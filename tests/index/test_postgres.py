@@ -69,6 +69,14 @@ def test_what_is_nowhere_is_not_found_and_what_is_twice_is_ambiguous(store: str)
     assert set(refused.value.candidates) == {first.id, second.id}
 
 
+def test_a_phrase_is_within_one_part_of_what_was_said(store: str) -> None:
+    blocks = [{"type": "text", "text": text} for text in ("here it ends", "and here begins")]
+    st.create().append(st.user(blocks))
+
+    assert st.search('"ends and"') == []
+    assert len(st.search('"here begins" ends')) == 1
+
+
 def test_a_name_goes_before_a_part_of_an_id(store: str) -> None:
     other = st.create()
     named = st.create(name=other.id[-8:])

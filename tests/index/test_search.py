@@ -18,7 +18,7 @@ from sessiontree.core.times import iso
 from sessiontree.format.codec import read_entry
 from sessiontree.index import reading, search, texts
 from tests.builders import file_of, header
-from tests.index.shelves import found, only, put, say
+from tests.index.shelves import TIME, found, only, put, say
 
 
 def test_words_of_any_script_and_length_are_found(shelf: Path) -> None:
@@ -376,3 +376,15 @@ def test_a_snippet_is_round_the_word_that_begins_so() -> None:
     text = f"precache {'x' * 300} Caches {'y' * 300}"
 
     assert "Caches" in search.snippet(text, [term])
+
+
+def test_a_phrase_is_within_one_part_of_what_was_said_whatever_the_file_is_like(shelf: Path) -> None:
+    blocks = [{"type": "text", "text": text} for text in ("here it ends", "and here begins é")]
+    message = {"type": "message", "timestamp": TIME, "message": {"role": "user", "content": blocks}}
+    put(shelf, "old", {"type": "session", "id": "old", "cwd": "/p"}, message)
+    for name, escaped in (("plain", False), ("escaped", True)):
+        line = json.dumps({**message, "id": name, "parentId": None}, ensure_ascii=escaped)
+        put(shelf, name, header(id=name), line)
+
+    assert found('"ends and"', shelf) == []
+    assert len(found('"here begins"', shelf)) == len(found("ends begins", shelf)) == 3

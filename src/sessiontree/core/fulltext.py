@@ -7,7 +7,7 @@ labels, and the strings inside whatever else there is. Images are not text.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from sessiontree.core.context import Context
@@ -37,12 +37,17 @@ from sessiontree.core.messages import is_list, is_object, role, string, tool_cal
 
 
 def full_text(entry: Entry) -> str:
-    """Everything `entry` says, a part on each line. Head records say nothing."""
+    """Everything `entry` says, one part behind the other."""
+    return "\n".join(parts_of(entry))
+
+
+def parts_of(entry: Entry) -> list[str]:
+    """Everything `entry` says, part by part. Head records say nothing."""
     if entry.is_head_record:
-        return ""
+        return []
     body = entry.decoded()
     parts = _message(body.message) if isinstance(body, Message) else _parts(body)
-    return "\n".join(filter(None, parts))
+    return [part for part in parts if part]
 
 
 def speaker(entry: Entry) -> str:
@@ -91,6 +96,11 @@ def unify(text: str) -> str:
 def fold(text: str) -> str:
     """`text` as it is compared: unified, and on one line with single blanks."""
     return " ".join(unify(text).split())
+
+
+def fold_parts(parts: Iterable[str]) -> str:
+    """Parts as they are compared, a line each: nothing that is looked for goes on from one to the next."""
+    return "\n".join(map(fold, parts))
 
 
 def _parts(body: Body) -> Iterator[str]:

@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sessiontree.core.entries import Entry, EntryId
-from sessiontree.core.fulltext import Seen, fold, full_text, speaker
+from sessiontree.core.fulltext import Seen, fold_parts, full_text, parts_of, speaker
 from sessiontree.core.query import Query
 from sessiontree.core.times import iso, milliseconds
 from sessiontree.errors import Ambiguous, Conflict, FormatError, InvalidOperation, NotFound, SessionTreeError
@@ -346,8 +346,8 @@ def _matching(query: Query, session: str, name: str | None, position: int, entry
         return None
     if not query.takes(speaker(entry)):
         return None
-    said = full_text(entry)
-    return _Match(moment, session, position, name, entry) if said and query.matches(fold(said)) else None
+    said = parts_of(entry)
+    return _Match(moment, session, position, name, entry) if said and query.matches(fold_parts(said)) else None
 
 
 class _Sight:

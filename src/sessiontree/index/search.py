@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from msgspec import Struct
 
 from sessiontree.core.entries import Entry, EntryId, JsonObject
-from sessiontree.core.fulltext import Seen, fold, full_text, speaker
+from sessiontree.core.fulltext import Seen, fold, fold_parts, parts_of, speaker
 from sessiontree.core.heads import Heads
 from sessiontree.core.query import Query, Term
 from sessiontree.core.times import milliseconds
@@ -197,9 +197,9 @@ def _matches(
             moment = milliseconds(entry.timestamp) or 0
             if moment < least() or (query.roles and not query.takes(speaker(entry))):
                 continue
-            said = full_text(entry)
-            if said and query.matches(fold(said)):
-                yield _Match(moment, part.file.path, position, entry, said)
+            said = parts_of(entry)
+            if said and query.matches(fold_parts(said)):
+                yield _Match(moment, part.file.path, position, entry, "\n".join(said))
     except (OSError, SessionTreeError):
         return  # taken away since it was listed
 
