@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 from msgspec import UNSET
 
-from sessiontree.core.entries import HEAD_RECORD, BranchPoint, Chain, Custom, Entry, Label, entries_of
+from sessiontree.core.entries import HEAD_RECORD, NO_ID, BranchPoint, Chain, Custom, Entry, Label, entries_of
 from sessiontree.core.heads import Begun, Heads, Move, tells_all
 from sessiontree.core.tree import Tree
 from sessiontree.format.codec import Held
@@ -266,13 +266,19 @@ def test_a_head_record_that_makes_no_sense_changes_nothing(data):
 
 
 def test_a_record_that_drops_the_current_branch_makes_another_one_current():
-    dropping = record("c", "a", current="gone", heads={"side": 5, "other": "a"}, archived=["side", "gone"])
+    dropping = record("c", "a", current="gone", heads={"side": None, "other": "a"}, archived=["side", "gone"])
 
     heads = replayed(*START, dropping)
 
     assert heads.heads == {"side": None, "other": "a"}
     assert heads.current == "side"
     assert heads.archived == {"side"}
+
+
+def test_a_head_that_is_no_id_is_at_no_entry_rather_than_at_the_root():
+    heads = replayed(*START, record("c", "a", current="main", heads={"main": 5, "side": None}))
+
+    assert heads.heads == {"main": NO_ID, "side": None}
 
 
 def test_a_head_that_is_not_in_the_file_is_left_by_a_move():

@@ -66,8 +66,23 @@ def test_an_anchor_above_its_compaction_is_no_problem(anchor):
     assert told(grow("a>b>K>c a>x", K=compaction(anchor))) == []
 
 
-def test_a_compaction_that_cannot_be_read_as_one_has_no_anchor():
-    assert told(grow("a", a={"type": "compaction", "firstKeptEntryId": 5})) == []
+def test_an_anchor_that_is_no_id_is_a_fault():
+    assert told(grow("a", a={"type": "compaction", "firstKeptEntryId": 5})) == [("missing_anchor", "fault", "a", 2)]
+
+
+@pytest.mark.parametrize("parent", [5, False, [], {}])
+def test_a_parent_that_is_no_id_is_a_fault(parent):
+    assert told(Tree([entry("a", parent, line=2)])) == [("orphan", "fault", "a", 2)]
+
+
+@pytest.mark.parametrize("fields", [{"message": 5}, {"message": None}, {"message": "x"}, {}])
+def test_a_line_that_should_have_a_message_and_has_none_is_a_fault(fields):
+    assert told(grow("a", a={"type": "message", **fields})) == [("malformed_line", "fault", "a", 2)]
+    assert told(grow("a", a={"type": "message", "message": {}})) == []
+
+
+def test_a_header_behind_the_first_is_worth_a_note():
+    assert told(Tree([entry("a"), entry("s", None, header(), line=3)])) == [("second_header", "note", "s", 3)]
 
 
 def test_a_label_on_nothing_is_worth_a_note():
@@ -129,7 +144,7 @@ def test_a_line_that_is_not_utf_8_is_a_fault():
 
 
 def test_odd_fields_are_no_reason_to_fail():
-    tree = Tree([entry("a", None, {"type": "message", "message": [1]}), entry("b", "a", {"type": "label"})])
+    tree = Tree([entry("a", None, {"type": "message", "message": {"role": [1]}}), entry("b", "a", {"type": "label"})])
 
     assert [problem.kind for problem in problems(tree)] == ["unknown_target"]
 

@@ -164,6 +164,25 @@ def test_the_name_in_the_header_holds_until_there_is_another() -> None:
     assert digest(file_of(header(title="old"), named)).tally.session_name is None
 
 
+@pytest.mark.parametrize(
+    "odd",
+    [
+        line("b", None, parentId=7),
+        line("b", "a", message=7),
+        {"type": "message", "id": "b", "parentId": "a"},
+        {"type": "compaction", "id": "b", "parentId": "a", "firstKeptEntryId": 7},
+        {"type": "custom", "id": "b", "customType": "sessiontree.head", "data": {"heads": {"main": 7}}},
+    ],
+    ids=["parent", "message", "no message", "anchor", "head"],
+)
+def test_what_an_opened_session_takes_for_damage_is_not_vouched_for(odd: dict[str, Any]) -> None:
+    data = file_of(header(), line("a"), odd)
+
+    assert replay(data)[2]
+    with pytest.raises(Unsound):
+        digest(data)
+
+
 def test_odd_values_count_for_nothing_and_spoil_nothing() -> None:
     empty = line("y", None, message={"role": "user"})
     cut = '{"type":"message","id":"z","parentId":null,"message":{"role":"user","content":"half \\ud83d"}}'
@@ -176,10 +195,10 @@ def test_odd_values_count_for_nothing_and_spoil_nothing() -> None:
             spent("a", None, {"cost": True}),
             spent("b", "a", {"cost": "x"}),
             spent("c", "b", {"cost": {"total": 10**400}}),
-            line("d", None, parentId=7, branch=7, current=7, customType=7, branchName=7, firstKeptEntryId=7, usage=7),
-            line("e", "d", message=7, data={"x": "\ud800"}),
+            line("d", None, branch=7, current=7, customType=7, branchName=7, firstKeptEntryId=7, usage=7),
+            line("e", "d", data={"x": "\ud800"}),
             line("f", "e", message={"role": 7, "x": "\ud800"}),
-            {**record, "data": {"heads": {"main": "a", "b": 7}, "archived": ["b"], "x": "\ud800"}},
+            {**record, "data": {"heads": {"main": "a", "b": None}, "archived": ["b"], "x": "\ud800"}},
             {**record, "id": "r2"},
             {**record, "id": "r4", "data": {"heads": 7, "x": "\ud800"}},
             {**record, "id": "r3", "data": {"current": "nobody", "heads": {"x": None}}},

@@ -68,6 +68,17 @@ def test_a_line_that_begins_well_and_is_no_json_keeps_its_place_and_its_text() -
     assert (body.custom_type, body.data) == (UNREADABLE_LINE, {"line": 3, "text": broken.decode()})
 
 
+def test_a_line_without_the_message_that_it_should_have_keeps_its_place_and_its_text() -> None:
+    tree = tree_of(file_of(header(), line("a", None), line("b", "a", message=5), line("c", "b"), line("d", 5)))
+
+    sound, kinds = mended(tree)
+
+    assert kinds == ["malformed_line", "orphan"]
+    assert [entry.id for entry in sound.path("c")] == ["a", "b", "c"]
+    assert sound["d"].parent is None
+    assert '"message":5' in sound["b"].body.data["text"]
+
+
 def test_bytes_that_are_no_utf8_are_replaced() -> None:
     raw = line("a", None).replace(b'"content":"a"', b'"content":"\xff"')
     sound, kinds = mended(tree_of(file_of(header(), raw)))

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 EntryId: TypeAlias = str
 JsonObject: TypeAlias = dict[str, Any]
 
+NO_ID: EntryId = "(no id)"
+"""What a line names as an entry where it says something that is no id, such as a number: no entry has it."""
+
 HEAD_RECORD = "sessiontree.head"
 """The `custom_type` of head records."""
 
@@ -155,6 +158,9 @@ class Opaque(Struct, frozen=True, kw_only=True):
     fields: JsonObject
     """Everything but type, id, parent, timestamp and branch, in wire form."""
 
+
+NO_MESSAGE = Message({})
+"""The body of a line that should have a message and has none."""
 
 UNREADABLE = Opaque(type="", fields={})
 """The body of a line that begins like an entry and is no JSON."""
@@ -294,6 +300,11 @@ def entries_of(items: Iterable[Entry | Chain]) -> Iterator[Entry]:
             yield from map(item.entry, range(len(item)))
         else:
             yield item
+
+
+def named(value: object) -> EntryId | None:
+    """The entry that a line names by a value of JSON, if it does."""
+    return value if value is None or isinstance(value, str) else NO_ID
 
 
 def is_annotation(type: str, custom_type: str | None) -> bool:

@@ -32,6 +32,7 @@ from sessiontree.core.entries import (
     EntryId,
     JsonObject,
     entries_of,
+    named,
 )
 from sessiontree.core.messages import is_list, is_object
 from sessiontree.core.tree import Tree
@@ -219,7 +220,7 @@ class Heads:
         self._rename(data)
         heads: Any = data.get("heads")
         if is_object(heads) and heads:
-            self._heads = {name: leaf if isinstance(leaf, str) else None for name, leaf in heads.items()}
+            self._heads = {name: named(leaf) for name, leaf in heads.items()}
         sets_heads = self._heads is not heads_before
         current = data.get("current")
         if isinstance(current, str) and current in self._heads:

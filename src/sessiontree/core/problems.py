@@ -8,7 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sessiontree.core.entries import UNREADABLE, Body, Compaction, Entry, EntryId, JsonObject, Label, Message, Problem
+from sessiontree.core.entries import (
+    NO_MESSAGE,
+    UNREADABLE,
+    Body,
+    Compaction,
+    Entry,
+    EntryId,
+    JsonObject,
+    Label,
+    Message,
+    Opaque,
+    Problem,
+)
 from sessiontree.core.heads import Heads
 from sessiontree.core.messages import ToolCall, answered_call, stopped_abnormally, tool_calls
 from sessiontree.core.spans import Spans
@@ -20,7 +32,7 @@ class _Said:
 
     def __init__(self, tree: Tree) -> None:
         self.unreadable: list[Problem] = []
-        self.labels: list[Problem] = []
+        self.notes: list[Problem] = []
         self.anchors: list[tuple[Entry, EntryId]] = []
         self.calls: list[tuple[Entry, list[ToolCall]]] = []
         self.results: dict[str, list[EntryId]] = {}
@@ -29,6 +41,8 @@ class _Said:
             if body is UNREADABLE:
                 reason = "not JSON, or nested too deeply: only its place in the tree could be read"
                 self.unreadable.append(_fault("malformed_line", entry, reason))
+            elif body is NO_MESSAGE:
+                self.unreadable.append(_fault("malformed_line", entry, "it should have a message, and has none"))
             elif not is_utf8(entry.raw):
                 self.unreadable.append(
                     _fault("not_utf8", entry, "not UTF-8: bytes that no reader can tell are replaced")
@@ -47,7 +61,9 @@ class _Said:
             case Compaction(first_kept=str(anchor)):
                 self.anchors.append((entry, anchor))
             case Label(target=target) if target not in tree:
-                self.labels.append(_note("unknown_target", entry, f"label on {target!r}, which is not in the file"))
+                self.notes.append(_note("unknown_target", entry, f"label on {target!r}, which is not in the file"))
+            case Opaque(type="session"):
+                self.notes.append(_note("second_header", entry, "another session begins: two files were put together"))
             case _:
                 pass
 
@@ -61,7 +77,7 @@ def find_problems(tree: Tree, heads: Heads) -> list[Problem]:
         *_shadowed(tree),
         *_places(tree),
         *_anchors(said, spans),
-        *said.labels,
+        *said.notes,
         *_calls(said, spans),
         *_heads(tree, heads),
     ]

@@ -94,7 +94,7 @@ WIRE: dict[str, tuple[type[Any], dict[str, Field]]] = {
         e.Compaction,
         {
             "summary": Field("summary", _text),
-            "first_kept": Field("firstKeptEntryId", _maybe_text),
+            "first_kept": Field("firstKeptEntryId", e.named),
             "tokens_before": Field("tokensBefore", _count),
             "details": Field("details", _any),
             "from_hook": Field("fromHook", _maybe_flag),
@@ -382,7 +382,7 @@ def read_entry(raw: bytes, line: int, source: Source | None = None) -> Entry:
         branch = UNSET
     return Entry(
         id=head.id,
-        parent=_maybe_text(head.parent),
+        parent=e.named(head.parent),
         type=head.type,
         line=line,
         source=Held(raw) if source is None else source,
@@ -418,6 +418,8 @@ def read_glance(raw: bytes) -> Glance | None:
 def body_from_wire(wire: JsonObject) -> Body:
     """What an object in wire form says; its id, parent and time are passed over."""
     type = _text(wire.get("type"))
+    if type == "message" and not is_object(wire.get("message")):
+        return e.NO_MESSAGE
     if type not in WIRE:
         return e.Opaque(type=type, fields={key: value for key, value in wire.items() if key not in HEAD_KEYS})
     if type == "model_change" and "modelId" not in wire:

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType, field
 
-from sessiontree.core.entries import HEAD_RECORD, Header, JsonObject, is_annotation
+from sessiontree.core.entries import HEAD_RECORD, Header, JsonObject, is_annotation, named
 from sessiontree.core.heads import MAIN
 from sessiontree.core.messages import is_list, is_object, spent, string, text
 from sessiontree.core.outline import one_line
@@ -219,16 +219,15 @@ class Digest:
 
     def _count(self, lines: Sequence[_Line]) -> None:
         tally = self.tally
-        messages = [line.message for line in lines if line.type == "message"]
+        held = [line.message for line in lines if line.type == "message"]
+        messages = list(filter(None, held))
+        if len(messages) < len(held):
+            raise Unsound  # a line should have a message, and has none
         tally.messages += len(messages)
         if tally.first_message is None:
-            said = (_first(message) for message in messages if message is not None and message.role == "user")
+            said = (_first(message) for message in messages if message.role == "user")
             tally.first_message = next(filter(None, said), None)
-        costs = [
-            message.usage.cost
-            for message in messages
-            if message is not None and message.usage is not None and message.role in _SPENDERS
-        ]
+        costs = [message.usage.cost for message in messages if message.usage is not None and message.role in _SPENDERS]
         tally.cost = sum([cost.total if isinstance(cost, _Cost) else cost for cost in costs], tally.cost)
 
     def _replay(self, lines: Sequence[_Line]) -> None:
@@ -308,7 +307,7 @@ class Digest:
             return
         heads = data.get("heads")
         if is_object(heads) and heads:
-            tally.heads = {name: leaf if isinstance(leaf, str) else None for name, leaf in heads.items()}
+            tally.heads = {name: named(leaf) for name, leaf in heads.items()}
         current = data.get("current")
         if isinstance(current, str) and current in tally.heads:
             tally.current = current
@@ -384,12 +383,12 @@ def _line(raw: bytes) -> _Line:
     line = _Line(
         type=wire["type"],
         id=wire["id"],
-        parent=_maybe(wire.get(PARENT)),
+        parent=named(wire.get(PARENT)),
         branch=branch if branch is None or isinstance(branch, str) else UNSET,
         current=_maybe(wire.get("current")),
         custom_type=_maybe(wire.get("customType")),
         usage=usage,
-        anchor=_maybe(wire.get(ANCHOR)),
+        anchor=named(wire.get(ANCHOR)),
         name=wire.get("name"),
         branch_name=_maybe(wire.get("branchName")),
         data=Raw(write_value(wire["data"])) if "data" in wire else Raw(),

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
-from sessiontree.core.entries import UNREADABLE, Compaction, Custom, Entry, EntryId, JsonObject
+from sessiontree.core.entries import NO_MESSAGE, UNREADABLE, Compaction, Custom, Entry, EntryId, JsonObject
 from sessiontree.core.heads import Heads
 from sessiontree.core.problems import is_utf8
 from sessiontree.core.spans import Spans
@@ -49,7 +49,7 @@ def repaired(tree: Tree, new_id: Callable[[], EntryId]) -> tuple[list[bytes], li
     for entry in tree.entries:
         raw, body = entry.raw, entry.decoded()
         shadowed = tree[entry.id] is not entry
-        if body is UNREADABLE:
+        if body is UNREADABLE or body is NO_MESSAGE:
             raw = _as_text(entry)
             note("malformed_line", entry, "its text is kept in a custom entry at the same place")
         elif not is_utf8(raw):
