@@ -2,7 +2,7 @@
 
 import pytest
 
-from sessiontree.core.fulltext import fold
+from sessiontree.core.fulltext import fold, fold_parts
 from sessiontree.core.query import Term, parse_query
 from sessiontree.errors import InvalidOperation
 from tests.builders import TIME_MS
@@ -57,6 +57,13 @@ def test_words_phrases_and_beginnings_are_told_apart() -> None:
 )
 def test_all_terms_must_match(query: str, text: str, found: bool) -> None:
     assert parse(query).matches(fold(text)) is found
+
+
+def test_a_phrase_does_not_go_on_from_one_part_to_the_next() -> None:
+    query = parse('"two ways" out')
+
+    assert query.matches(fold_parts(["Two\nways", "out"]))
+    assert not query.matches(fold_parts(["out of two", "ways"]))
 
 
 def test_roles_are_compared_without_case_and_several_are_alternatives() -> None:

@@ -388,3 +388,14 @@ def test_a_phrase_is_within_one_part_of_what_was_said_whatever_the_file_is_like(
 
     assert found('"ends and"', shelf) == []
     assert len(found('"here begins"', shelf)) == len(found("ends begins", shelf)) == 3
+
+
+def test_numbers_that_tools_were_called_with_and_system_messages_are_found(shelf: Path) -> None:
+    session = st.create(file=shelf / "s.jsonl")
+    call = {"type": "toolCall", "id": "c", "name": "read", "arguments": {"offset": 4711, "deep": [{"port": 8080}]}}
+    called = session.append(st.Message({"role": "assistant", "content": [call]}))
+    system = session.append(st.Message({"role": "system", "content": "", "sections": {"rules": "never on Sundays"}}))
+
+    for _ in range(2):
+        assert found("4711 8080", shelf) == [called.id]
+        assert found("sundays role:system", shelf) == [system.id]

@@ -2,7 +2,7 @@
 
 `outline` has the one line that a listing shows of an entry; here is all of it: what was
 said and thought, what tools were called with and what they answered, summaries, names and
-labels, and the strings inside whatever else there is. Images are not text.
+labels, the text of system messages, and the strings inside whatever else there is. Images are not text.
 """
 
 from __future__ import annotations
@@ -107,8 +107,10 @@ def _parts(body: Body) -> Iterator[str]:
     match body:
         case CustomMessage(content=content):
             yield from _content(content)
-        case BranchSummary(summary=summary) | Compaction(summary=summary):
+        case BranchSummary(summary=summary):
             yield summary
+        case Compaction(summary=summary, system_message=system):
+            yield from (summary, *_message(system or {}))
         case Label(text=text):
             yield text or ""
         case SessionInfo(name):
@@ -138,16 +140,18 @@ def _parts(body: Body) -> Iterator[str]:
 
 
 MESSAGE_TEXTS = ("command", "code", "output", "summary", "text", "errorMessage", "toolName")
+MESSAGE_TREES = ("files", "sections")
 
 
 def _message(message: JsonObject) -> list[str]:
     parts = _content(message.get("content"))
     for call in tool_calls(message):
         parts.append(call.name)
-        parts += _strings(call.arguments)
+        parts += _strings(call.arguments, numbers=True)
     parts += [string(message[key]) for key in MESSAGE_TEXTS if key in message]
-    if "files" in message:
-        parts += _strings(message["files"])
+    for key in MESSAGE_TREES:
+        if key in message:
+            parts += _strings(message[key])
     return parts
 
 
@@ -163,13 +167,18 @@ def _content(content: Any) -> list[str]:
     ]
 
 
-def _strings(value: Any) -> Iterator[str]:
-    """Every string inside a JSON value, in order, whatever its depth."""
+def _strings(value: Any, *, numbers: bool = False) -> Iterator[str]:
+    """Every string inside a JSON value, in order, whatever its depth; with `numbers` whole ones too.
+
+    Others may be spelled in many ways: what is found must not depend on that.
+    """
     waiting = [value]
     while waiting:
         item = waiting.pop()
         if isinstance(item, str):
             yield item
+        elif numbers and isinstance(item, int) and not isinstance(item, bool):
+            yield str(item)
         elif is_object(item):
             waiting.extend(reversed(item.values()))
         elif is_list(item):

@@ -33,7 +33,9 @@ def words_of(entry: Entry) -> str:
     match entry.decoded():
         case Message(message) if role(message) in ("user", "assistant", "toolResult"):
             return "\n\n".join(filter(None, _said(message)))
-        case CustomMessage() | Compaction() | BranchSummary():
+        case Compaction(summary=summary) | BranchSummary(summary=summary):
+            return summary
+        case CustomMessage():
             return full_text(entry)
         case _:
             return full_text(entry) or entry.raw.decode("utf-8", "replace")
