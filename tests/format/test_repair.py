@@ -2,15 +2,17 @@
 
 import itertools
 
+import pytest
 from hypothesis import given
 
+from sessiontree.core.entries import Entry
 from sessiontree.core.heads import Heads
 from sessiontree.core.problems import find_problems
 from sessiontree.core.tree import Tree
 from sessiontree.errors import FormatError
 from sessiontree.format.jsonl import Reader
 from sessiontree.format.repair import UNREADABLE_LINE, Repair, found_heads, repair_to_wire, repaired
-from tests.builders import TIME, entry, file_of, header, read, work
+from tests.builders import TIME, entry, file_of, header, read, replayed, work
 from tests.strategies import damaged_sessions, sessions
 
 
@@ -87,6 +89,31 @@ def test_bytes_that_are_no_utf8_are_replaced() -> None:
     assert sound["a"].body.message["content"] == "\ufffd"
 
 
+def test_nothing_but_bytes_that_are_no_utf8_is_changed() -> None:
+    raw = b'{"type":"custom","id":"a","n":1e400,"k":1.10,"k":-0, "t":"\xff\\u0041/"}'
+
+    lines, _ = repaired(tree_of(file_of(header(), raw)), lambda: "new")
+
+    assert lines == [raw.replace(b"\xff", "\ufffd".encode())]
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"), [(b"\0" * 100, "malformed_line"), (b"\xff" * 200, "not_utf8")], ids=["no JSON", "no UTF-8"]
+)
+def test_what_would_be_too_long_is_left_out_but_for_its_place(monkeypatch, text: bytes, kind: str) -> None:
+    monkeypatch.setattr("sessiontree.format.repair.LINE_LIMIT", 500)
+    bad = b'{"type":"message","id":"b","parentId":"a","timestamp":"","message":{"role":"user","content":"%b"}}' % text
+    assert len(bad) < 500
+    tree = tree_of(file_of(header(), line("a", None), bad, line("c", "b")))
+
+    lines, done = repaired(tree, lambda: "new")
+
+    assert [(repair.kind, "too long" in repair.message) for repair in done] == [(kind, True)]
+    sound = tree_of(file_of(header(), *lines))
+    assert [entry.id for entry in sound.path("c")] == ["a", "b", "c"]
+    assert sound["b"].body.data == {"line": 3}
+
+
 def test_a_compaction_whose_anchor_is_missing_says_that_it_keeps_nothing() -> None:
     compaction = {"type": "compaction", "id": "c", "parentId": "a", "summary": "s", "firstKeptEntryId": "gone"}
     sound, kinds = mended(tree_of(file_of(header(), line("a", None), compaction)))
@@ -106,6 +133,21 @@ def test_a_head_that_is_gone_is_the_last_entry_of_its_branch() -> None:
 
     assert found == {"main": "a", "b": None, "c": "a"}
     assert [repair.kind for repair in done] == ["missing_head", "missing_head"]
+
+
+@pytest.mark.parametrize("keys", [{"branch": "main"}, {}], ids=["ours", "a peer's"])
+def test_a_head_that_is_gone_is_found_by_whatever_name_its_branch_had(keys) -> None:
+    def record(id: str, **data) -> Entry:
+        return entry(id, "b", {"type": "custom", "customType": "sessiontree.head", "data": data}, branch="trunk")
+
+    entries = [
+        entry("a", None, **keys),
+        entry("b", "a", **keys),
+        record("r", heads={"trunk": "b"}, current="trunk", renamed={"from": "main", "to": "trunk"}),
+        record("s", heads={"trunk": "gone", "new": "gone"}, current="trunk", renamed={"from": "no", "to": "body"}),
+    ]
+
+    assert found_heads(Tree(entries), replayed(*entries))[0] == {"trunk": "b", "new": None}
 
 
 def test_many_lost_anchors_make_a_repair_no_slower() -> None:

@@ -11,15 +11,18 @@ from collections.abc import Callable
 from msgspec import Struct
 
 from sessiontree.core.entries import NO_MESSAGE, UNREADABLE, Compaction, Custom, Entry, EntryId, JsonObject
-from sessiontree.core.heads import Heads
+from sessiontree.core.heads import Heads, renamed_by
 from sessiontree.core.problems import is_utf8
 from sessiontree.core.spans import Spans
 from sessiontree.core.tree import Tree
-from sessiontree.format.codec import ANCHOR, ID, PARENT, read_object, write_entry, write_object, write_value
+from sessiontree.format.codec import ANCHOR, ID, LINE_LIMIT, PARENT, write_entry, write_value
 from sessiontree.format.splice import set_value
 
 UNREADABLE_LINE = "sessiontree.unreadable"
-"""The `custom_type` of entries that keep the text of a line that is no JSON."""
+"""The `custom_type` of entries that keep the place of a line that cannot be read, and its text."""
+
+
+TOO_LONG = "put right it would be too long: a custom entry keeps its place, its text stays in the damaged file"
 
 
 class Repair(Struct, frozen=True, kw_only=True):
@@ -50,11 +53,16 @@ def repaired(tree: Tree, new_id: Callable[[], EntryId]) -> tuple[list[bytes], li
         raw, body = entry.raw, entry.decoded()
         shadowed = tree[entry.id] is not entry
         if body is UNREADABLE or body is NO_MESSAGE:
-            raw = _as_text(entry)
-            note("malformed_line", entry, "its text is kept in a custom entry at the same place")
+            text = raw.decode("utf-8", "replace")
+            raw, said = _instead(entry, text=text), "its text is kept in a custom entry at the same place"
+            if len(raw) > LINE_LIMIT:  # for one byte there may be six
+                raw, said = _instead(entry), TOO_LONG
+            note("malformed_line", entry, said)
         elif not is_utf8(raw):
-            raw = write_object(read_object(raw))
-            note("not_utf8", entry, "bytes that are not UTF-8 are replaced")
+            raw, said = raw.decode("utf-8", "replace").encode(), "bytes that are not UTF-8 are replaced"
+            if len(raw) > LINE_LIMIT:
+                raw, said = _instead(entry), TOO_LONG
+            note("not_utf8", entry, said)
         id = new_id() if shadowed else entry.id
         if shadowed:
             raw = set_value(raw, ID, write_value(id))
@@ -88,14 +96,23 @@ def found_heads(tree: Tree, heads: Heads) -> tuple[dict[str, EntryId | None], li
 
 
 def _last_written(tree: Tree) -> dict[str, EntryId]:
-    """The last entry that was written on each branch."""
-    return {entry.branch: entry.id for entry in tree if isinstance(entry.branch, str) and not entry.is_annotation}
+    """The last entry that was written on each branch, whatever that was called then."""
+    written: dict[str, EntryId] = {}
+    heads = Heads()
+    for entry in tree.entries:
+        heads.apply(entry, tree)
+        branch = entry.branch if isinstance(entry.branch, str) else heads.current
+        if heads.heads.get(branch) == entry.id:
+            written[branch] = entry.id
+        elif (names := renamed_by(entry)) is not None and names[0] in written:
+            written[names[1]] = written.pop(names[0])
+    return written
 
 
-def _as_text(entry: Entry) -> bytes:
-    data = {"line": entry.line, "text": entry.raw.decode("utf-8", "replace")}
+def _instead(entry: Entry, **text: str) -> bytes:
+    """A custom entry at the place of one that cannot be read."""
     kept = write_entry(
-        Custom(custom_type=UNREADABLE_LINE, data=data),
+        Custom(custom_type=UNREADABLE_LINE, data={"line": entry.line, **text}),
         id=entry.id,
         parent=entry.parent,
         timestamp=entry.timestamp,
