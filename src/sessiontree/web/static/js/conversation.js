@@ -196,7 +196,7 @@ export class Composer extends Component {
   componentDidUpdate(before) {
     const { editing } = this.props;
     if (editing && editing !== before.editing && !this.draft.text.trim()) { // no draft is lost
-      this.write(editing.text);
+      this.fill(editing.text);
       this.field.current?.focus();
     }
     this.grow();
@@ -211,7 +211,7 @@ export class Composer extends Component {
     this.setState({});
   }
 
-  write(text) {
+  fill(text) {
     const { draft } = this;
     this.change({ text, begun: draft.text.trim() ? draft.begun : this.props.session.branch });
   }
@@ -280,7 +280,7 @@ export class Composer extends Component {
       <${Notice} text=${error} kind="wrong" />
       <div class="write">
         <textarea ref=${this.field} rows="1" aria-label=${label} placeholder=${label} value=${text}
-          onInput=${(event) => this.write(event.target.value)} onKeyDown=${this.pressed}></textarea>
+          onInput=${(event) => this.fill(event.target.value)} onKeyDown=${this.pressed}></textarea>
         <div class="row">
           ${allowed.run && models.length > 1 && !running && html`
             <select aria-label="Model" value=${model} onChange=${(event) => this.setState({ model: event.target.value })}>
