@@ -57,6 +57,59 @@ print(stopped)
 """
 
 
+REWRITING = """
+import fcntl, os, random, signal, sys
+from sessiontree.store.jsonl import JsonlStore
+
+class Stop(Exception):
+    pass
+
+armed = False
+
+def stop(*_):
+    if armed:
+        raise Stop
+
+chance = random.Random(int(sys.argv[2]))
+signal.signal(signal.SIGALRM, stop)
+stopped = 0
+longest = 1e-3
+old, new, last = b'{"old":1}', b'{"new":1}', b'{"last":1}'
+for number in range(int(sys.argv[3])):
+    file = f"{sys.argv[1]}/{number}.jsonl"
+    store = JsonlStore(file, durability="none")
+    cursor = store.append([old], after=store.create([b"{}"]))
+    signal.setitimer(signal.ITIMER_REAL, chance.uniform(1e-5, longest))
+    try:
+        armed = True
+        store.replace([b"{}", new], after=cursor)
+        armed = False
+        longest *= 0.8  # as long as a rewrite takes here
+    except Stop:
+        stopped += 1
+        longest *= 1.1
+    armed = False
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    lock = os.open(f"{file}.lock", os.O_RDWR)
+    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    os.close(lock)
+    store.append([last], after=store.end().cursor)
+    lines = open(file, "rb").read().split()
+    assert lines in ([b"{}", old, last], [b"{}", new, last]), lines
+    assert old in lines or open(f"{file}.bak", "rb").read().split() == [b"{}", old], "the backup is missing"
+print(stopped)
+"""
+
+
+def test_a_rewrite_is_done_or_not_whatever_moment_of_it_was_broken_in_on(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", REWRITING, str(tmp_path), "1", str(times(300, torture=20_000))]
+
+    done = subprocess.run(command, capture_output=True, text=True, timeout=times(120, torture=3000))
+
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) > 40, "it was broken in on"
+
+
 def test_a_session_goes_on_whatever_moment_of_a_write_was_broken_in_on(tmp_path: Path) -> None:
     command = [sys.executable, "-c", CHILD, str(tmp_path), "1", str(times(40, torture=2000))]
 

@@ -15,6 +15,7 @@ from sessiontree.store import jsonl
 from sessiontree.store.base import Cursor
 from sessiontree.store.files import identity_of, make_private_directory
 from sessiontree.store.jsonl import JsonlStore
+from sessiontree.store.lock import Lock
 
 
 @pytest.fixture
@@ -287,6 +288,86 @@ def test_what_comes_in_the_very_moment_of_a_rewrite_is_set_aside(path: Path, mon
 
     assert path.read_bytes() == b'{}\n{"new":1}\n'
     assert [Path(name).read_bytes() for name in store.set_aside] == [b'{"theirs":1}\n']
+
+
+def break_in_on(monkeypatch: pytest.MonkeyPatch, module: object, name: str, *, done: bool) -> None:
+    """Something breaks in on a call, before it or when it is done."""
+    real = getattr(module, name)
+
+    def broken(*args: object, **more: object) -> None:
+        if done:
+            real(*args, **more)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(module, name, broken)
+
+
+def beside(path: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in path.parent.iterdir()}
+
+
+@pytest.mark.parametrize(("module", "name"), [(os, "open"), (os, "chmod"), (jsonl, "sync_directory"), (os, "replace")])
+def test_a_rewrite_that_something_broke_in_on_before_it_was_done_leaves_nothing(
+    path: Path, monkeypatch: pytest.MonkeyPatch, module: object, name: str
+) -> None:
+    store = JsonlStore(str(path))
+    cursor = store.append([b'{"a":1}'], after=store.create([b"{}"]))
+    with monkeypatch.context() as broken:
+        break_in_on(broken, module, name, done=name != "replace")
+        with pytest.raises(KeyboardInterrupt):
+            store.replace([b"{}", b'{"new":1}'], after=cursor)
+
+    assert beside(path) == {"s.jsonl": b'{}\n{"a":1}\n', "s.jsonl.lock": b""}
+    JsonlStore(str(path)).append([b'{"b":1}'], after=cursor)
+
+
+@pytest.mark.parametrize("name", ["replace", "unlink"])
+def test_a_rewrite_that_something_broke_in_on_when_it_was_done_is_known_as_ours(
+    path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    store = JsonlStore(str(path))
+    cursor = store.append([b'{"a":1}'], after=store.create([b"{}"]))
+    with monkeypatch.context() as broken:
+        break_in_on(broken, os, name, done=name == "replace")
+        with pytest.raises(KeyboardInterrupt):
+            store.replace([b"{}", b'{"new":1}'], after=cursor)
+
+    store.append([b'{"b":1}'], after=store.end().cursor)
+    assert beside(path) == {
+        "s.jsonl": b'{}\n{"new":1}\n{"b":1}\n',
+        "s.jsonl.bak": b'{}\n{"a":1}\n',
+        "s.jsonl.lock": b"",
+    }
+
+
+@pytest.mark.parametrize("moment", ["acquire", "release"])
+@pytest.mark.parametrize("work", ["create", "replace", "leave", "held"])
+def test_the_lock_is_nobodys_whatever_something_broke_in_on(
+    path: Path, monkeypatch: pytest.MonkeyPatch, work: str, moment: str
+) -> None:
+    store = JsonlStore(str(path))
+    cursor = store.append([b"{}"], after=store.create([b"{}"]))
+    other = JsonlStore(str(path.with_name("other.jsonl")))
+    works = {
+        "create": lambda: other.create([b"{}"]),
+        "replace": lambda: store.replace([b"{}"], after=cursor),
+        "leave": lambda: store.leave(b"{", after=cursor),
+        "held": lambda: _held(store),
+    }
+    with monkeypatch.context() as broken:
+        break_in_on(broken, Lock, moment, done=moment == "acquire")
+        with pytest.raises(KeyboardInterrupt):
+            works[work]()
+
+    for name in ("s.jsonl.lock", "other.jsonl.lock"):
+        fd = os.open(path.with_name(name), os.O_RDWR | os.O_CREAT)
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.close(fd)
+
+
+def _held(store: JsonlStore) -> None:
+    with store.held():
+        pass
 
 
 def test_lines_longer_than_a_block_are_read_backward_as_they_are(path: Path) -> None:

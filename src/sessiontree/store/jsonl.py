@@ -20,8 +20,8 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Literal, TypeAlias
+from contextlib import contextmanager, suppress
+from typing import Literal, TypeAlias, TypeVar
 
 from sessiontree.errors import Conflict, NotFound, StoreError
 from sessiontree.format.codec import LINE_LIMIT
@@ -46,6 +46,7 @@ from sessiontree.store.files import (
 from sessiontree.store.lock import Lock, lock_of
 
 Durability: TypeAlias = Literal["fsync", "flush", "none"]
+Done = TypeVar("Done")
 
 READ, WRITE = os.O_RDONLY, os.O_RDWR | os.O_APPEND
 NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL
@@ -79,26 +80,25 @@ class JsonlStore:
 
     def create(self, lines: Sequence[bytes]) -> Cursor:
         make_private_directory(self._folder)
+        return self._alone(lambda: self._create(lines))
+
+    def _create(self, lines: Sequence[bytes]) -> Cursor:
+        if os.path.lexists(self._file):
+            raise self._exists()
         sync = self.durability != "none"
+        # Written under another name first, so that nobody ever sees a session without a header.
+        temporary, cursor = self._written_beside(".new", joined_parts(lines, self.where), sync=sync)
         try:
-            with self._lock:
-                if os.path.lexists(self._file):
-                    raise self._exists()
-                # Written under another name first, so that nobody ever sees a session without a header.
-                temporary, cursor = self._written_beside(".new", joined_parts(lines, self.where), sync=sync)
-                try:
-                    self._put_in_place(temporary)
-                finally:
-                    discard(temporary)
-                try:
-                    if sync:
-                        sync_directory(self._folder)
-                except OSError:
-                    discard(self._file)
-                    raise
-                return cursor
-        except OSError as error:
-            raise self._failed(error) from error
+            self._put_in_place(temporary)
+        finally:
+            discard(temporary)
+        try:
+            if sync:
+                sync_directory(self._folder)
+        except OSError:
+            discard(self._file)
+            raise
+        return cursor
 
     def end(self) -> Chunk:
         with self._reading():
@@ -321,48 +321,47 @@ class JsonlStore:
         return Cursor((identity, start + len(data), seen))
 
     def replace(self, lines: Sequence[bytes], *, after: Cursor) -> Cursor:
+        return self._alone(lambda: self._replace(lines, after))
+
+    def _replace(self, lines: Sequence[bytes], after: Cursor) -> Cursor:
+        old = self._at(after)
+        size = os.fstat(old).st_size
+        temporary, cursor = self._written_beside(".tmp", joined_parts(lines, self.where), sync=True)
         try:
-            with self._lock:
-                old = self._at(after)
-                size = os.fstat(old).st_size
-                temporary, cursor = self._written_beside(".tmp", joined_parts(lines, self.where), sync=True)
-                try:
-                    backup = self._backed_up()
-                    try:
-                        sync_directory(self._folder)
-                        if os.fstat(old).st_size != size:
-                            raise Conflict(self.where, "another program wrote while it was being rewritten")
-                        os.replace(temporary, self._file)
-                    except (OSError, Conflict):
-                        discard(backup)
-                        raise
-                finally:
-                    discard(temporary)
-                late = read_all(old, size, os.fstat(old).st_size - size)
-                if late:  # it came in the moment between the look and the change of names
-                    self._set_aside(size, late)
-                self._let_go()
-                self._forget()
-                try:
-                    sync_directory(self._folder)
-                except OSError as error:
-                    self._poison(f"whether it was rewritten is not known since a sync failed ({reason_of(error)})")
-                    raise
-                return cursor
+            backup = self._backed_up()
+            try:
+                sync_directory(self._folder)
+                if os.fstat(old).st_size != size:
+                    raise Conflict(self.where, "another program wrote while it was being rewritten")
+                os.replace(temporary, self._file)
+            except BaseException:  # also when it was done and something broke in
+                if self._stands(after):
+                    discard(backup)
+                raise
+        finally:
+            discard(temporary)
+        late = read_all(old, size, os.fstat(old).st_size - size)
+        if late:  # it came in the moment between the look and the change of names
+            self._set_aside(size, late)
+        try:
+            sync_directory(self._folder)
         except OSError as error:
-            raise self._failed(error) from error
+            self._poison(f"whether it was rewritten is not known since a sync failed ({reason_of(error)})")
+            raise
+        self._let_go()
+        self._forget()
+        return cursor
 
     def leave(self, tail: bytes, *, after: Cursor) -> None:
         """Keep what a session has behind its last newline, as it is: for copies. Raises `Conflict`."""
+        self._alone(lambda: self._leave(tail, after))
+
+    def _leave(self, tail: bytes, after: Cursor) -> None:
         start = after.value[1]
-        try:
-            with self.held():
-                fd, there = self._standing()
-                if self._check_seen(fd, after, there) > start:
-                    raise Conflict(self.where, "others wrote first")
-                self._write(fd, tail, start)
-        except OSError as error:
-            raise self._failed(error) from error
+        fd, there = self._standing()
+        if self._check_seen(fd, after, there) > start:
+            raise Conflict(self.where, "others wrote first")
+        self._write(fd, tail, start)
 
     def _forget(self) -> None:
         """Read from what stands at the path now."""
@@ -405,36 +404,43 @@ class JsonlStore:
         self._fd_identity = None
 
     def _standing(self) -> tuple[int, os.stat_result]:
-        """The open file; noticed if another one stands in its place."""
+        """The file at the path, open, and nothing left in it of a batch whose writer died."""
         if self._poisoned is not None:
             raise StoreError(self.where, f"{self._poisoned}: open it anew before writing")
         try:
+            there = os.stat(self._file)
             fd = self._fd
+            if fd is not None and (there.st_dev, there.st_ino) != self._fd_identity:
+                # Another stands in its place, of ours too if something broke in on a rewrite. What is written to it
+                # lasts no longer than its name.
+                sync_directory(self._folder)
+                fd = self._let_go()
             if fd is None:
                 fd = self._fd = self._open(WRITE)
-            if self._fd_identity is None:
-                self._fd_identity = identity_of(os.fstat(fd))
-            there = os.stat(self._file)
+                there = os.fstat(fd)
+                self._fd_identity = identity_of(there)
         except (FileNotFoundError, NotFound):
             self._let_go()
             raise Conflict(self.where, "the file was deleted by another program") from None
-        if (there.st_dev, there.st_ino) != self._fd_identity:
-            self._let_go()
-            raise self._replaced()
-        return fd, there
+        return fd, self._settled(fd, there) if self._lock.has_note else there
+
+    def _stands(self, cursor: Cursor) -> bool:
+        """Whether the file that `cursor` is a place of is still the one at the path."""
+        try:
+            return identity_of(os.stat(self._file)) == cursor.value[0]
+        except OSError:
+            return False
 
     def _at(self, after: Cursor) -> int:
         """The open file, if it ends at `after` once an unfinished last line is out of the way."""
         fd, there = self._standing()
-        if self._lock.has_note:
-            there = self._settle(fd, there)
         size, start = self._check_seen(fd, after, there), after.value[1]
         if size > start and not self._mend_tail(fd, start, size):
             raise Conflict(self.where, "others wrote first")
         return fd
 
-    def _settle(self, fd: int, there: os.stat_result) -> os.stat_result:
-        """Set aside what a dead writer left of a batch."""
+    def _settled(self, fd: int, there: os.stat_result) -> os.stat_result:
+        """The same, without what a dead writer left of a batch: that is set aside."""
         start = self._lock.begun(fd, there.st_size)
         if start is not None:
             self._set_aside(start, self._all(fd, start, there.st_size - start))
@@ -446,10 +452,25 @@ class JsonlStore:
     @contextmanager
     def held(self) -> Generator[None]:
         """While it is entered nobody else writes, and there is nothing left of a batch whose writer died."""
-        with self._lock:
-            if self._lock.has_note:
-                self._settle(*self._standing())
-            yield
+        try:
+            with self._lock:
+                if self._lock.has_note:
+                    self._standing()
+                yield
+        except BaseException:
+            self._lock.give_up()
+            raise
+
+    def _alone(self, work: Callable[[], Done]) -> Done:
+        """What `work` gives, while nobody else writes. The lock is nobody's afterwards, whatever breaks in."""
+        try:
+            with self._lock:
+                return work()
+        except BaseException as error:
+            self._lock.give_up()
+            if isinstance(error, OSError):
+                raise self._failed(error) from error
+            raise
 
     # Writing
 
@@ -527,6 +548,11 @@ class JsonlStore:
                 return path, os.open(path, NEW | os.O_CLOEXEC, 0o600)
             except FileExistsError:
                 continue
+            except BaseException:
+                with suppress(OSError):
+                    if not os.lstat(path).st_size:  # it was made all the same, and something broke in
+                        os.unlink(path)
+                raise
         raise AssertionError
 
     def _put_in_place(self, temporary: str) -> None:
@@ -556,7 +582,7 @@ class JsonlStore:
                 break
             try:
                 os.chmod(path, 0o600)
-            except OSError:
+            except BaseException:
                 discard(path)
                 raise
             return path
