@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -50,6 +51,56 @@ def drawn(page: Any) -> int:
     page.wait_for_function("() => Number(document.querySelector('#graph').dataset.drawn) > 0")
     page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
     return int(page.locator("#graph").get_attribute("data-drawn"))
+
+
+class Held:
+    """The first answer to an address, which waits until it is let go; those after it come at once."""
+
+    def __init__(self, page: Any, address: Any) -> None:
+        self._page = page
+        self._answers: list[tuple[Any, Any]] = []
+        page.route(address, self._hear)
+
+    def _hear(self, route: Any) -> None:
+        if self._answers:
+            route.continue_()
+        else:
+            self._answers.append((route, route.fetch()))
+
+    def wait(self, doing: str = "") -> None:
+        """Until it has been asked for, by what is done meanwhile."""
+        for _ in range(500):
+            if self._answers:
+                return
+            self._page.evaluate(doing)
+            self._page.wait_for_timeout(20)
+        raise AssertionError("nobody asked")
+
+    def let_go(self) -> None:
+        route, answer = self._answers[0]
+        route.fulfill(response=answer)
+        self._page.wait_for_timeout(300)  # whatever it would change, it has changed
+
+
+def scroll(page: Any, to: str, words: str, *, there: bool = True) -> None:
+    """To an end of the window, again and again, until words are there, or not there any more."""
+    page.wait_for_function(
+        """([top, words, there]) => {
+          const window = document.querySelector(".window");
+          window.scrollTop = top ? 0 : window.scrollHeight;
+          return document.querySelector(".path").textContent.includes(words) === there;
+        }""",
+        arg=[to == "top", words, there],
+    )
+
+
+def choose_leaf(page: Any) -> None:
+    """By the tree, from the entry above it."""
+    page.locator("#graph").focus()
+    page.keyboard.press("ArrowUp")
+    page.wait_for_selector(".composer.told")
+    page.keyboard.press("ArrowDown")
+    page.wait_for_selector(".composer textarea")
 
 
 # Reading
@@ -185,7 +236,201 @@ def test_a_long_path_is_loaded_as_one_comes_to_it_and_never_all_of_it(serve: Ser
     assert page.locator(".entry").count() <= 300
 
 
+def test_the_newest_entries_of_a_long_conversation_are_always_reached(serve: Serve, visit: Visit) -> None:
+    session = st.open(put(branching(500, every=1000, id="long"), name="long"))
+    page = opened(visit, serve(), "long")
+    wait_for_text(page, "number 499 ")
+
+    session.append(st.user("written at the end"))
+    wait_for_text(page, "written at the end")
+    scroll(page, "top", "number 440 ", there=False)
+    session.append(st.user("written out of sight"))
+    scroll(page, "bottom", "written out of sight")
+
+    numbers = page.locator(".path .entry").evaluate_all(
+        "all => all.map((entry) => Number(/number (\\d+)/.exec(entry.textContent)?.[1])).filter(Number.isInteger)"
+    )
+    assert numbers == list(range(numbers[0], 500))
+
+
+def test_a_page_that_comes_late_makes_no_hole_in_a_conversation(serve: Serve, visit: Visit) -> None:
+    put(branching(500, every=1000, id="long"), name="long")
+    page = opened(visit, serve(), "long")
+    wait_for_text(page, "number 499 ")
+    scroll(page, "top", "number 400 ")
+    held = Held(page, re.compile(r"/path\?.*cursor=(?!end)"))
+    held.wait("document.querySelector('.window').scrollTop = 0")
+
+    choose_leaf(page)
+    page.wait_for_function("() => !document.querySelector('.path').textContent.includes('number 400 ')")
+    held.let_go()
+
+    numbers = page.locator(".path .entry").evaluate_all(
+        "all => all.map((entry) => Number(/number (\\d+)/.exec(entry.textContent)?.[1])).filter(Number.isInteger)"
+    )
+    assert numbers == list(range(numbers[0], 500))
+
+
+def test_who_reads_stays_there_while_an_agent_works(serve: Serve, visit: Visit) -> None:
+    session = st.open(put(branching(80, every=1000, id="read"), name="read"))
+    page = opened(visit, serve(), "read")
+    wait_for_text(page, "number 79 ")
+    page.locator(".window").evaluate("window => { window.scrollTop = window.scrollHeight / 2; }")
+    page.wait_for_timeout(100)
+    before = page.locator(".window").evaluate("window => window.scrollTop")
+
+    session.append(st.user("Read it."))
+    session.append(st.assistant([{"type": "toolCall", "id": "c1", "name": "read", "arguments": {"path": "x"}}]))
+    wait_for_text(page, "Read it.")
+    page.wait_for_selector(".call")
+    session.append(st.tool_result("c1", "read", "what was read"))
+    wait_for_text(page, "what was read")
+
+    assert page.locator(".window").evaluate("window => window.scrollTop") == before
+
+
 # Doing
+
+
+def test_the_composer_stays_when_the_chosen_head_of_a_branch_moves_on(serve: Serve, visit: Visit) -> None:
+    session = a_story()
+    page = opened(visit, serve(), session.id)
+    wait_for_text(page, "25 ms instead")
+    choose_leaf(page)
+
+    page.get_by_label("Prompt on dict").click()
+    page.keyboard.type("please look ")
+    session.append(st.user("said by another"))
+    wait_for_text(page, "said by another")
+    page.keyboard.type("uns")
+
+    assert page.get_by_label("Prompt on dict").input_value() == "please look uns"
+
+
+def test_choosing_the_head_of_another_branch_looks_at_that_branch(serve: Serve, visit: Visit) -> None:
+    session = a_story()
+    page = opened(visit, serve(), session.id)
+    wait_for_text(page, "25 ms instead")
+    page.keyboard.press("t")
+    page.keyboard.press("Home")
+    for key in ("ArrowDown", "ArrowDown", "ArrowDown", "ArrowDown", "ArrowRight", "End"):
+        page.keyboard.press(key)
+    page.get_by_label("Prompt on cache").wait_for()
+
+    session.branch("cache").append(st.assistant("On disk it is slower."))
+    wait_for_text(page, "On disk it is slower.")
+    page.keyboard.press("ArrowUp")
+
+    page.wait_for_selector(".graph .unseen >> text=A second run takes 40 ms.")
+    page.wait_for_selector(".composer.told")
+
+
+def test_a_key_that_is_held_acts_once(serve: Serve, visit: Visit) -> None:
+    session = a_story()
+    for _ in range(3):
+        session.navigate("HEAD~1")
+    page = opened(visit, serve(), session.id)
+    page.locator(".window").focus()
+    asked: list[str] = []
+    page.on("request", lambda request: request.method == "POST" and asked.append(request.url))
+
+    for _ in range(5):
+        page.keyboard.down("u")
+    page.keyboard.up("u")
+
+    page.wait_for_selector(".said.on >> text=Took the last move back")
+    assert len(asked) == 1
+
+
+def test_what_is_typed_while_a_message_is_sent_stays(serve: Serve, visit: Visit) -> None:
+    session = a_story()
+    page = opened(visit, serve(allow_run=False), session.id)
+    held = Held(page, "**/entries")
+    field = page.get_by_label("Add a message to dict")
+    field.fill("first")
+    page.keyboard.press("Enter")
+    held.wait()
+    field.press_sequentially(" and second")
+    held.let_go()
+
+    page.wait_for_function("() => document.querySelector('.composer textarea').value === 'and second'")
+    session.refresh()
+    assert list(session.lines())[-1].count(b'"first"') == 1
+
+
+def test_a_message_that_was_written_is_not_offered_again_when_loading_fails(serve: Serve, visit: Visit) -> None:
+    session = a_story()
+    page = opened(visit, serve(allow_run=False), session.id)
+    page.route("**/branches", lambda route: route.abort())
+    page.get_by_label("Add a message to dict").fill("only once")
+    page.keyboard.press("Enter")
+
+    page.wait_for_selector(".workspace > .notice.wrong")
+    page.wait_for_function("() => document.querySelector('.composer textarea').value === ''")
+    assert page.locator(".composer .notice").count() == 0
+
+
+def test_a_draft_stays_when_one_looks_at_something_else(serve: Serve, visit: Visit) -> None:
+    session = a_story()
+    site = serve()
+    page = opened(visit, site, session.id)
+    page.get_by_label("Prompt on dict").fill("a long prompt")
+    page.locator(".window").focus()
+
+    page.keyboard.press("c")
+    page.wait_for_selector(".compare")
+    page.keyboard.press("Escape")
+    assert page.get_by_label("Prompt on dict").input_value() == "a long prompt"
+    page.locator(".window").focus()
+    page.keyboard.press("s")
+    page.locator(".list a").first.click()
+
+    page.wait_for_selector(".composer textarea")
+    assert page.get_by_label("Prompt on dict").input_value() == "a long prompt"
+
+
+def test_a_draft_is_not_sent_to_another_branch_unawares(serve: Serve, visit: Visit) -> None:
+    session = a_story()
+    page = opened(visit, serve(allow_run=False), session.id)
+    page.get_by_label("Add a message to dict").fill("for dict")
+    session.switch("cache")
+    field = page.get_by_label("Add a message to cache")
+    field.wait_for()
+
+    field.press("Enter")
+    page.wait_for_selector(".composer .notice >> text=This was begun on dict; send it again to send it to cache")
+    assert "for dict" not in path(page)
+    field.press("Enter")
+
+    wait_for_text(page, "for dict")
+
+
+def test_what_is_looked_at_stays_when_a_move_is_refused(serve: Serve, visit: Visit) -> None:
+    with st.create("fresh") as session:
+        session.append(st.user("Begin."))
+        session.create_branch("try", current=False).append(st.assistant("Tried."))
+    page = opened(visit, serve(), session.id)
+    page.get_by_label("Branch that is shown").select_option("try")
+    wait_for_text(page, "Tried.")
+
+    page.locator(".window").focus()
+    page.keyboard.press("u")
+
+    page.wait_for_selector(".said.wrong")
+    assert page.get_by_label("Branch that is shown").input_value() == "try"
+    assert "Tried." in path(page)
+
+
+def test_a_branch_that_is_looked_at_is_followed_to_its_new_name(serve: Serve, visit: Visit) -> None:
+    session = a_story()
+    page = opened(visit, serve(), session.id)
+    page.get_by_label("Branch that is shown").select_option("cache")
+    page.get_by_label("Prompt on cache").wait_for()
+
+    session.rename_branch("cache", "memory")
+
+    page.get_by_label("Prompt on memory").wait_for()
+    wait_for_text(page, "A second run takes 40 ms.")
 
 
 def test_branching_labelling_navigating_and_undoing_by_key(serve: Serve, visit: Visit) -> None:
@@ -458,19 +703,10 @@ def test_an_answer_that_an_event_has_overtaken_takes_nobody_back(serve: Serve, v
     session = a_story()
     page = opened(visit, serve(), session.id)
     wait_for_text(page, "25 ms instead")
-    held: list[tuple[Any, Any]] = []
-
-    def hold(route: Any) -> None:
-        if held:
-            route.continue_()
-        else:
-            held.append((route, route.fetch()))
-
-    page.route("**/branches", hold)
+    held = Held(page, "**/branches")
     session.append(st.user("first words"))
     wait_for_text(page, "first words")
-    while not held:
-        page.wait_for_timeout(50)
+    held.wait()
     session.append(st.user("later words"))
     wait_for_text(page, "later words")
     page.evaluate(
@@ -481,9 +717,7 @@ def test_an_answer_that_an_event_has_overtaken_takes_nobody_back(serve: Serve, v
         }"""
     )
 
-    route, answer = held[0]
-    route.fulfill(response=answer)
-    page.wait_for_timeout(300)
+    held.let_go()
     session.append(st.user("words at the end"))
     wait_for_text(page, "words at the end")
 
@@ -515,6 +749,112 @@ def test_a_session_that_was_written_anew_is_loaded_anew(serve: Serve, visit: Vis
     wait_for_text(page, "figure 3")
     assert "number 5" not in path(page)
     wait_for_drawn(page, 4)
+
+
+def test_what_is_looked_at_stays_when_the_session_is_loaded_anew(serve: Serve, visit: Visit) -> None:
+    with st.create("two ways") as session:
+        session.append(st.user("Begin."))
+        session.create_branch("try", current=False).append(st.assistant("Tried."))
+        session.append(st.user("Go on."))
+    page = opened(visit, serve(), session.id)
+    page.get_by_label("Branch that is shown").select_option("try")
+    wait_for_text(page, "Tried.")
+
+    lines = Path(session.file).read_bytes().splitlines(keepends=True)
+    Path(session.file).write_bytes(b"".join(lines[:-1]).replace(b"Tried.", b"Tried anew."))
+
+    wait_for_text(page, "Tried anew.")
+    assert page.get_by_label("Branch that is shown").input_value() == "try"
+
+
+def test_a_path_that_comes_late_hides_nothing_newer(serve: Serve, visit: Visit) -> None:
+    session = a_story()
+    page = opened(visit, serve(), session.id)
+    wait_for_text(page, "25 ms instead")
+    held = Held(page, "**/path?**")
+    page.locator("#graph").focus()
+    page.keyboard.press("ArrowUp")
+    held.wait()
+
+    page.keyboard.press("Escape")
+    session.append(st.user("the latest words"))
+    wait_for_text(page, "the latest words")
+    held.let_go()
+
+    assert "the latest words" in path(page)
+
+
+def test_entries_that_come_while_the_tree_is_loaded_are_in_it_and_it_is_loaded_once(serve: Serve, visit: Visit) -> None:
+    session = st.open(put(branching(1500, every=1000, id="tree"), name="tree"))
+    page = opened(visit, serve(), "tree")
+    count = page.locator(".tools .fact")
+    count.get_by_text("1,500").wait_for()
+    asked: list[str] = []
+    page.on("request", lambda request: "/tree?" in request.url and asked.append(request.url))
+    held = Held(page, re.compile(r"/tree\?.*cursor="))
+
+    page.get_by_label("Which entries the tree shows").select_option("no-tools")
+    held.wait()
+    session.append(st.user("written meanwhile"))
+    wait_for_text(page, "written meanwhile")
+    held.let_go()
+
+    count.get_by_text("1,501").wait_for()
+    page.wait_for_selector(".graph .unseen >> text=written meanwhile")
+    assert len(asked) == 2
+
+
+def test_the_tree_stays_whole_while_it_is_loaded_again(serve: Serve, visit: Visit) -> None:
+    session = st.open(put(branching(1500, every=1000, id="tree"), name="tree"))
+    page = opened(visit, serve(), "tree")
+    page.locator(".tools .fact").get_by_text("1,500").wait_for()
+    held = Held(page, re.compile(r"/tree\?.*cursor="))
+
+    session.label(session.heads.leaf, "here")
+    held.wait()
+    assert page.locator(".tools .fact").text_content() == "1,500"
+    held.let_go()
+
+    page.wait_for_selector(".path .chip.label >> text=here")
+
+
+def test_what_is_written_before_the_stream_is_heard_is_not_missed(serve: Serve, visit: Visit) -> None:
+    session = a_story()
+    site = serve()
+    page = visit(site)
+    page.route("**/events", lambda route: route.abort())
+    page.goto(f"{site.url}/#/s/{session.id}/talk")
+    wait_for_text(page, "25 ms instead")
+    before = drawn(page)
+
+    session.append(st.user("said before anybody heard"))
+    page.unroute("**/events")
+
+    wait_for_text(page, "said before anybody heard")
+    wait_for_drawn(page, before + 1)
+
+
+SEEN = """(hidden) => {
+  Object.defineProperty(document, "hidden", { configurable: true, get: () => hidden });
+  document.dispatchEvent(new Event("visibilitychange"));
+}"""
+
+
+def test_a_page_that_nobody_sees_holds_no_connection_and_misses_nothing(serve: Serve, visit: Visit) -> None:
+    session = a_story()
+    page = opened(visit, serve(), session.id)
+    wait_for_text(page, "25 ms instead")
+    before = drawn(page)
+
+    page.evaluate(SEEN, True)
+    page.wait_for_selector(".link.waiting")
+    session.append(st.user("said while nobody looked"))
+    page.wait_for_timeout(1500)
+    assert "said while nobody looked" not in path(page)
+    page.evaluate(SEEN, False)
+
+    wait_for_text(page, "said while nobody looked")
+    wait_for_drawn(page, before + 1)
 
 
 # Sizes
