@@ -190,6 +190,18 @@ def test_a_look_at_a_swarm_that_fails_is_followed_by_another(serve: Serve, visit
     page.wait_for_selector(".notice.wrong", state="detached")
 
 
+def test_what_could_not_be_done_to_a_swarm_is_told(serve: Serve, visit: Visit) -> None:
+    page = visit(serve(ScriptedModel([["Words that come ", Delay(60)]])), "/swarms")
+    begin(page, agents=1)
+    held = Held(page, "**/pause")
+    page.get_by_role("button", name="Pause").click()
+    held.wait()
+
+    held.lose()
+
+    page.wait_for_selector(".said.on.wrong >> text=the server does not answer")
+
+
 def test_a_swarm_is_started_watched_and_compared(serve: Serve, visit: Visit) -> None:
     st.create("empty", cwd="/project").close()
     page = visit(serve(ScriptedModel([priced(f"Seen from side {n}.", 0.01) for n in range(3)])), "/swarms")

@@ -77,7 +77,7 @@ export class Experiments extends Component {
     try {
       await this.props.api.post(`${at("experiments", this.props.chosen)}/stop`);
     } catch (error) {
-      this.setState({ error: error.message });
+      this.props.tell(error.message, "wrong");
     }
   };
 

@@ -100,7 +100,7 @@ export class SwarmView extends Component {
       await this.props.api.post(`${this.base}/${action}`);
       await this.load();
     } catch (error) {
-      this.setState({ error: error.message });
+      this.props.tell(error.message, "wrong"); // the next look takes away what looks tell
     }
   };
 
