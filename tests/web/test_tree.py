@@ -131,6 +131,18 @@ async def test_a_path_is_read_from_both_ends(house: House, client: httpx.AsyncCl
     assert whole["entries"][-1]["text"] == "other 14"
 
 
+async def test_a_path_is_read_from_any_entry_of_it(house: House, client: httpx.AsyncClient) -> None:
+    path = f"/api/sessions/{grown(house)}/path"
+    whole = (await client.get(path, params={"at": "other", "limit": 2000})).json()
+    end = whole["entries"][-1]["id"]
+
+    part = (await client.get(path, params={"limit": 2, "cursor": f"{end}.3"})).json()
+    behind = (await client.get(path, params={"cursor": f"{end}.{whole['total'] + 5}"})).json()
+
+    assert part["entries"] == whole["entries"][3:5]
+    assert (behind["entries"], behind["total"]) == ([], whole["total"])
+
+
 async def test_what_a_path_tells_of_an_answer(house: House, client: httpx.AsyncClient) -> None:
     id = house.session()
     with st.open(id) as session:

@@ -289,6 +289,22 @@ def test_who_reads_stays_there_while_an_agent_works(serve: Serve, visit: Visit) 
     assert page.locator(".window").evaluate("window => window.scrollTop") == before
 
 
+def test_who_is_at_the_end_stays_there_however_much_comes_at_once(serve: Serve, visit: Visit) -> None:
+    lines = branching(480, every=1000, id="read")
+    file = put(lines[:81], name="read")
+    page = opened(visit, serve(), "read")
+    wait_for_text(page, "number 79 ")
+
+    with file.open("ab") as end:
+        end.write(b"".join(line + b"\n" for line in lines[81:]))
+
+    wait_for_text(page, "number 479 ")
+    st.open(file).append(st.user("and one more"))
+    wait_for_text(page, "and one more")
+    assert page.locator(".entry").count() <= 300
+    assert page.evaluate("(w => w.scrollHeight - w.scrollTop - w.clientHeight)(document.querySelector('.window'))") < 2
+
+
 # Doing
 
 

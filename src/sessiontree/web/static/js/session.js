@@ -157,7 +157,7 @@ export class Session {
         if (this.heads === heads) this.current = info.branch; // no event has told more since
         this.setRunning(new Set(info.running), before);
       }
-      return answer.headers.get("ETag");
+      return answer.headers.get("ETag")?.replace(/^W\//, ""); // as a proxy may tell it
     });
   }
 
@@ -177,6 +177,7 @@ export class Session {
       const isNews = this.heads === before; // no event has told more since
       this.branches = told.branches;
       if (isNews) this.current = told.current;
+      else this.checkBranches();
       this.setHeads(Object.fromEntries(isNews ? told.branches.map(({ name, head }) => [name, head]) : this.heads));
     });
   }
@@ -380,13 +381,19 @@ export class Session {
     if (run && row.role === "assistant") run.written = row.id;
   }
 
-  hearHead({ current, heads, archived }) {
-    this.current = current;
+  hearHead(told) {
+    this.current = told.current;
+    this.told = told;
+    if (this.branches.length) this.checkBranches();
+    this.setHeads(told.heads);
+  }
+
+  /** Whether the list of branches is as the last event told: a branch more is listed at once, figures a little later. */
+  checkBranches() {
     const known = new Map(this.branches.map((branch) => [branch.name, branch]));
-    const told = Object.entries(heads), hidden = new Set(archived);
-    if (told.some(([name]) => known.get(name)?.archived !== hidden.has(name))) this.stale.branches = true;
-    if (told.some(([name, head]) => known.get(name)?.head !== head)) this.lookSoon();
-    this.setHeads(heads);
+    const heads = Object.entries(this.told.heads), hidden = new Set(this.told.archived);
+    if (heads.some(([name]) => known.get(name)?.archived !== hidden.has(name))) this.stale.branches = true;
+    if (heads.some(([name, head]) => known.get(name)?.head !== head)) this.lookSoon();
   }
 
   hearDelta({ branch, kind, text, offset }) {
@@ -420,7 +427,7 @@ export class Session {
     this.soon = undefined;
     if (this.closed) return;
     if (this.fresh.length) this.lookSoon();
-    if (!this.loads.tree) this.joinFresh(this.rows);
+    if (!this.loads.tree && (this.fresh.length || this.laid !== this.leaf)) this.joinFresh(this.rows);
     this.hush();
     this.changed();
     this.renew("info", () => this.loadInfo());
