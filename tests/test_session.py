@@ -856,7 +856,10 @@ def test_migrating_says_whether_there_was_anything_to_do(tmp_path: Path) -> None
 
 def test_a_newer_version_opens_read_only(tmp_path: Path) -> None:
     path = tmp_path / "new.jsonl"
-    path.write_bytes(b'{"type":"session","version":4,"id":"n"}\n{"type":"message","id":"a","parentId":null}\n')
+    path.write_bytes(
+        b'{"type":"session","version":4,"id":"n"}\n'
+        b'{"type":"message","id":"a","parentId":null,"message":{"role":"user","content":"hi"}}\n'
+    )
     session = st.open(path)
 
     assert session.head.leaf == "a"

@@ -474,13 +474,13 @@ class Session:
                         self._load().refresh()  # a peer that keeps that version goes on with it
                         if self._cursor == before or tries == TRIES - 1:
                             raise
+                self._loaded, self._end = None, self._store.end()
+                self._load()
             except SessionTreeError:
                 raise
             except BaseException:
                 self._in_doubt = True
                 raise
-            self._loaded, self._end = None, self._store.end()
-            self._load()
             return True
 
     def held(self) -> AbstractContextManager[object]:
