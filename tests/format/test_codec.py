@@ -1,4 +1,5 @@
 import json
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -13,10 +14,12 @@ from sessiontree.errors import InvalidOperation
 from sessiontree.format.codec import (
     HEAD_KEYS,
     WIRE,
+    Held,
     NotJson,
     body_from_wire,
     body_to_wire,
     copy_fields,
+    is_readable,
     read_body,
     read_entry,
     read_glance,
@@ -274,6 +277,37 @@ def test_a_line_is_read_as_deep_as_it_may_be_nested_and_no_deeper():
         read_entry(deeper, 1)
     assert read_body(deeper) is e.UNREADABLE
     assert read_glance(nested_line(100_000)) is None
+
+
+def test_whether_a_line_can_be_read_is_told_without_making_anything_of_it():
+    wide = b'{"a":[' + b"{}," * 100_000 + b"1]}"
+
+    tracemalloc.start()
+    try:
+        assert is_readable(wide)
+        assert tracemalloc.get_traced_memory()[1] < 5 * len(wide)
+    finally:
+        tracemalloc.stop()
+    assert not is_readable(wide[:-2] + b"@}")
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        nested_line(NESTING_LIMIT),
+        nested_line(NESTING_LIMIT + 1),
+        b'{"x":' + b"[" * 100_000,
+        b'{"x":' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+        *(
+            b'{"x":%b}' % value
+            for value in (b'"\\ud800"', b'"\\x"', b'"\0"', b'"\xff"', b"01", b"1e400", b"NaN", b"[1,]")
+        ),
+        b"[1]",
+    ],
+)
+def test_a_line_can_be_read_if_it_has_a_body(raw):
+    assert is_readable(raw) is (read_body(raw) is not e.UNREADABLE)
+    assert read_entry(b'{"type":"x","id":"a"}', 1, Held(raw)).is_readable is is_readable(raw)
 
 
 def test_how_deep_a_line_may_be_nested_does_not_depend_on_who_reads_it():

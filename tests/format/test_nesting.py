@@ -1,4 +1,5 @@
 import json
+import tracemalloc
 
 import pytest
 from hypothesis import given
@@ -35,6 +36,20 @@ def test_brackets_in_strings_and_side_by_side_nest_nothing():
     assert may_be_deep(json.dumps(value).encode())
     assert not is_deep(value)
     assert not is_deep_text(json.dumps(value).encode())
+
+
+def test_what_is_wide_takes_little_memory_to_look_through():
+    raw = b'{"a":[' + b'{"b":[1]},' * 20_000 + b"1]}"
+    value = json.loads(raw)
+
+    tracemalloc.start()
+    try:
+        assert not is_deep(value)
+        assert tracemalloc.get_traced_memory()[1] < len(raw)
+        assert not is_deep_text(raw)
+        assert tracemalloc.get_traced_memory()[1] < 10 * len(raw)
+    finally:
+        tracemalloc.stop()
 
 
 def test_most_lines_need_no_closer_look():

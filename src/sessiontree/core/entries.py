@@ -201,6 +201,10 @@ class Source(Protocol):
 
     def body(self, raw: bytes) -> Body: ...
 
+    def can_read(self, raw: bytes) -> bool:
+        """Whether a line is JSON, and so has a body, without making that."""
+        ...
+
     def glance(self, raw: bytes) -> Glance | None:
         """What a line about a message says of it; `None` where it cannot be read."""
         ...
@@ -246,6 +250,11 @@ class Entry(Struct, gc=False, eq=False, kw_only=True):
     def decoded(self) -> Body:
         """The typed view of this line, without keeping it: for those who look at every entry."""
         return self.source.body(self.raw) if self.kept is None else self.kept
+
+    @property
+    def is_readable(self) -> bool:
+        """Whether the line is JSON, as one that only begins like an entry is not."""
+        return self.kept is not UNREADABLE if self.kept is not None else self.source.can_read(self.raw)
 
     @property
     def is_head_record(self) -> bool:

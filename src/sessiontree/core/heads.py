@@ -24,7 +24,6 @@ from msgspec import UNSET, Struct
 
 from sessiontree.core.entries import (
     HEAD_RECORD,
-    UNREADABLE,
     BranchPoint,
     Chain,
     Custom,
@@ -339,7 +338,7 @@ class Passed:
             entry.branch is UNSET
             or not self.branches.isdisjoint((current, entry.branch, entry.current))
             or entry.is_head_record
-            or is_unreadable(entry)
+            or not entry.is_readable
             for entry in entries_of(items)
         )
 
@@ -352,24 +351,19 @@ def leave_unreadable(heads: Heads, tree: Tree, passed: Passed) -> Heads:
     skipped = passed.entries
     while unreadable := unreadable_among(heads.heads.values(), tree) - skipped:
         passed.branches.update(name for name, head in heads.heads.items() if head in unreadable)
-        skipped |= unreadable if len(skipped) < FEW else {entry.id for entry in tree if is_unreadable(entry)}
+        skipped |= unreadable if len(skipped) < FEW else {entry.id for entry in tree if not entry.is_readable}
         heads = Heads()
         heads.replay([entry for entry in tree.entries if entry.id not in skipped], tree)
     for name, head in heads.heads.items():
         if head in skipped:  # a head record says so
             passed.branches.add(name)
-            heads.heads[name] = next((id for id in tree.up_ids(head) if not is_unreadable(tree[id])), None)
+            heads.heads[name] = next((id for id in tree.up_ids(head) if tree[id].is_readable), None)
     return heads
 
 
 def unreadable_among(ids: Iterable[EntryId | None], tree: Tree) -> set[EntryId]:
     """Those of the entries that begin like entries and are no JSON."""
-    return {id for id in ids if id is not None and id in tree and is_unreadable(tree[id])}
-
-
-def is_unreadable(entry: Entry) -> bool:
-    """Whether a line begins like an entry and is no JSON. Its body is not kept."""
-    return entry.decoded() is UNREADABLE
+    return {id for id in ids if id is not None and id in tree and not tree[id].is_readable}
 
 
 def _data(entry: Entry) -> JsonObject | None:

@@ -171,12 +171,17 @@ class LineHead(msgspec.Struct, gc=False):
     custom_type: Any = msgspec.field(name="customType", default=None)
 
 
+class _AnyLine(msgspec.Struct, gc=False):
+    """Nothing of a line, which is only checked to be JSON."""
+
+
 class _GlancedLine(msgspec.Struct, gc=False):
     message: Glance
 
 
 _HEAD_FIELDS = tuple((field.name, field.encode_name) for field in msgspec.structs.fields(LineHead))
 _head_decoder = msgspec.json.Decoder(LineHead)
+_any_decoder = msgspec.json.Decoder(_AnyLine)
 _glance_decoder = msgspec.json.Decoder(_GlancedLine)
 _object_decoder = msgspec.json.Decoder(dict[str, Any])
 
@@ -354,6 +359,9 @@ class Reading(ABC):
     def body(self, raw: bytes) -> Body:
         return read_body(raw)
 
+    def can_read(self, raw: bytes) -> bool:
+        return is_readable(raw)
+
     def glance(self, raw: bytes) -> Glance | None:
         return read_glance(raw)
 
@@ -404,6 +412,15 @@ def read_body(raw: bytes) -> Body:
         return body_from_wire(read_object(raw))
     except NotJson:
         return e.UNREADABLE
+
+
+def is_readable(raw: bytes) -> bool:
+    """Whether `read_object` reads a line. Nothing is made of what is in it, however much that is."""
+    try:
+        _any_decoder.decode(raw)
+        return not (may_be_deep(raw) and is_deep_text(raw))
+    except (*REFUSALS, RecursionError):
+        return read_body(raw) is not e.UNREADABLE
 
 
 def read_glance(raw: bytes) -> Glance | None:
@@ -540,7 +557,7 @@ def write_object(wire: JsonObject) -> bytes:
         if not is_deep(wire):
             raise  # whoever calls has used up the stack
         raise _too_deep() from None
-    if may_be_deep(line) and is_deep(_decoded(line)):
+    if may_be_deep(line) and is_deep_text(line):
         raise _too_deep()
     return line
 

@@ -7,6 +7,8 @@ and nothing here recurses. What is done with a line that is over it is not here:
 from __future__ import annotations
 
 import re
+from itertools import accumulate, chain, count
+from operator import sub
 from typing import Any
 
 from sessiontree.core.messages import is_object
@@ -20,8 +22,11 @@ MANY = NESTING_LIMIT + 1
 SHORT = 2 * NESTING_LIMIT
 """No line of so few bytes has."""
 
-_MARK = re.compile(rb'"[^"\\]*+(?:\\.?+[^"\\]*+)*+(?:"|\Z)|[{\[]++|[}\]]++', re.DOTALL)
-_STRING, _OPENING = b'"', b"{["
+_STRING = re.compile(rb'"[^"\\]*+(?:\\.?+[^"\\]*+)*+(?:"|\Z)', re.DOTALL)
+_PART = re.compile(rb'(?:[^"]*+%b){1,1000}+|[^"]++' % _STRING.pattern, re.DOTALL)
+"""Some strings with what stands between them: to leave out all of a line at once would take many times its size."""
+_STEPS = bytes.maketrans(b"{[}]", b"\2\2\0\0")
+_REST = bytes(set(range(256)) - set(b"{[}]"))
 _CLOSINGS = (b"]" * 64, b"}" * 64, b"}]" * 32)
 _HOLDERS: tuple[type[Any], ...] = (dict, list, tuple)
 
@@ -45,28 +50,21 @@ def looks_deep(lines: bytes) -> bool:
 
 def is_deep(value: Any) -> bool:
     """Whether a value is nested deeper than may be; one that holds itself is."""
-    level: dict[int, Any] = {id(value): value}
-    for _ in range(NESTING_LIMIT):
-        level = {
-            id(item): item
-            for holder in level.values()
-            for item in (holder.values() if is_object(holder) else holder)
-            if isinstance(item, _HOLDERS)
-        }
-        if not level:
-            return False
-    return True
+    within = [iter((value,))]
+    while within:
+        for item in within[-1]:
+            if isinstance(item, _HOLDERS):
+                if len(within) > NESTING_LIMIT:
+                    return True
+                within.append(iter(item.values() if is_object(item) else item))
+                break
+        else:
+            within.pop()
+    return False
 
 
 def is_deep_text(raw: bytes) -> bool:
-    """The same of a line that no decoder gets to the end of."""
-    depth = 0
-    for mark in _MARK.finditer(raw):
-        start, end = mark.span()
-        if raw[start : start + 1] in _OPENING:
-            depth += end - start
-            if depth > NESTING_LIMIT:
-                return True
-        elif raw[start : start + 1] != _STRING:
-            depth -= end - start
-    return False
+    """The same of a line that is not decoded. Nothing is made of what is in it, so that this takes little memory."""
+    brackets = (_STRING.sub(b"", part.group()).translate(_STEPS, _REST) for part in _PART.finditer(raw))
+    steps = accumulate(chain.from_iterable(brackets))  # two for each one that opens: one up
+    return max(map(sub, steps, count(1)), default=0) > NESTING_LIMIT
