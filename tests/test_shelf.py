@@ -185,8 +185,11 @@ def test_what_a_program_without_a_lock_writes_meanwhile_is_not_lost(session: st.
     assert Path(act("auth")).read_bytes() == data + b'{"n":1}\n'
 
 
-def test_a_file_that_another_program_put_in_its_place_meanwhile_stays(session: st.Session, monkeypatch) -> None:
+def test_a_file_that_another_program_put_in_its_place_meanwhile_stays(
+    session: st.Session, monkeypatch, home: Path
+) -> None:
     file, link = file_of(session), os.link
+    data = file.read_bytes()
 
     def replaced_meanwhile(source: str, target: str, **options: bool) -> None:
         link(source, target, **options)
@@ -198,6 +201,7 @@ def test_a_file_that_another_program_put_in_its_place_meanwhile_stays(session: s
         shelf.delete("auth")
 
     assert file.read_text() == "something new"
+    assert [path.read_bytes() for path in home.rglob(file.name) if path != file] == [data]
 
 
 @pytest.mark.parametrize("act", [shelf.delete, shelf.purge])
@@ -523,6 +527,31 @@ def test_a_session_is_kept_where_a_file_is_taken_away_and_said_not_to_be(
     assert file.read_bytes() == data
     monkeypatch.setattr(os, "unlink", unlink)
     assert Path(act("auth")).read_bytes() == data
+
+
+@pytest.mark.usefixtures("disks")
+@pytest.mark.parametrize("act", [shelf.delete, shelf.restore])
+def test_a_session_is_kept_where_another_program_takes_its_place_and_the_rest_cannot_be_moved(
+    session: st.Session, monkeypatch, home: Path, act
+) -> None:
+    Path(f"{file_of(session)}.bak").write_text("backup")
+    file = file_of(session) if act is shelf.delete else Path(shelf.delete("auth"))
+    data, unlink = file.read_bytes(), os.unlink
+
+    def replaced(path: str) -> None:
+        if path == f"{file}.bak":
+            raise OSError(5, "Input/output error")
+        unlink(path)
+        if path == str(file):
+            file.write_text("something new")
+
+    monkeypatch.setattr(os, "unlink", replaced)
+    with pytest.raises(st.StoreError, match="Input/output error"):
+        act("auth")
+
+    assert file.read_text() == "something new"
+    assert [path.read_bytes() for path in home.rglob(file.name) if path != file] == [data]
+    assert [path.read_text() for path in home.rglob(f"{file.name}.bak")] == ["backup"]
 
 
 def test_a_file_anywhere_can_be_deleted_if_it_is_a_session(tmp_path: Path) -> None:

@@ -265,18 +265,22 @@ class _Placed(NamedTuple):
 
     def check(self) -> None:
         """Raises `Conflict` when the source is not what is in the other place: it must not be taken away."""
-        now = os.lstat(self.source)
-        before = self.copied or os.lstat(self.target)
-        same = identity_of(now) == identity_of(before)
+        same = self.is_there()
         if self.copied is not None:
+            now, before = os.lstat(self.source), self.copied
             same = same and (now.st_size, now.st_mtime_ns) == (before.st_size, before.st_mtime_ns)
         if not same:
             raise Conflict(self.source, "another program wrote to it while it was moved")
+
+    def is_there(self) -> bool:
+        """Whether the source is the file that it was, whatever is in it by now."""
+        return identity_of(os.lstat(self.source)) == identity_of(self.copied or os.lstat(self.target))
 
 
 def _move(paths: Sequence[str], folder: str) -> None:
     """Move files of one folder to another, never onto others, also from disk to disk; all of them or none."""
     placed: list[_Placed] = []
+    taken: list[_Placed] = []
     try:
         for path in paths:
             placed.append(_place(path, os.path.join(folder, os.path.basename(path))))
@@ -284,12 +288,15 @@ def _move(paths: Sequence[str], folder: str) -> None:
         for one in placed:
             one.check()
         for one in placed:
+            taken.append(one)  # unlinking may fail and be done all the same
             os.unlink(one.source)
     except BaseException:
         for one in placed:
-            with suppress(OSError):  # what cannot be put back stays where it is by now
-                if not os.path.lexists(one.source):  # unlinking may fail and be done all the same
+            with suppress(OSError, Conflict):  # what cannot be put back stays where it is by now
+                if not os.path.lexists(one.source):
                     _place(one.target, one.source)
+                elif one in taken or not one.is_there():
+                    one.check()  # another program's may be there now, and this the only copy
                 os.unlink(one.target)
         raise
     sync_directory(os.path.dirname(os.path.abspath(paths[0])))
