@@ -1,4 +1,4 @@
-"""Answers that are late: requests of a page that wait until a test lets them go on."""
+"""Answers that are late: requests of a page, or what is answered to one, that wait until a test lets them go on."""
 
 from __future__ import annotations
 
@@ -25,8 +25,11 @@ class Held:
 
     def wait(self) -> None:
         """Until one is held."""
-        while not self._routes:
+        for _ in range(500):
+            if self._routes:
+                return
             self._page.wait_for_timeout(20)
+        raise AssertionError("nobody asked")
 
     def release(self) -> None:
         """Let what is held, and all that comes, go on."""
@@ -39,3 +42,32 @@ class Held:
         self._most = 0
         for route in self._routes:
             route.abort()
+
+
+class Late:
+    """The first answer to an address, which waits until it is let go; those after it come at once."""
+
+    def __init__(self, page: Any, address: Any) -> None:
+        self._page = page
+        self._answers: list[tuple[Any, Any]] = []
+        page.route(address, self._hear)
+
+    def _hear(self, route: Any) -> None:
+        if self._answers:
+            route.continue_()
+        else:
+            self._answers.append((route, route.fetch()))
+
+    def wait(self, doing: str = "") -> None:
+        """Until it has been asked for, by what is done meanwhile."""
+        for _ in range(500):
+            if self._answers:
+                return
+            self._page.evaluate(doing)
+            self._page.wait_for_timeout(20)
+        raise AssertionError("nobody asked")
+
+    def let_go(self) -> None:
+        route, answer = self._answers[0]
+        route.fulfill(response=answer)
+        self._page.wait_for_timeout(300)  # whatever it would change, it has changed

@@ -16,6 +16,7 @@ from sessiontree.model.base import ModelError
 from sessiontree.model.scripted import Delay, ScriptedModel, Thinking
 from tests.export.sessions import SECRET, long_session
 from tests.web.dashboard.conftest import Serve, Visit
+from tests.web.dashboard.held import Late
 from tests.web.dashboard.site import Site, a_story, branching, put, served
 
 PHONE = {"viewport": {"width": 390, "height": 844}, "has_touch": True}
@@ -51,35 +52,6 @@ def drawn(page: Any) -> int:
     page.wait_for_function("() => Number(document.querySelector('#graph').dataset.drawn) > 0")
     page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
     return int(page.locator("#graph").get_attribute("data-drawn"))
-
-
-class Held:
-    """The first answer to an address, which waits until it is let go; those after it come at once."""
-
-    def __init__(self, page: Any, address: Any) -> None:
-        self._page = page
-        self._answers: list[tuple[Any, Any]] = []
-        page.route(address, self._hear)
-
-    def _hear(self, route: Any) -> None:
-        if self._answers:
-            route.continue_()
-        else:
-            self._answers.append((route, route.fetch()))
-
-    def wait(self, doing: str = "") -> None:
-        """Until it has been asked for, by what is done meanwhile."""
-        for _ in range(500):
-            if self._answers:
-                return
-            self._page.evaluate(doing)
-            self._page.wait_for_timeout(20)
-        raise AssertionError("nobody asked")
-
-    def let_go(self) -> None:
-        route, answer = self._answers[0]
-        route.fulfill(response=answer)
-        self._page.wait_for_timeout(300)  # whatever it would change, it has changed
 
 
 def scroll(page: Any, to: str, words: str, *, there: bool = True) -> None:
@@ -260,7 +232,7 @@ def test_a_page_that_comes_late_makes_no_hole_in_a_conversation(serve: Serve, vi
     page = opened(visit, serve(), "long")
     wait_for_text(page, "number 499 ")
     scroll(page, "top", "number 400 ")
-    held = Held(page, re.compile(r"/path\?.*cursor=(?!end)"))
+    held = Late(page, re.compile(r"/path\?.*cursor=(?!end)"))
     held.wait("document.querySelector('.window').scrollTop = 0")
 
     choose_leaf(page)
@@ -363,7 +335,7 @@ def test_a_key_that_is_held_acts_once(serve: Serve, visit: Visit) -> None:
 def test_what_is_typed_while_a_message_is_sent_stays(serve: Serve, visit: Visit) -> None:
     session = a_story()
     page = opened(visit, serve(allow_run=False), session.id)
-    held = Held(page, "**/entries")
+    held = Late(page, "**/entries")
     field = page.get_by_label("Add a message to dict")
     field.fill("first")
     page.keyboard.press("Enter")
@@ -721,7 +693,7 @@ def test_an_answer_that_an_event_has_overtaken_takes_nobody_back(serve: Serve, v
     session = a_story()
     page = opened(visit, serve(), session.id)
     wait_for_text(page, "25 ms instead")
-    held = Held(page, "**/branches")
+    held = Late(page, "**/branches")
     session.append(st.user("first words"))
     wait_for_text(page, "first words")
     held.wait()
@@ -793,7 +765,7 @@ def test_a_path_that_comes_late_hides_nothing_newer(serve: Serve, visit: Visit) 
     page.locator("#graph").focus()
     page.keyboard.press("ArrowUp")
     page.wait_for_function("() => !document.querySelector('.path').textContent.includes('25 ms')")
-    held = Held(page, "**/path?**")
+    held = Late(page, "**/path?**")
     page.keyboard.press("Escape")
     held.wait()
 
@@ -812,7 +784,7 @@ def test_entries_that_come_while_the_tree_is_loaded_are_in_it_and_it_is_loaded_o
     count.get_by_text("1,500").wait_for()
     asked: list[str] = []
     page.on("request", lambda request: "/tree?" in request.url and asked.append(request.url))
-    held = Held(page, re.compile(r"/tree\?.*cursor="))
+    held = Late(page, re.compile(r"/tree\?.*cursor="))
 
     page.get_by_label("Which entries the tree shows").select_option("no-tools")
     held.wait()
@@ -829,7 +801,7 @@ def test_the_tree_stays_whole_while_it_is_loaded_again(serve: Serve, visit: Visi
     session = st.open(put(branching(1500, every=1000, id="tree"), name="tree"))
     page = opened(visit, serve(), "tree")
     page.locator(".tools .fact").get_by_text("1,500").wait_for()
-    held = Held(page, re.compile(r"/tree\?.*cursor="))
+    held = Late(page, re.compile(r"/tree\?.*cursor="))
 
     session.label(session.heads.leaf, "here")
     held.wait()
