@@ -2,6 +2,7 @@
 
 import pytest
 
+from sessiontree.core import query
 from sessiontree.core.fulltext import fold, fold_parts
 from sessiontree.core.query import Term, parse_query
 from sessiontree.errors import InvalidOperation
@@ -49,6 +50,9 @@ def test_words_phrases_and_beginnings_are_told_apart() -> None:
         ("docker*", "\u2764\ufe0fdocker", True),
         ("docker*", "\u0301docker", True),
         ("docker*", "a_docker", False),
+        ("\u0302*", "x\u0302\u0302\u0302", False),
+        ("\u0302*", "x\u0302\u0302 \u0302", True),
+        ("\u0302*", "\u0302\u0302", True),
         ("docker*", "dockerdocker", True),
         ("é", "CAFE\u0301", True),
         ("C++", "in c++ it is", True),
@@ -57,6 +61,21 @@ def test_words_phrases_and_beginnings_are_told_apart() -> None:
 )
 def test_all_terms_must_match(query: str, text: str, found: bool) -> None:
     assert parse(query).matches(fold(text)) is found
+
+
+def test_marks_are_looked_at_once_however_many_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked_at, is_mark = 0, query._is_mark
+
+    def counted(letter: str) -> bool:
+        nonlocal looked_at
+        looked_at += 1
+        return is_mark(letter)
+
+    monkeypatch.setattr(query, "_is_mark", counted)
+    text = "x" + "\u0302" * 500
+
+    assert not parse("\u0302*").matches(text)
+    assert looked_at <= len(text)
 
 
 def test_a_phrase_does_not_go_on_from_one_part_to_the_next() -> None:

@@ -11,6 +11,7 @@ No clock here: `now` is given. Case, accents and white space are compared as `fu
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator
 
 from msgspec import Struct
 
@@ -37,20 +38,31 @@ class Term(Struct, frozen=True, kw_only=True):
 
     def position(self, text: str) -> int:
         """Where in the folded `text` it stands first; -1 when it does not."""
-        at = text.find(self.text)
-        while at >= 0 and not self.may_stand(text, at):
-            at = text.find(self.text, at + 1)
-        return at
+        return self.first(text, _places(text, self.text)) if self.begins else text.find(self.text)
 
-    def may_stand(self, text: str, at: int) -> bool:
-        """Whether it counts in this place."""
-        return not self.begins or not _goes_on(text, at)
+    def first(self, text: str, places: Iterable[int]) -> int:
+        """The first of these places, which ascend, where it counts; -1 when it does in none."""
+        last = -1
+        for at in places:
+            if not self.begins or not _goes_on(text, at, last):
+                return at
+            last = at
+        return -1
 
 
-def _goes_on(text: str, at: int) -> bool:
-    """Whether a word that began before goes on at this place."""
-    while at > 0 and not text[at - 1].isascii() and _is_mark(text[at - 1]):
+def _places(text: str, part: str) -> Iterator[int]:
+    at = text.find(part)
+    while at >= 0:
+        yield at
+        at = text.find(part, at + 1)
+
+
+def _goes_on(text: str, at: int, last: int) -> bool:
+    """Whether a word that began before goes on at this place, as one does at `last`; -1 for nowhere yet."""
+    while at > max(last, 0) and not text[at - 1].isascii() and _is_mark(text[at - 1]):
         at -= 1  # vowel signs, accents: they belong to the letter before them
+    if at == last:
+        return True
     before = text[at - 1 : at]
     return (before.isalnum() or before == "_") and not _SET_TOGETHER.match(before)
 

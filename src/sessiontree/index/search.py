@@ -331,8 +331,8 @@ def snippet(text: str, terms: Sequence[Term]) -> str:
     start = 0
     if terms:
         places = (found.start() for found in re.finditer(re.escape(terms[0].text), flat, re.IGNORECASE))
-        first = next((place for place in places if terms[0].may_stand(flat, place)), None)
-        start = max(0, (terms[0].position(fold(flat)) if first is None else first) - LEAD)
+        first = terms[0].first(flat, places)
+        start = max(0, (terms[0].position(fold(flat)) if first < 0 else first) - LEAD)
     cut = flat[start : start + SNIPPET]
     return f"{'…' if start else ''}{cut}{'…' if start + SNIPPET < len(flat) else ''}"
 
