@@ -132,6 +132,14 @@ def test_a_note_that_is_not_for_us_to_read_says_nothing(path: Path, monkeypatch:
     assert JsonlStore(str(path)).read().data == b"{}\n" + FIRST
 
 
+@pytest.mark.parametrize("length", [250, 251, 255])
+def test_a_session_is_read_whose_name_leaves_no_room_for_that_of_a_lock(path: Path, length: int) -> None:
+    long = path.rename(path.with_name("s".ljust(length - 6, "s") + ".jsonl"))
+
+    assert JsonlStore(str(long)).read().data == b"{}\n"
+    assert JsonlStore(str(long)).end().unfinished == b""
+
+
 def test_a_note_that_was_cut_short_says_nothing_and_is_taken_away(path: Path) -> None:
     left_by_a_dead_writer(path, b"")
     lock = path.with_name("s.jsonl.lock")

@@ -10,6 +10,7 @@ process, which is what it is for, but not a power cut.
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Iterator, Sequence
@@ -96,5 +97,9 @@ def _begun_by(lock: str, fd: int, size: int) -> int | None:
         return begun(opened, fd, size)
     except (FileNotFoundError, PermissionError):
         return None  # nobody ever wrote here, or it is not for us to read
+    except OSError as error:
+        if error.errno != errno.ENAMETOOLONG:
+            raise
+        return None  # nobody can: the name of the session is as long as names can be
     finally:
         shut(opened)
