@@ -43,6 +43,19 @@ def test_a_repaired_copy_and_its_source_are_both_found_by_their_ids() -> None:
     assert catalog.find(sound.id) == catalog.find(sound.id[-8:]) == report.file
 
 
+def test_a_session_whose_file_was_taken_away_is_repaired_elsewhere(tmp_path: Path) -> None:
+    (tmp_path / "s.jsonl").write_text('{"type":"session","version":3,"id":"s","timestamp":"","cwd":"/p"}\ngarbage\n')
+    session = st.open(tmp_path / "s.jsonl")
+    assert [problem.kind for problem in session.problems] == ["malformed_line"]
+    (tmp_path / "s.jsonl").rename(tmp_path / "moved.jsonl")
+
+    with pytest.raises(st.Conflict):
+        st.repair(session)
+    report = st.repair(session, file=tmp_path / "sound.jsonl")
+
+    assert st.open(report.file).problems == []
+
+
 def test_a_repaired_copy_of_a_session_in_memory_takes_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     damaged = st.Session(

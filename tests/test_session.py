@@ -789,6 +789,24 @@ def test_heads_that_are_put_right_leave_those_of_others_where_they_are() -> None
         mine.restore_heads({"nobody": None})
 
 
+def test_what_is_refused_rewrites_no_older_file(tmp_path: Path) -> None:
+    file = tmp_path / "old.jsonl"
+    file.write_text(
+        '{"type":"session","version":2,"id":"s"}\n'
+        '{"type":"message","id":"a","parentId":null,"message":{"role":"user","content":"hi"}}\n'
+    )
+    before = file.read_bytes()
+    with st.open(file) as session:
+        with pytest.raises(st.NotFound):
+            session.rename_branch("nobody", "x")
+        with pytest.raises(st.InvalidOperation):
+            session.rename_branch("main", "main")
+        with pytest.raises(st.InvalidOperation):
+            session.archive_branch("main")
+
+    assert [(path, path.read_bytes()) for path in tmp_path.iterdir()] == [(file, before)]
+
+
 def test_where_the_head_must_be_holds_for_labels_too() -> None:
     mine, theirs = two_writers()
     known = mine.head.leaf

@@ -29,7 +29,7 @@ from sessiontree.core.entries import Entry, EntryId
 from sessiontree.core.times import iso
 from sessiontree.core.tree import Tree
 from sessiontree.draft import under
-from sessiontree.errors import FormatError, InvalidOperation, NotFound, StoreError
+from sessiontree.errors import Conflict, FormatError, InvalidOperation, NotFound, StoreError
 from sessiontree.format.codec import NotJson, read_entry, write_entry, write_header
 from sessiontree.format.repair import Repair, found_heads, repaired
 from sessiontree.index.folder import SUFFIX, absolute_folder, files_in
@@ -58,7 +58,11 @@ def repair(session: Session, *, file: str | os.PathLike[str] | None = None) -> R
     another thing, and `InvalidOperation` for a session in memory without a `file`.
     """
     check_copied(session, "a repaired copy")
-    session.refresh()
+    try:
+        session.refresh()
+    except Conflict:  # its file was replaced or taken away: a copy elsewhere still has all that was read
+        if file is None:
+            raise
     sound = _made_sound(session, session.id)
     if not sound.differs:
         if sound.repairs:

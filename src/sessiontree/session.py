@@ -739,6 +739,7 @@ class Session:
 
     def _write_heads(self, record: Callable[[], Custom], *branches: str) -> None:
         """Write a head record, unless another writer has moved one of the branches in the meantime."""
+        record()  # what is refused is refused before an older file is rewritten
         self._prepare()
         expected = {branch: self.heads.heads[branch] for branch in branches}
 

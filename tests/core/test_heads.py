@@ -4,7 +4,7 @@ from hypothesis import strategies as some
 from msgspec import UNSET
 
 from sessiontree.core.entries import HEAD_RECORD, NO_ID, BranchPoint, Chain, Custom, Entry, Label, entries_of
-from sessiontree.core.heads import Begun, Heads, Move, tells_all
+from sessiontree.core.heads import Begun, Heads, Move, first_record, tells_all
 from sessiontree.core.tree import Tree
 from sessiontree.format.codec import Held
 from tests.builders import TIME, entry, replayed
@@ -25,6 +25,13 @@ NAMES = ("main", "a", "b")
 
 def label(id, parent, **keys):
     return entry(id, parent, Label(target="a", text="x"), **keys)
+
+
+def test_the_first_record_of_a_file_says_where_all_are_and_that_nothing_can_be_undone():
+    first = first_record("main", {"main": "a", "b": "b"}, archived={"b"})
+
+    assert first.data == {"current": "main", "heads": {"main": "a", "b": "b"}, "archived": ["b"], "reset": True}
+    assert "archived" not in first_record("main", {"main": None}).data
 
 
 # Lines of ours

@@ -66,7 +66,6 @@ def test_late_results_are_there_once_too(file: str) -> None:
     place = first.tree[first.heads.leaf or ""]
     before = count(file)
     for session in (first, second):
-        session.refresh()
         session.append(st.assistant("Late."), parent=place, branch=None)
     assert count(file) == before + 1
 

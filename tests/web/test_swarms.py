@@ -214,6 +214,7 @@ async def test_a_swarm_is_paused_scaled_gone_on_with_and_stopped(tmp_path: Any) 
         paused = await client.post(f"/api/swarms/{id}/pause", json={})
         said = {"text": "And now?", "branch": running[0]}
         refused = await client.post(f"/api/sessions/{session}/prompt", json=said)
+        meanwhile = (await client.get(f"/api/sessions/{session}")).json()
         again = await client.post(f"/api/swarms/{id}/pause", json={})
         scaled = await client.post(f"/api/swarms/{id}/scale", json={"agents": 3})
         resumed = await client.post(f"/api/swarms/{id}/resume", json={"budget": {"cost": 5}})
@@ -223,6 +224,8 @@ async def test_a_swarm_is_paused_scaled_gone_on_with_and_stopped(tmp_path: Any) 
         assert running == [paused.json()["agents"][0]["branch"]]
         assert paused.json()["status"] == "paused"
         assert (refused.status_code, again.status_code) == (409, 409)
+        assert refused.json()["error"]["message"].endswith("stop the swarm, or have it go on")
+        assert (meanwhile["running"], meanwhile["swarming"]) == ([], {running[0]: id})
         assert scaled.status_code == 200
         assert (resumed.json()["status"], resumed.json()["budget"]["cost"]) == ("running", 5)
         assert stopped.json()["status"] == "cancelled"
@@ -261,7 +264,7 @@ async def test_a_branch_on_which_an_agent_of_a_swarm_works_is_not_moved_and_the_
     assert info["swarming"] == {branch: id}
     assert [answer.status_code for answer in refused] == [409] * 5
     assert refused[0].json()["error"]["message"] == (
-        f"agent {status['agents'][0]['id']} of swarm 'crew' works on branch {branch!r}: "
+        f"agent {status['agents'][0]['id']} of swarm 'crew' is at work on branch {branch!r}: "
         "stop the swarm, or wait until it is done"
     )
     assert steered.json() == {"branch": branch}

@@ -87,7 +87,7 @@ class Serving:
     async def steer(self, opened: Opened, branch: str | None, text: str) -> str:
         """Say something to the agent at work on a branch, in the workshop. Raises `InvalidOperation` where none is."""
         name = opened.session.heads.current if branch is None else branch
-        hand = self.swarms.running(opened).get(name)
+        hand = self.swarms.hands(opened).get(name)
         if hand is None:
             return await self.runs.steer(opened, branch, text)
         await hand.swarm.steer(hand.agent, text)
@@ -96,7 +96,7 @@ class Serving:
     async def abort(self, opened: Opened, branch: str | None) -> str:
         """Give up the run on a branch, in the workshop. Raises `InvalidOperation` where none is, or a swarm's."""
         name = opened.session.heads.current if branch is None else branch
-        hand = self.swarms.running(opened).get(name)
+        hand = self.swarms.hands(opened).get(name)
         if hand is not None:
             raise InvalidOperation(f"branch {name!r} is worked on by swarm {hand.swarm.name!r}: that can be stopped")
         return await self.runs.abort(opened, branch)

@@ -220,7 +220,7 @@ def _there(id: str) -> Generator[None]:
 
 def _info(call: Call, opened: Opened) -> wire.SessionInfo:
     session, totals = opened.session, opened.totals()
-    hands = call.serving.swarms.running(opened)
+    hands = call.serving.swarms.hands(opened)
     return wire.SessionInfo(
         id=session.id,
         name=session.name,
@@ -238,7 +238,7 @@ def _info(call: Call, opened: Opened) -> wire.SessionInfo:
         archived=os.path.lexists(opened.file + ARCHIVED),
         read_only=session.read_only,
         problems=[problem_to_wire(problem) for problem in opened.problems()],
-        running=[*call.serving.runs.running(opened), *hands],
+        running=[*call.serving.runs.running(opened), *(branch for branch, hand in hands.items() if not hand.paused)],
         swarming={branch: hand.swarm.id for branch, hand in hands.items()},
     )
 

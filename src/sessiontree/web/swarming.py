@@ -44,10 +44,12 @@ T = TypeVar("T")
 
 
 class Hand(NamedTuple):
-    """An agent of a swarm at work."""
+    """An agent of a swarm that works on a branch."""
 
     swarm: Swarm
     agent: str
+    paused: bool
+    """It goes on where it was, and may still be waiting for an answer."""
 
 
 class Swarms:
@@ -60,27 +62,23 @@ class Swarms:
         """Those that this server works on."""
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def running(self, opened: Opened) -> dict[str, Hand]:
-        """The branches of a session with an agent of a swarm at work here, and who that is.
-
-        One that is paused counts: it goes on where it was, and may be waiting for an answer.
-        """
+    def hands(self, opened: Opened) -> dict[str, Hand]:
+        """The branches of a session that agents of swarms have here, at work or paused."""
         own = [swarm for swarm in list(self._live.values()) if swarm.session is opened.session]
         return {
-            agent.branch: Hand(swarm, agent.id)
+            agent.branch: Hand(swarm, agent.id, agent.status == "paused")
             for swarm in own
             for agent in swarm.status().agents
             if agent.status in ("running", "paused")
         }
 
     def at_rest(self, opened: Opened, branch: str) -> None:
-        """Raises `InvalidOperation` while an agent of a swarm is at work on a branch."""
-        hand = self.running(opened).get(branch)
+        """Raises `InvalidOperation` while an agent of a swarm has a branch."""
+        hand = self.hands(opened).get(branch)
         if hand is not None:
-            raise InvalidOperation(
-                f"agent {hand.agent} of swarm {hand.swarm.name!r} works on branch {branch!r}: "
-                "stop the swarm, or wait until it is done"
-            )
+            who, what = f"agent {hand.agent} of swarm {hand.swarm.name!r}", "paused" if hand.paused else "at work"
+            then = "have it go on" if hand.paused else "wait until it is done"
+            raise InvalidOperation(f"{who} is {what} on branch {branch!r}: stop the swarm, or {then}")
 
     # Reading
 
@@ -192,10 +190,18 @@ class Swarms:
 
     async def _begin(self, opened: Opened, swarm: Swarm, begun: Awaitable[None]) -> None:
         """Have a swarm work; its session is held as long as it does."""
-        await begun
-        if not swarm.running or swarm.id in self._live:
+        if swarm.id in self._live:
+            await begun
             return
-        self._live[swarm.id] = swarm
+        self._live[swarm.id] = swarm  # from now on nobody else takes its branches
+        try:
+            await begun
+        except BaseException:
+            del self._live[swarm.id]
+            raise
+        if not swarm.running:
+            del self._live[swarm.id]
+            return
         self._sessions.hold_again(opened)
         task = asyncio.create_task(self._see_through(opened, swarm))
         self._tasks.add(task)
@@ -228,13 +234,14 @@ class Swarms:
         """Have a swarm go on: one that is paused, was not started, or whose process died."""
 
         async def go_on(swarm: Swarm) -> None:
-            known, held = swarm.status(), swarm.held
+            held = swarm.held
+            if not held:
+                await asyncio.to_thread(check_no_worker_has, id, swarm.name)
+            known = swarm.status()
             status = known.status
             for agent in known.agents:
                 if agent.status not in OVER:
                     self._runs.at_rest(opened, agent.branch)
-            if not held:
-                await asyncio.to_thread(check_no_worker_has, id, swarm.name)
             if status == "paused" or held:
                 await self._begin(
                     opened,

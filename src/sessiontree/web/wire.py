@@ -166,7 +166,7 @@ class SessionInfo(Answer, frozen=True, kw_only=True):
     running: list[BranchName]
     """Branches with an agent at work in this server."""
     swarming: Annotated[dict[str, Id], Meta(examples=[{"review/worker-1": "9f3c2a1b7d5e4f60"}])]
-    """Those of them whose agent belongs to a swarm, and which."""
+    """Branches that agents of swarms have, and which swarm that is; those that are paused are not among the running."""
 
 
 class Renaming(Asked, frozen=True, kw_only=True):

@@ -15,7 +15,7 @@ from msgspec import UNSET, UnsetType
 
 from sessiontree import catalog
 from sessiontree.core.entries import Body, Entry, EntryId, JsonObject
-from sessiontree.errors import BranchMoved, OutcomeUnknown
+from sessiontree.errors import BranchMoved, InvalidOperation, OutcomeUnknown
 from sessiontree.session import Item, Place, Session
 from sessiontree.store.base import Store
 
@@ -59,7 +59,7 @@ class OnceSession(Session):
             self._check()
             try:
                 return super().extend(items, parent=parent, branch=branch, expected=expected)
-            except (BranchMoved, OutcomeUnknown):
+            except (BranchMoved, InvalidOperation, OutcomeUnknown):
                 self.refresh()
                 there = self._there(items)
                 if there is None:
