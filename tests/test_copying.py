@@ -302,6 +302,15 @@ def test_a_session_that_cannot_be_read_is_told_and_stops_no_other(
     assert (lost.source, lost.target, lost.reason) == (f"{database}#{made[1]}", None, "lines are missing")
 
 
+def test_a_session_whose_name_begins_with_a_dot_is_copied_too(tmp_path: Path) -> None:
+    sides = str(tmp_path / "files"), str(tmp_path / "copies")
+    (tmp_path / "files").mkdir()
+    (tmp_path / "files" / ".hidden.jsonl").write_bytes(HEADER % b"hidden")
+
+    assert states(list(copy(*sides))) == {"hidden": "copied"}
+    assert states(list(verify(*sides))) == {"hidden": "same"}
+
+
 def test_a_file_that_is_taken_away_meanwhile_is_told_and_stops_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -334,7 +334,7 @@ def pick(text: str, files: Sequence[Found]) -> str | None:
 
 
 def _below(root: str) -> list[Found]:
-    return [file for folder in folders_in(root) for file in files_in(folder)]
+    return [file for folder in folders_in(root) for file in files_in(folder, hidden=False)]
 
 
 def _regular(files: Iterable[Found]) -> Iterator[Found]:
@@ -347,7 +347,7 @@ def _newest_first(files: Iterable[Found]) -> list[Found]:
 
 
 def _recent_file(cwd: str) -> str | None:
-    files = _newest_first(_regular(files_in(os.path.join(sessions_dir(), folder_of(cwd)))))
+    files = _newest_first(_regular(files_in(os.path.join(sessions_dir(), folder_of(cwd)), hidden=False)))
     return next((file.path for file in files if not file.archived and cwd_of(file.path) == cwd), None)
 
 
@@ -448,7 +448,7 @@ def sessions(
         return database.sessions(None if all else os.fspath(cwd or "."), archived=archived)
     there = _folders(cwd, all, source, dir)
     with without_gc():
-        found = _newest_first(file for folder in there.paths for file in files_in(folder))
+        found = _newest_first(file for folder in there.paths for file in files_in(folder, hidden=False))
         listed = summaries_of(found, there.paths, root=there.root, progress=progress)
         return [summary for summary in listed if summary.archived == archived and there.takes(summary)]
 
@@ -480,7 +480,7 @@ def search(
     if database is not None:
         return database.search(wanted, cwd=None if all else os.fspath(cwd or "."), only=only, limit=max(1, limit))
     there = _folders(cwd, all, source, dir)
-    found = [file for folder in there.paths for file in files_in(folder)]
+    found = [file for folder in there.paths for file in files_in(folder, hidden=False)]
 
     def work(db: Database) -> list[Hit]:
         with without_gc():

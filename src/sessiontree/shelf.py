@@ -183,7 +183,7 @@ def _in_database(session: str | os.PathLike[str]) -> tuple[Sessions, str] | None
 def trashed() -> list[Found]:
     """The session files in the trash."""
     folders = [folder for folder in folders_in(trash()) if not os.path.islink(folder)]
-    return [file for folder in folders for file in files_in(folder, os.path.basename(_noted(folder)))]
+    return [file for folder in folders for file in files_in(folder, os.path.basename(_noted(folder)), hidden=False)]
 
 
 def _in_trash(session: str) -> str | None:

@@ -1,8 +1,9 @@
 """Folders of sessions: which files are in them, without opening any.
 
-Only what stands in a folder itself is seen, names that begin with a dot aside: other programs put those beside what
-they work on. A link, a pipe or anything else that is called like a session and is no regular file is told as such, so
-that it can be shown and is never opened; and so is what cannot be looked at. No database here.
+Only what stands in a folder itself is seen. Names that begin with a dot are no sessions to those who list and find:
+other programs put such files beside what they work on. A link, a pipe or anything else that is called like a session
+and is no regular file is told as such, so that it can be shown and is never opened; and so is what cannot be looked at.
+No database here.
 """
 
 from __future__ import annotations
@@ -60,8 +61,11 @@ def absolute_folder(folder: str | os.PathLike[str]) -> str:
         raise NotFound("folder", os.fspath(folder), "the current folder was deleted") from None
 
 
-def files_in(folder: str, also: str | None = None) -> list[Found]:
-    """The session files in a folder, and the one that is called `also`; none where there is no such folder."""
+def files_in(folder: str, also: str | None = None, *, hidden: bool = True) -> list[Found]:
+    """The session files in a folder, and the one that is called `also`; none where there is no such folder.
+
+    Without the `hidden` ones, those whose names begin with a dot are passed over.
+    """
     try:
         fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NONBLOCK)
     except (FileNotFoundError, NotADirectoryError):
@@ -75,7 +79,7 @@ def files_in(folder: str, also: str | None = None) -> list[Found]:
         archived = {entry.name for entry in seen if entry.name.endswith(ARCHIVED)}
         for entry in seen:
             name = entry.name
-            if (name.endswith(SUFFIX) and name[0] != ".") or name == also:
+            if (name.endswith(SUFFIX) and (hidden or name[0] != ".")) or name == also:
                 try:
                     status = entry.stat(follow_symlinks=False)
                 except FileNotFoundError:
