@@ -774,6 +774,19 @@ def test_a_folder_is_examined_file_by_file(cli, data, talk, here: Path) -> None:
     assert "no sessions there" in cli("doctor", "empty")
 
 
+def test_doctor_looks_at_the_sessions_of_a_folder_that_are_listed(cli, here: Path) -> None:
+    for name in ("sessions/own/deep", "elsewhere/deep"):
+        (here / name).mkdir(parents=True)
+    for link, target in {"linked": "../elsewhere", "again": "own", "deeper": "own/deep", "up": ".."}.items():
+        (here / "sessions" / link).symlink_to(target)
+    for name in ("sessions/own/a", "sessions/own/deep/b", "sessions/own/.c", "elsewhere/d", "elsewhere/deep/e"):
+        (here / f"{name}.jsonl").write_text("garbage\n")
+
+    told = [json.loads(line)["file"] for line in cli("doctor", "sessions", "--json", code=1).splitlines()]
+
+    assert told == ["sessions/own/a.jsonl", "sessions/own/deep/b.jsonl", "sessions/linked/d.jsonl"]
+
+
 def test_a_session_whose_header_is_lost_is_repaired(data, here: Path) -> None:
     said = '{"type":"message","id":"a","parentId":null,"message":{"role":"user","content":"Hello"}}'
     (here / "lost.jsonl").write_text(f"garb\x00age\n{said}\n")

@@ -30,6 +30,7 @@ from sessiontree.core.outline import FILTERS, Calls, outline, plain_text, row_te
 from sessiontree.core.problems import problem_to_wire
 from sessiontree.core.tokens import estimate
 from sessiontree.errors import FormatError, InvalidOperation, NotFound, SessionTreeError, StoreError
+from sessiontree.index.folder import folders_in
 from sessiontree.session import Session
 from sessiontree.store.postgres.address import is_address
 
@@ -440,19 +441,29 @@ def _examine_all(place: str, mend: bool) -> Iterator[_Examined]:
 def _examine_folder(folder: str, mend: bool) -> Iterator[_Examined]:
     """What cannot be opened is a fault of its own, and stops nothing."""
     closed: list[OSError] = []
-    for at, folders, names in os.walk(folder, onerror=closed.append):
-        folders.sort()
-        for name in sorted([*names, *folders]):
-            file = os.path.join(at, name)
-            if not name.endswith(catalog.SUFFIX):
-                continue
-            if os.path.islink(file):
-                yield _Examined(file, [_no_session("a link, which is not followed")])
-            else:
-                with suppress(NotFound):  # it was taken away meanwhile
-                    yield _examine(file, mend)._replace(name=file)
+    for file in _files_below(folder, closed):
+        if os.path.islink(file):
+            yield _Examined(file, [_no_session("a link, which is not followed")])
+        else:
+            with suppress(NotFound):  # it was taken away meanwhile
+                yield _examine(file, mend)._replace(name=file)
     for error in closed:
         yield _Examined(str(error.filename), [_no_session(error.strerror or str(error))])
+
+
+def _files_below(folder: str, closed: list[OSError]) -> Iterator[str]:
+    """What is called like a session in a folder and below it, and in those that links right in it lead to."""
+    inside = os.path.join(os.path.realpath(folder), "")
+    links = [below for below in folders_in(folder) if os.path.islink(below)]
+    linked = [link for link in links if not os.path.join(os.path.realpath(link), "").startswith(inside)]
+    for top in (folder, *linked):
+        for at, folders, names in os.walk(top, onerror=closed.append):
+            for name in sorted([*names, *folders]):
+                if name.endswith(catalog.SUFFIX) and not name.startswith("."):
+                    yield os.path.join(at, name)
+            if top in linked:
+                folders.clear()  # it may lead to where everything is
+            folders.sort()
 
 
 def _examine(session: str, mend: bool) -> _Examined:
