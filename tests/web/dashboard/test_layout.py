@@ -137,3 +137,18 @@ def test_entries_that_come_in_are_filtered_as_the_server_filters(serve: Serve, v
         for id, parent in joined:
             above = (entry.id for entry in session.tree.up(session.tree.parent(id)) if entry.id in shown)
             assert parent == next(above, None), filter
+
+
+def test_what_hangs_on_a_row_that_is_gone_is_asked_for_anew(serve: Serve, visit: Visit) -> None:
+    script = """async ([rows, fresh, hidden]) => {
+      const { join } = await import("/static/js/rows.js");
+      return join(rows, fresh, "no-tools", new Map(hidden));
+    }"""
+    rows = [{"id": "asked", "parent": None}]
+    fresh = [{"id": "said", "parent": "result", "type": "message", "role": "assistant", "text": "Done.", "tools": []}]
+    page = visit(serve())
+
+    assert page.evaluate(script, [rows, fresh, [["result", "call"]]]) is None
+    for shown in ("asked", None):
+        joined = page.evaluate(script, [rows, fresh, [["result", shown]]])
+        assert [(row["id"], row["parent"]) for row in joined] == [("asked", None), ("said", shown)]

@@ -14,14 +14,14 @@ export const isShown = (filter, { type, role, text, tools }) => {
   return filter === "default" || role !== "toolResult";
 };
 
-/** Where each of `fresh` hangs among the rows that are shown; null where one hangs on a hidden row nobody knows. */
+/** Where each of `fresh` hangs among the rows; null where nobody knows that, or it is not shown any more. */
 export function join(rows, fresh, filter, hidden) {
   const known = new Set(rows.map((row) => row.id));
   const joined = [...rows];
   for (const row of fresh) {
     if (known.has(row.id)) continue;
     const parent = row.parent === null || known.has(row.parent) ? row.parent : hidden.get(row.parent);
-    if (parent === undefined) return null;
+    if (parent !== null && !known.has(parent)) return null;
     if (isShown(filter, row)) {
       known.add(row.id);
       joined.push({ ...row, parent });
