@@ -226,3 +226,19 @@ def test_no_key_acts_while_the_session_is_being_loaded(serve: Serve, visit: Visi
     page.wait_for_selector("main[aria-busy=false]")
     assert page.locator("dialog, .said.on").count() == 0
     ask_to_merge(page)
+
+
+def test_what_can_be_done_is_there_before_the_whole_tree_is_loaded(
+    serve: Serve, visit: Visit, session: Session
+) -> None:
+    site = serve()
+    page = visit(site)
+    page.wait_for_selector(".list li")
+    held = Held(page, "**/tree?**")
+    page.goto(f"{site.url}/#/s/{session.id}/talk")
+    held.wait()
+
+    page.get_by_role("button", name="New branch").wait_for()
+    page.wait_for_selector("main[aria-busy=true]")
+    ask_to_merge(page)
+    held.release()

@@ -100,8 +100,8 @@ export class Workspace extends Component {
 
   /** Whether the session may be changed: not before it is known what there is. */
   get writes() {
-    const { info, loading } = this.session;
-    return this.props.me.scopes.includes("write") && !loading && info && !info.readOnly;
+    const { info, branches } = this.session;
+    return this.props.me.scopes.includes("write") && branches.length > 0 && info && !info.readOnly;
   }
   get runs() {
     return this.props.me.allowRun && this.props.me.scopes.includes("run") && !this.session.info?.readOnly;
