@@ -411,6 +411,43 @@ def test_what_is_looked_at_stays_when_a_move_is_refused(serve: Serve, visit: Vis
     assert "Tried." in path(page)
 
 
+def test_a_move_whose_answer_comes_late_takes_nobody_away_from_what_is_looked_at_since(
+    serve: Serve, visit: Visit
+) -> None:
+    session = a_story()
+    page = opened(visit, serve(), session.id)
+    wait_for_text(page, "25 ms instead")
+    session.navigate("HEAD~1")
+    page.wait_for_function("() => !document.querySelector('.path').textContent.includes('25 ms')")
+    held = Late(page, "**/undo")
+    page.locator(".window").focus()
+    page.keyboard.press("u")
+    held.wait()
+    page.get_by_label("Branch that is shown").select_option("cache")
+    wait_for_text(page, "A second run takes 40 ms.")
+
+    held.let_go()
+    page.wait_for_selector(".said.on >> text=Took the last move back")
+
+    assert page.get_by_label("Branch that is shown").input_value() == "cache"
+    assert "A second run takes 40 ms." in path(page)
+
+
+def test_ones_own_message_is_shown_to_who_has_scrolled_far_up(serve: Serve, visit: Visit) -> None:
+    put(branching(500, every=1000, id="long"), name="long")
+    page = opened(visit, serve(allow_run=False), "long")
+    wait_for_text(page, "number 499 ")
+    scroll(page, "top", "number 490 ", there=False)
+
+    page.get_by_label("Add a message to main").fill("written far up")
+    page.keyboard.press("Enter")
+
+    wait_for_text(page, "written far up")
+    page.wait_for_function(
+        "() => (w => w.scrollHeight - w.scrollTop - w.clientHeight)(document.querySelector('.window')) < 2"
+    )
+
+
 def test_a_branch_that_is_looked_at_is_followed_to_its_new_name(serve: Serve, visit: Visit) -> None:
     session = a_story()
     page = opened(visit, serve(), session.id)

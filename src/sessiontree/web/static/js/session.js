@@ -450,14 +450,19 @@ export class Session {
 
   // What one can do
 
-  /** A write: afterwards everything that it may have changed is looked at again, and shown where that `moves` it. */
-  async act(method, path, body, { moves = false } = {}) {
+  /**
+   * A write: afterwards everything that it may have changed is looked at again. Where it `moves` one, or `adds` what one
+   * wants to see, the end is shown, unless one has begun to look at something else meanwhile.
+   */
+  async act(method, path, body, { moves = false, adds = false } = {}) {
+    const { selected, looking } = this;
     const answer = await this.api.send(method, `${this.base}${path}`, body);
-    const isMoved = moves && !answer.cancelled;
+    const isStill = this.selected === selected && this.looking === looking;
+    const isMoved = moves && !answer.cancelled && isStill;
     if (isMoved) [this.selected, this.looking] = [null, null];
     await this.guard(async () => {
       await Promise.all([this.loadInfo(), this.loadBranches()]);
-      await Promise.all([this.loadTree(), isMoved ? this.loadPath() : this.follow()]);
+      await Promise.all([this.loadTree(), isMoved || (adds && isStill) ? this.loadPath() : this.follow()]);
     });
     this.changed();
     return answer;
@@ -503,7 +508,7 @@ export class Session {
     this.changed();
   }
   add(text) {
-    return this.act("POST", "/entries", { role: "user", text, branch: this.branch ?? undefined });
+    return this.act("POST", "/entries", { role: "user", text, branch: this.branch ?? undefined }, { adds: true });
   }
   prompt(text, model) {
     return this.api.post(`${this.base}/prompt`, { text, branch: this.branch ?? undefined, ...(model ? { model } : {}) });
