@@ -1,7 +1,9 @@
 """Where sessions live, how they are found, and forks."""
 
 import os
+import sqlite3
 import stat
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,8 @@ import pytest
 
 import sessiontree as st
 from sessiontree import catalog, shelf
+from sessiontree.index import listing
+from sessiontree.index.folder import Found
 
 
 def test_a_new_session_lives_under_the_home_in_a_folder_for_its_cwd(home: Path) -> None:
@@ -158,6 +162,26 @@ def test_a_name_goes_before_a_part_of_an_id() -> None:
     assert st.open(other.id[:8]).id == by_start.id
     assert st.open(other.id[-8:]).id == by_end.id
     assert st.open(other.id).id == other.id
+
+
+def test_a_session_is_found_at_once_while_others_write_to_the_index(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone, kept, session = (st.create(cwd="/p") for _ in range(3))
+    assert len(st.sessions(all=True)) == 3
+    assert gone.file is not None
+    gone.file.unlink()
+    session.rename("just now")
+    anew: list[Found] = []
+    monkeypatch.setattr(listing, "read_anew", lambda found, *_: anew.append(found))
+
+    with closing(sqlite3.connect(home / ".sessiontree" / "index.db", isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        assert catalog.find(session.id[-8:]) == catalog.find("just now") == str(session.file)
+        assert catalog.find(kept.id[-8:]) == str(kept.file)
+
+    assert anew == []  # what the index knows was of use
+    assert [summary.name for summary in st.sessions(all=True)] == ["just now", None]
 
 
 def test_files_of_one_id_are_told_apart_by_their_paths() -> None:

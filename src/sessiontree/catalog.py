@@ -319,7 +319,7 @@ def pick(text: str, files: Sequence[Found]) -> str | None:
         ids = [(id_of(file.path), file.path) for file in files]
         matches = [(id, path) for id, path in ids if is_part_of(text, id) and _LIKE_OURS.fullmatch(id)]
     if not matches:
-        listed = summaries_of(files)
+        listed = summaries_of(files, waits=False)
         meant = (
             [summary for summary in listed if summary.id == text]
             or [summary for summary in listed if summary.name == text]
@@ -500,12 +500,16 @@ def summaries_of(
     *,
     root: str | None = None,
     progress: Progress | None = None,
+    waits: bool = True,
 ) -> list[SessionSummary]:
-    """A summary of each of these files, in the same order, by way of the index."""
+    """A summary of each of these files, in the same order, by way of the index.
+
+    Unless it `waits`, what is new in them is not kept there while others write to it.
+    """
     from sessiontree.index.database import using
     from sessiontree.index.listing import summaries
 
     if not files:
         return []
     folders = {os.path.dirname(file.path) for file in files} if folders is None else folders
-    return using(home(), lambda db: summaries(db, files, folders, root=root, progress=progress))
+    return using(home(), lambda db: summaries(db, files, folders, root=root, progress=progress), waits=waits)

@@ -85,10 +85,12 @@ class _Unusable(Exception):
 
 
 class Database:
-    def __init__(self, connection: sqlite3.Connection, *, lasting: bool) -> None:
+    def __init__(self, connection: sqlite3.Connection, *, lasting: bool, waits: bool = True) -> None:
         self.connection = connection
         self.lasting = lasting
         """Whether anybody will ever use again what is written here."""
+        self.waits = waits
+        """Whether what can be read again waits for its turn to be kept."""
         self.execute = connection.execute
 
     @contextmanager
@@ -103,13 +105,26 @@ class Database:
             raise
         self.execute("COMMIT")
 
+    def keep(self, work: Callable[[], None]) -> None:
+        """Write what can be read again, all of it or nothing: nothing while others write, unless it `waits`."""
+        if not self.waits:
+            self.execute("PRAGMA busy_timeout = 0")
+        try:
+            with self.transaction():
+                work()
+        except sqlite3.OperationalError as error:
+            if self.waits or error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
+                raise
+        finally:
+            self.execute(f"PRAGMA busy_timeout = {BUSY_SECONDS * 1000:.0f}")
 
-def using(home: str, work: Callable[[Database], T]) -> T:
+
+def using(home: str, work: Callable[[Database], T], *, waits: bool = True) -> T:
     """What `work` makes of the index in the folder `home`. It may be called again, so it must not do things twice."""
     path = os.path.join(home, FILE)
     for _ in range(3):
         try:
-            return _work_on(path, work)
+            return _work_on(path, work, waits)
         except _Damaged as damaged:
             _remove(path, damaged.inode)
         except _Unusable:
@@ -119,7 +134,7 @@ def using(home: str, work: Callable[[Database], T]) -> T:
         return work(Database(connection, lasting=False))
 
 
-def _work_on(path: str, work: Callable[[Database], T]) -> T:
+def _work_on(path: str, work: Callable[[Database], T], waits: bool) -> T:
     inode = 0
     try:
         # Nobody takes the file away while it is being opened: its companions are found by name.
@@ -132,7 +147,7 @@ def _work_on(path: str, work: Callable[[Database], T]) -> T:
                 connection.close()
                 raise
         with closing(connection):
-            return work(Database(connection, lasting=True))
+            return work(Database(connection, lasting=True, waits=waits))
     except sqlite3.Error as error:
         if getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF in DAMAGE:
             raise _Damaged(inode) from error

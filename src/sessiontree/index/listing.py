@@ -56,7 +56,7 @@ def summaries(
         else:
             stale.append((file, row is not None))
     if known:
-        _forget(db, list(known))
+        db.keep(lambda: _forget(db, list(known)))
     for reading in _read_all(db, stale, progress):
         listed[reading.found.path] = reading.summary
     return [
@@ -80,12 +80,11 @@ def _known(db: Database, folders: Iterable[str], root: str | None) -> dict[bytes
 
 
 def _forget(db: Database, paths: list[bytes]) -> None:
-    with db.transaction():
-        for path in paths:
-            row = db.execute("SELECT id FROM files WHERE path = ?", (path,)).fetchone()
-            if row is not None:
-                for statement in ("files WHERE id = ?", "entries WHERE file = ?", "chunks WHERE file = ?"):
-                    db.execute(f"DELETE FROM {statement}", row)
+    for path in paths:
+        row = db.execute("SELECT id FROM files WHERE path = ?", (path,)).fetchone()
+        if row is not None:
+            for statement in ("files WHERE id = ?", "entries WHERE file = ?", "chunks WHERE file = ?"):
+                db.execute(f"DELETE FROM {statement}", row)
 
 
 def _read_all(db: Database, stale: list[tuple[Found, bool]], progress: Progress | None) -> Generator[Reading]:
@@ -154,10 +153,13 @@ def _digest(db: Database, past: Past) -> Digest:
 def _keep(db: Database, batch: list[Reading]) -> None:
     """Write what was read, where nobody else has in the meantime."""
     kept = [reading for reading in batch if reading.read_to != NOT_KEPT]
+
+    def write() -> None:
+        for reading in kept:
+            _keep_one(db, reading)
+
     if kept:
-        with db.transaction():
-            for reading in kept:
-                _keep_one(db, reading)
+        db.keep(write)
 
 
 _COLUMNS = (
