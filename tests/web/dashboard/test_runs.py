@@ -301,6 +301,22 @@ def test_the_session_of_a_swarm_tells_when_nobody_is_at_work_any_more(serve: Ser
     page.wait_for_selector(".path >> text=Look at the tests too.")
 
 
+def test_nothing_is_written_to_the_branch_of_an_agent_that_is_paused(serve: Serve, visit: Visit) -> None:
+    page = visit(serve(ScriptedModel([["Words that come ", Delay(60)]])), "/swarms")
+    begin(page, agents=1)
+    page.wait_for_selector(".says.live >> text=Words that come")
+    page.get_by_role("button", name="Pause").click()
+    page.wait_for_selector(".head .chip.label >> text=paused")
+    page.get_by_role("link", name="Session", exact=True).click()
+    page.get_by_role("button", name="Branches").click()
+    page.locator(".branches button.name", has_text="worker-1").click()
+
+    page.wait_for_selector(".composer.told >> text=Its agent is paused")
+
+    assert page.locator(".composer textarea").count() == 0
+    assert page.locator(".composer.told a").get_attribute("href").startswith("#/swarms/")
+
+
 LINES = "\n".join(f"line {number}" for number in range(500))
 
 

@@ -16,7 +16,7 @@ from sessiontree.model.base import ModelError
 from sessiontree.model.scripted import Delay, ScriptedModel, Thinking
 from tests.export.sessions import SECRET, long_session
 from tests.web.dashboard.conftest import Serve, Visit
-from tests.web.dashboard.held import Late
+from tests.web.dashboard.held import Held, Late
 from tests.web.dashboard.site import Site, a_story, branching, put, served
 
 PHONE = {"viewport": {"width": 390, "height": 844}, "has_touch": True}
@@ -393,6 +393,60 @@ def test_a_draft_is_not_sent_to_another_branch_unawares(serve: Serve, visit: Vis
     field.press("Enter")
 
     wait_for_text(page, "for dict")
+
+
+def test_a_warning_of_another_branch_goes_when_one_is_back_where_one_began(serve: Serve, visit: Visit) -> None:
+    session = a_story()
+    page = opened(visit, serve(allow_run=False), session.id)
+    shown = page.get_by_label("Branch that is shown")
+    warned = ".composer .notice >> text=This was begun on dict; send it again to send it to cache"
+    page.get_by_label("Add a message to dict").fill("for dict")
+    for _ in range(2):
+        shown.select_option("cache")
+        page.get_by_label("Add a message to cache").press("Enter")
+        page.wait_for_selector(warned)
+        shown.select_option("dict")
+        page.get_by_label("Add a message to dict").wait_for()
+        page.wait_for_selector(".composer .notice", state="detached")
+
+    page.get_by_label("Add a message to dict").press("Enter")
+
+    wait_for_text(page, "for dict")
+
+
+def test_a_draft_is_sent_to_its_branch_when_that_has_another_name(serve: Serve, visit: Visit) -> None:
+    session = a_story()
+    page = opened(visit, serve(allow_run=False), session.id)
+    page.get_by_label("Add a message to dict").fill("for the same branch")
+    session.rename_branch("dict", "table")
+
+    page.get_by_label("Add a message to table").press("Enter")
+
+    wait_for_text(page, "for the same branch")
+
+
+@pytest.mark.parametrize("away", ["c", "cache"])
+def test_a_message_that_could_not_be_sent_is_told_to_who_has_gone_elsewhere(
+    serve: Serve, visit: Visit, away: str
+) -> None:
+    session = a_story()
+    page = opened(visit, serve(allow_run=False), session.id)
+    held = Held(page, "**/entries")
+    page.get_by_label("Add a message to dict").fill("never heard")
+    page.keyboard.press("Enter")
+    held.wait()
+    if away == "c":
+        page.locator(".window").focus()
+        page.keyboard.press("c")
+        page.wait_for_selector(".compare")
+    else:
+        page.get_by_label("Branch that is shown").select_option(away)
+        page.get_by_label(f"Add a message to {away}").wait_for()
+
+    held.lose()
+
+    page.wait_for_selector(".said.on.wrong >> text=Not sent to dict: the server does not answer")
+    assert page.locator(".composer .notice").count() == 0
 
 
 def test_what_is_looked_at_stays_when_a_move_is_refused(serve: Serve, visit: Visit) -> None:

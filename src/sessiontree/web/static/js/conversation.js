@@ -184,17 +184,28 @@ export class Conversation extends Component {
 
 const drafts = new Map(); // of each session: what is written and not yet sent, and the branch where that was begun
 
+/** A branch has another name: what was begun there was begun on it still. */
+export const carryDraft = (session, was, now) => {
+  const draft = drafts.get(session);
+  if (draft?.begun === was) drafts.set(session, { ...draft, begun: now });
+};
+
 /** Where one writes. Enter sends, Shift and Enter begin a line. A draft stays when one looks at something else. */
 export class Composer extends Component {
-  state = { error: null, model: "" };
+  state = { error: null, confirmed: null, model: "" }; // `confirmed`: another branch than where it was begun
   field = createRef();
 
   componentDidMount() {
     this.grow();
   }
 
+  componentWillUnmount() {
+    this.gone = true;
+  }
+
   componentDidUpdate(before) {
-    const { editing } = this.props;
+    const { editing, branch } = this.props;
+    if (branch !== before.branch) this.setState({ error: null, confirmed: null });
     if (editing && editing !== before.editing && !this.draft.text.trim()) { // no draft is lost
       this.fill(editing.text);
       this.field.current?.focus();
@@ -224,11 +235,11 @@ export class Composer extends Component {
   }
 
   send = async () => {
-    const { session, allowed } = this.props, { text, begun, busy } = this.draft, { branch } = session;
+    const { session, allowed, tell } = this.props, { text, begun, busy } = this.draft, { branch } = session;
     if (!text.trim() || busy) return;
-    if (begun !== branch) {
-      this.change({ begun: branch });
-      this.setState({ error: `This was begun on ${begun}; send it again to send it to ${branch}` });
+    if (begun !== branch && this.state.confirmed !== branch) {
+      const error = `This was begun on ${begun}; send it again to send it to ${branch}`;
+      this.setState({ error, confirmed: branch });
       return;
     }
     this.change({ busy: true });
@@ -238,9 +249,10 @@ export class Composer extends Component {
       else if (session.running.has(branch)) await session.steer(text.trim());
       else await session.prompt(text.trim(), this.state.model);
       const now = this.draft.text; // one may have gone on meanwhile
-      if (now.startsWith(text)) this.change({ text: now.slice(text.length).trimStart() });
+      if (now.startsWith(text)) this.change({ text: now.slice(text.length).trimStart(), begun: branch });
     } catch (error) {
-      this.setState({ error: error.message });
+      if (this.gone || session.branch !== branch) tell(`Not sent to ${branch}: ${error.message}`, "wrong");
+      else this.setState({ error: error.message });
     }
     this.change({ busy: false });
   };
@@ -266,7 +278,12 @@ export class Composer extends Component {
     if (!branch) {
       return html`<p class="composer told">This is a place inside the tree. <b>Go here</b> or <b>branch</b> from it to write.</p>`;
     }
-    const running = session.running.has(branch), swarm = running && session.info.swarming[branch];
+    const running = session.running.has(branch), swarm = session.info.swarming[branch];
+    if (swarm && !running && !session.info.running.includes(branch)) {
+      return html`<p class="composer told">
+        Its agent is paused; its swarm goes on or is stopped on <a href=${ofSwarm(swarm)}>its own page</a>.
+      </p>`;
+    }
     const [label, does] = !allowed.run
       ? [`Add a message to ${branch}`, "Add"]
       : running
@@ -288,7 +305,7 @@ export class Composer extends Component {
               ${models.map((name) => html`<option value=${name}>${name}</option>`)}
             </select>`}
           <span class="gap"></span>
-          ${swarm && html`<a class="button" href=${ofSwarm(swarm)} title="The agent belongs to a swarm, which can be stopped">Its swarm</a>`}
+          ${running && swarm && html`<a class="button" href=${ofSwarm(swarm)} title="The agent belongs to a swarm, which can be stopped">Its swarm</a>`}
           ${running && !swarm && html`<${Button} label="Stop" kind="danger" onClick=${this.abort} title="Stop the agent" />`}
           <${Button} type="submit" kind="primary" label=${does} disabled=${busy || !text.trim()} keys="Enter" />
         </div>

@@ -12,9 +12,12 @@ const MOST = 5 * PATH_PAGE; // entries of the path that are kept: what is furthe
 const NOWHERE = { end: undefined, start: 0, length: 0, entries: [], way: null };
 
 export class Session {
-  /** `changed()` is called whenever there is something to draw, `tell(text, kind)` with what a handler says. */
-  constructor(api, id, { changed, tell }) {
-    Object.assign(this, { api, id, changed, tell });
+  /**
+   * `changed()` is called whenever there is something to draw, `tell(text, kind)` with what a handler says, and
+   * `renamed(was, now)` when a branch has another name.
+   */
+  constructor(api, id, { changed, tell, renamed }) {
+    Object.assign(this, { api, id, changed, tell, renamed });
     this.base = at("sessions", id);
     this.filter = "default";
     this.info = null;
@@ -183,7 +186,12 @@ export class Session {
   }
 
   setHeads(heads) {
-    if (this.looking) this.looking = this.nameNow(this.looking, heads);
+    for (const was of this.heads.keys()) {
+      const now = this.nameNow(was, heads);
+      if (now && now !== was) this.renamed(was, now);
+    }
+    const looking = this.looking && this.nameNow(this.looking, heads);
+    this.looking = looking === this.current ? null : looking;
     this.heads = new Map(Object.entries(heads));
     this.entryHeads = new Map();
     const hidden = new Set(this.branches.filter((branch) => branch.archived).map((branch) => branch.name));
@@ -194,8 +202,8 @@ export class Session {
 
   /** What a branch is called among other heads: a new name at the same place is its own. Nothing where it is gone. */
   nameNow(name, heads) {
-    if (name in heads) return name === this.current ? null : name;
-    const isIt = ([other, head]) => head === this.heads.get(name) && !this.heads.has(other) && other !== this.current;
+    if (name in heads) return name;
+    const isIt = ([other, head]) => head === this.heads.get(name) && !this.heads.has(other);
     return Object.entries(heads).find(isIt)?.[0] ?? null;
   }
 

@@ -4,7 +4,7 @@ import { go, ofSession } from "./addresses.js";
 import { Ask } from "./dialogs.js";
 import { Button, Chip, Component, Empty, Notice, html } from "./html.js";
 import { Compare } from "./compare.js";
-import { Composer, Conversation } from "./conversation.js";
+import { Composer, Conversation, carryDraft } from "./conversation.js";
 import { Experiments } from "./experiments.js";
 import { Graph } from "./graph.js";
 import { ago, count, money, plural, short } from "./figures.js";
@@ -24,7 +24,11 @@ export class Workspace extends Component {
 
   constructor(props) {
     super(props);
-    this.session = new Session(props.api, props.id, { changed: () => this.drawSoon(), tell: props.tell });
+    this.session = new Session(props.api, props.id, {
+      changed: () => this.drawSoon(),
+      tell: props.tell,
+      renamed: (was, now) => carryDraft(props.id, was, now),
+    });
     this.questions = new Questions(this.session, {
       runs: () => this.runs,
       tell: props.tell,
@@ -278,12 +282,13 @@ export class Workspace extends Component {
   // The conversation
 
   talkPane() {
-    const { session } = this, { me, models } = this.props;
+    const { session } = this, { me, models, tell } = this.props;
     const allowed = { write: me.scopes.includes("write"), run: this.runs };
     return html`<section class="pane talk" aria-label="Conversation">
       ${this.where()}
       <${Conversation} handle=${this.conversation} session=${session} way=${session.path.way} actions=${this.actions} />
-      <${Composer} session=${session} editing=${this.state.editing} me=${me} allowed=${allowed} models=${models} />
+      <${Composer} session=${session} branch=${session.branch} editing=${this.state.editing} me=${me} allowed=${allowed}
+        models=${models} tell=${tell} />
     </section>`;
   }
 
