@@ -145,7 +145,8 @@ def test_what_hangs_on_a_row_that_is_gone_is_asked_for_anew(serve: Serve, visit:
       return join(rows, fresh, "no-tools", new Map(hidden));
     }"""
     rows = [{"id": "asked", "parent": None}]
-    fresh = [{"id": "said", "parent": "result", "type": "message", "role": "assistant", "text": "Done.", "tools": []}]
+    said = {"type": "message", "role": "assistant", "text": "Done.", "tools": None}
+    fresh = [{"id": "said", "parent": "result", **said}]
     page = visit(serve())
 
     assert page.evaluate(script, [rows, fresh, [["result", "call"]]]) is None
