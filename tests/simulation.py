@@ -222,11 +222,8 @@ class Simulation:
             new = sorted({*known, *model.heads})[a % len({*known, *model.heads})]
         refused = new in known or new in model.heads
         gone = old not in model.heads
-        try:
-            writer.rename_branch(old, new)
-        except (InvalidOperation, st.NotFound):
+        if self._is_refused(index, lambda: writer.rename_branch(old, new)):
             assert refused or gone
-            self._look(index)
             return
         assert not refused
         assert not gone
@@ -243,11 +240,8 @@ class Simulation:
         archived = branch not in hidden
         refused = archived and branch in (current, self.model.current)
         gone = branch not in self.model.heads
-        try:
-            writer.archive_branch(branch, archived=archived)
-        except (InvalidOperation, st.NotFound):
+        if self._is_refused(index, lambda: writer.archive_branch(branch, archived=archived)):
             assert refused or gone
-            self._look(index)
             return
         assert not refused
         assert not gone
@@ -255,9 +249,15 @@ class Simulation:
         self.model.line_branch = self.model.current
         self._saw(index)
 
-    def _look(self, index: int) -> None:
-        self.writers[index].refresh()
-        self._saw(index)
+    def _is_refused(self, index: int, act: Callable[[], object]) -> bool:
+        """Do something; a writer who is refused looks at how things are."""
+        try:
+            act()
+        except (InvalidOperation, st.NotFound):
+            self.writers[index].refresh()
+            self._saw(index)
+            return True
+        return False
 
     def peer(self, a: int, b: int) -> None:
         """A program that knows no branches opens the file, perhaps goes elsewhere, and appends a line or more."""

@@ -14,10 +14,8 @@ from sessiontree.core.tree import Tree
 from sessiontree.store import jsonl, lock
 from tests.reliability.harness import times
 
-CHILD = """
+STOPPING = """
 import random, signal, sys
-import sessiontree as st
-from sessiontree.errors import BranchMoved
 
 class Stop(Exception):
     pass
@@ -31,6 +29,15 @@ def stop(*_):
 chance = random.Random(int(sys.argv[2]))
 signal.signal(signal.SIGALRM, stop)
 stopped = 0
+"""
+"""How a child begins that something breaks in on."""
+
+CHILD = (
+    STOPPING
+    + """
+import sessiontree as st
+from sessiontree.errors import BranchMoved
+
 for number in range(int(sys.argv[3])):
     file = f"{sys.argv[1]}/{number}.jsonl"
     session = st.create(file=file, durability="none")
@@ -55,24 +62,15 @@ for number in range(int(sys.argv[3])):
     assert not fresh.problems
 print(stopped)
 """
+)
 
 
-REWRITING = """
-import fcntl, os, random, signal, sys
+REWRITING = (
+    STOPPING
+    + """
+import fcntl, os
 from sessiontree.store.jsonl import JsonlStore
 
-class Stop(Exception):
-    pass
-
-armed = False
-
-def stop(*_):
-    if armed:
-        raise Stop
-
-chance = random.Random(int(sys.argv[2]))
-signal.signal(signal.SIGALRM, stop)
-stopped = 0
 longest = 1e-3
 old, new, last = b'{"old":1}', b'{"new":1}', b'{"last":1}'
 for number in range(int(sys.argv[3])):
@@ -99,6 +97,7 @@ for number in range(int(sys.argv[3])):
     assert old in lines or open(f"{file}.bak", "rb").read().split() == [b"{}", old], "the backup is missing"
 print(stopped)
 """
+)
 
 
 def test_a_rewrite_is_done_or_not_whatever_moment_of_it_was_broken_in_on(tmp_path: Path) -> None:

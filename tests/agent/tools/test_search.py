@@ -217,19 +217,23 @@ def test_folders_are_walked_however_deep_they_are(folder: Path) -> None:
     root = folder / "deep"
     inner = "/".join("d" * 1500)
     place = os.getcwd()
+    os.makedirs(root)
+    os.chdir(root)
     try:
-        os.makedirs(root)
-        os.chdir(root)
         for _ in range(1500):  # step by step, since the whole path may be too long to be named
             os.mkdir("d")
             os.chdir("d")
         Path("low.txt").write_text("found")
-    finally:
-        os.chdir(place)
-    (root / "zeta").mkdir()
-    (root / "zeta" / "high.txt").write_text("found")
+        (root / "zeta").mkdir()
+        (root / "zeta" / "high.txt").write_text("found")
 
-    assert list(files_below(str(root))) == [f"{inner}/low.txt", "zeta/high.txt"]
+        assert list(files_below(str(root))) == [f"{inner}/low.txt", "zeta/high.txt"]
+    finally:
+        Path("low.txt").unlink()  # what takes the folder of a test away goes only so deep
+        for _ in range(1500):
+            os.chdir("..")
+            os.rmdir("d")
+        os.chdir(place)
 
 
 async def test_a_named_file_that_cannot_be_looked_through_is_an_error(call: Call, folder: Path) -> None:
