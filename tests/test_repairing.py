@@ -205,6 +205,23 @@ def test_a_session_is_rescued_from_a_file_whose_header_is_lost(tmp_path: Path, f
     assert rescue(str(file)) == report
 
 
+def test_a_repair_says_how_many_lines_it_leaves_out_where_they_are_very_many(tmp_path: Path) -> None:
+    file = tmp_path / "s.jsonl"
+    session = st.create(file=file)
+    session.append(st.user("one"))
+    with file.open("a") as more:
+        more.write("garbage\n" * 1002)
+
+    report = st.repair(st.open(file))
+
+    assert report.file is not None
+    assert len(report.repairs) == 1001
+    assert report.repairs[-1].message == (
+        "2 more that cannot be read, the last of them line 1,004: they are left out, and stay in the damaged file"
+    )
+    assert st.open(report.file).problems == []
+
+
 def test_what_else_is_wrong_with_a_file_without_header_is_repaired_too(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr("sessiontree.index.reading.LINE_LIMIT", 200_000)
     file = tmp_path / "s.jsonl"

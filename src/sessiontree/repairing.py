@@ -25,7 +25,7 @@ from sessiontree.catalog import (
     new_store,
     path_of,
 )
-from sessiontree.core.entries import Entry, EntryId
+from sessiontree.core.entries import Entry, EntryId, Problem
 from sessiontree.core.times import iso
 from sessiontree.core.tree import Tree
 from sessiontree.draft import under
@@ -123,11 +123,17 @@ def _made_sound(session: Session, seed: str) -> _Sound:
         parent, stamp = under(tree, heads[current]), tree.entries[-1].timestamp
         lines.append(write_entry(record, id=next(ids), parent=parent, timestamp=stamp, branch=current).raw)
     left_out = [
-        Repair(kind=problem.kind, message="it is left out, and stays in the damaged file", line=problem.line)
+        Repair(kind=problem.kind, message=_left_out(problem), line=problem.line)
         for problem in session.problems
         if problem.severity == "fault" and problem.entry is None
     ]
     return _Sound(lines, heads, (*left_out, *changed, *done), bool(changed or left_out))
+
+
+def _left_out(problem: Problem) -> str:
+    if problem.line is None:
+        return f"{problem.message}: they are left out, and stay in the damaged file"
+    return "it is left out, and stays in the damaged file"
 
 
 def _new_ids(tree: Tree, seed: str) -> Iterator[EntryId]:

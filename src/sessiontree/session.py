@@ -260,7 +260,7 @@ class Session:
     @property
     def unread(self) -> int:
         """How many lines could not be read: no model sees what they say. `problems` tells more, and takes longer."""
-        return sum(problem.severity == "fault" for problem in self._reader.problems)
+        return self._reader.unread
 
     @property
     def set_aside(self) -> list[str]:

@@ -202,7 +202,7 @@ def test_a_peers_line_has_no_branch_and_a_late_result_has_none():
 @pytest.mark.parametrize(
     ("raw", "reason"),
     [
-        (b"", "expecting value"),
+        (b"", "not a JSON object"),
         (b"{", "expecting property name"),
         (b"[]", "not a JSON object"),
         (b"5", "not a JSON object"),

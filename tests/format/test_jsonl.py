@@ -12,7 +12,7 @@ from sessiontree.core.tree import Tree
 from sessiontree.errors import FormatError
 from sessiontree.format import codec, jsonl
 from sessiontree.format.codec import read_entry
-from sessiontree.format.jsonl import Reader, is_whole_line
+from sessiontree.format.jsonl import REPORTED, Reader, is_whole_line
 from tests.builders import entry, file_of, header, ids, read
 from tests.strategies import damaged_sessions, object_texts, sessions
 
@@ -130,6 +130,15 @@ def test_a_line_that_cannot_be_read_is_reported_and_kept(line):
     assert ids(entries) == "ab"
     assert reported(reader) == [("malformed_line", "fault", 3, len(start))]
     assert list(reader.lines())[1] == line
+
+
+def test_of_very_many_lines_that_cannot_be_read_it_is_told_how_many_they_are():
+    reader, entries = read(file_of(header(), A) + b"x\n" * (REPORTED + 1500) + file_of(B))
+
+    assert ids(entries) == "ab"
+    assert reader.unread == REPORTED + 1500
+    assert [problem.line for problem in reader.problems] == [*range(3, REPORTED + 3), None]
+    assert reader.problems[-1].message == "1,500 more that cannot be read, the last of them line 2,502"
 
 
 def test_blank_lines_are_kept_and_are_no_problem():

@@ -208,6 +208,8 @@ def read_head(raw: bytes) -> LineHead:
 
 def read_object(raw: bytes) -> JsonObject:
     """A line as a dict. Raises `NotJson`."""
+    if not raw.lstrip().startswith(b"{"):
+        raise NotJson("not a JSON object")
     if not may_be_deep(raw):
         return _decoded(raw)
     try:
@@ -228,14 +230,11 @@ def _decoded(raw: bytes) -> JsonObject:
     import json
 
     try:
-        value = json.loads(raw.decode("utf-8", "replace"), parse_int=_integer, parse_constant=_refuse_constant)
+        return json.loads(raw.decode("utf-8", "replace"), parse_int=_integer, parse_constant=_refuse_constant)
     except json.JSONDecodeError as error:
         raise NotJson(f"{error.msg[:1].lower()}{error.msg[1:]} at character {error.pos + 1}") from None
     except ValueError as error:
         raise NotJson(str(error)) from None
-    if not is_object(value):
-        raise NotJson("not a JSON object")
-    return value
 
 
 def _integer(digits: str) -> int | float:

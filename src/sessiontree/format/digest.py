@@ -322,7 +322,7 @@ class Digest:
 def begin(reader: Reader) -> Digest:
     """A digest of the session whose header `reader` has read. Raises `Unsound`, and `FormatError` without a header."""
     header: Header = reader.header
-    if header.version < VERSION or any(problem.severity == "fault" for problem in reader.problems):
+    if header.version < VERSION or reader.unread:
         raise Unsound
     return Digest(
         Tally(

@@ -38,6 +38,9 @@ BOM = b"\xef\xbb\xbf"
 PREAMBLE_LIMIT = 1 << 20
 """Where nothing up to here is a header, nothing behind it is looked for, in bytes."""
 
+REPORTED = 1000
+"""So many lines that cannot be read are reported one by one; of the others, how many they are."""
+
 FETCH = 1 << 18
 """How much is fetched at once where many lines are wanted, in bytes."""
 
@@ -53,9 +56,12 @@ class Reader(Reading):
         self.where = where
         self.preamble: list[bytes] = []
         """Lines before the header: a title slot, or what cannot be read."""
-        self.problems: list[Problem] = []
+        self.unread = 0
+        """How many lines could not be read."""
         self.dialect: str | None = None
         """The older dialect that the file is in, if it is."""
+        self._problems: list[Problem] = []
+        self._last_unread = 0
         self._fetch = fetch
         self._held: list[bytes] = []
         self._header: Header | None = None
@@ -80,6 +86,15 @@ class Reader(Reading):
             reason = f"no session header in {lines}" if self.number else "the file is empty"
             raise FormatError(self.where, reason)
         return self._header
+
+    @property
+    def problems(self) -> list[Problem]:
+        """What is wrong with lines, or worth knowing of them, in file order."""
+        more = self.unread - REPORTED
+        if more <= 0:
+            return self._problems
+        message = f"{more:,} more that cannot be read, the last of them line {self._last_unread:,}"
+        return [*self._problems, Problem(kind="malformed_line", severity="fault", message=message)]
 
     @property
     def title(self) -> str | None:
@@ -234,8 +249,12 @@ class Reader(Reading):
         return self._migrate.line(raw, wire, self.number)
 
     def _report(self, kind: str, message: str, line: int, *, note: bool = False) -> None:
+        if not note:
+            self.unread, self._last_unread = self.unread + 1, line
+            if self.unread > REPORTED:
+                return
         severity = "note" if note else "fault"
-        self.problems.append(
+        self._problems.append(
             Problem(kind=kind, severity=severity, message=message, line=line, offset=self.offset(line))
         )
 
