@@ -253,6 +253,12 @@ def test_a_head_that_only_the_standard_library_reads_is_read_in_full():
     assert (line.parent, line.timestamp, line.branch, line.current, line.custom_type) == ("\ud800", "t", None, "c", "k")
 
 
+@pytest.mark.parametrize("given", [{"role": "user", "content": "Hello"}, "Hello", None])
+def test_what_is_no_body_is_refused_with_what_would_be_one(given):
+    with pytest.raises(TypeError, match=r"a body is wanted, such as user\('Hello'\) or Message\({...}\), not a '"):
+        type_of(given)
+
+
 def test_an_entry_that_cannot_be_read_cannot_be_copied():
     raw = b'{"type":"message","id":"a","parentId":null,"timestamp":"t","message":{"role":oops}}\n'
     tree = Tree(Reader().feed(write_header(id="s", timestamp=TIME, cwd="/") + b"\n" + raw))

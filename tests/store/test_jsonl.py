@@ -535,6 +535,15 @@ def test_behind_a_last_line_without_end_nothing_is_written(path: Path, monkeypat
     assert path.stat().st_size == 1 << 40
 
 
+def test_a_file_named_from_a_folder_that_is_gone_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+
+    with pytest.raises(StoreError, match="the current folder was deleted"):
+        JsonlStore("s.jsonl")
+
+
 def test_a_session_may_stand_in_a_folder_that_is_named_from_here(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

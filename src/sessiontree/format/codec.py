@@ -474,7 +474,13 @@ def copy_fields(entry: Entry) -> JsonObject:
 
 def type_of(body: Body) -> str:
     """The wire type of a body."""
-    return body.type if isinstance(body, e.Opaque) else _TYPES[type(body)]
+    if isinstance(body, e.Opaque):
+        return body.type
+    try:
+        return _TYPES[type(body)]
+    except KeyError:
+        given = f"{type(body).__name__!r} object"
+        raise TypeError(f"a body is wanted, such as user('Hello') or Message({{...}}), not a {given}") from None
 
 
 def body_to_wire(body: Body) -> JsonObject:

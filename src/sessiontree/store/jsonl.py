@@ -75,6 +75,8 @@ class JsonlStore:
             self._file = os.path.realpath(path)
         except ValueError:
             raise StoreError(repr(path), "not the name of a file") from None
+        except FileNotFoundError:
+            raise StoreError(path, "the current folder was deleted") from None
         self._folder = os.path.dirname(self._file)
         self._lock = Lock(lock_of(self._file))
 
