@@ -75,6 +75,14 @@ async def test_a_query_that_cannot_be_read_says_why(running: Running, talk: Sess
         assert await app.shows("Search · since: takes 12h, 7d, 2w or a date")
 
 
+async def test_files_that_could_not_be_searched_are_told(running: Running, talk: Session) -> None:
+    assert talk.file is not None
+    (talk.file.parent / "broken.jsonl").write_text("no session\n")
+    async with running(session=talk) as app:
+        await app.say("/search elephant")
+        assert await app.shows("nothing matches 'elephant', 1 file could not be read")
+
+
 async def test_tab_searches_all_folders(running: Running, talk: Session, tmp_path: Path) -> None:
     with st.create("far", cwd=tmp_path) as far:
         far.append(st.user("okapi"))

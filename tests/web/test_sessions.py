@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 import sessiontree as st
-from sessiontree import shelf
+from sessiontree import catalog, shelf
 from sessiontree._version import __version__
 from sessiontree.session import Session
 from sessiontree.web.opened import Opened
@@ -94,6 +94,16 @@ async def test_entries_are_found_in_all_sessions_or_in_one(house: House, client:
     assert [*first["hits"], *second["hits"]] == everywhere
     assert second["next"] is None
     assert (await client.get("/api/search", params={"q": "since:nonsense"})).status_code == 422
+
+
+async def test_a_search_tells_how_many_sessions_it_could_not_read(house: House, client: httpx.AsyncClient) -> None:
+    file = catalog.find(house.session())
+
+    before = (await client.get("/api/search", params={"q": "faster"})).json()["unread"]
+    Path(file).with_name("broken.jsonl").write_text("no session\n")
+    after = (await client.get("/api/search", params={"q": "faster"})).json()
+
+    assert (before, after["unread"], len(after["hits"]) > 0) == (0, 1, True)
 
 
 async def test_a_session_is_made_where_the_token_may(house: House) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rich.text import Text
@@ -97,9 +98,11 @@ class SearchScreen(ModalScreen[Hit | None]):
             return
         self._say("searching …")
         await asyncio.sleep(PAUSE)
+        unread: set[str] = set()
+        wanted = partial(catalog.search, query, cwd=self._cwd, all=self._all, limit=HITS, unread=unread.add)
         try:
             hits = await look(
-                lambda progress: catalog.search(query, cwd=self._cwd, all=self._all, limit=HITS, progress=progress),
+                lambda progress: wanted(progress=progress),
                 lambda percent: self._say(f"searching, {percent} % …"),
             )
         except SessionTreeError as error:
@@ -108,7 +111,10 @@ class SearchScreen(ModalScreen[Hit | None]):
             return
         self._show(hits)
         count = f"{len(hits)} hit{'' if len(hits) == 1 else 's'}" if len(hits) < HITS else f"the newest {HITS} hits"
-        self._say(count if hits else f"nothing matches {query!r}")
+        said = [count if hits else f"nothing matches {query!r}"]
+        if unread:
+            said.append(f"{len(unread)} file{'' if len(unread) == 1 else 's'} could not be read")
+        self._say(", ".join(said))
 
     def _say(self, note: str) -> None:
         self._title.say(" · ".join(["Search", note, "all folders" if self._all else self._cwd]))

@@ -161,9 +161,10 @@ def search(
     except SessionTreeError as error:
         raise Refused(422, str(error)) from None
     end = min(start + limit, MOST_HITS)
-    hits = catalog.search(q, all=True, limit=end + 1, only=only)
+    unread: set[str] = set()
+    hits = catalog.search(q, all=True, limit=end + 1, only=only, unread=unread.add)
     following = str(end) if len(hits) > end < MOST_HITS else None
-    return Json(wire.Hits(hits=[_found(hit) for hit in hits[start:end]], next=following))
+    return Json(wire.Hits(hits=[_found(hit) for hit in hits[start:end]], next=following, unread=len(unread)))
 
 
 def _found(hit: Hit) -> wire.Found:

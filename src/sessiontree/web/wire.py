@@ -131,6 +131,8 @@ class Found(Answer, frozen=True, kw_only=True):
 class Hits(Answer, frozen=True, kw_only=True):
     hits: list[Found]
     next: Next | None
+    unread: Count
+    """Sessions that could not be read."""
 
 
 class NewSession(Asked, frozen=True, kw_only=True):

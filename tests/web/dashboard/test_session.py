@@ -106,6 +106,20 @@ def test_the_list_leads_to_a_session_and_search_finds_what_was_said(serve: Serve
     assert page.locator(".entry.chosen h3").text_content() == "Compaction"
 
 
+def test_a_search_tells_what_it_could_not_look_into(serve: Serve, visit: Visit) -> None:
+    file = a_story().file
+    assert file is not None
+    file.with_name("broken.jsonl").write_text("no session\n")
+    page = visit(serve())
+    page.wait_for_selector(".list li")
+
+    page.get_by_role("searchbox").fill("quadratic")
+
+    page.wait_for_selector(".notice >> text=1 session could not be read.")
+    page.get_by_role("searchbox").fill("")
+    page.wait_for_selector(".notice", state="detached")
+
+
 def test_a_search_that_makes_no_sense_is_told(serve: Serve, visit: Visit) -> None:
     a_story()
     page = visit(serve())

@@ -8,7 +8,7 @@ const PAGE = 50, HITS = 30;
 const PAUSE = 180, LOOK = 5000; // milliseconds: after a key, and between two looks at the list
 
 export class Sessions extends Component {
-  state = { sessions: null, next: null, hits: [], error: null, query: "", archived: false, dialog: false };
+  state = { sessions: null, next: null, hits: [], unread: 0, error: null, query: "", archived: false, dialog: false };
 
   componentDidMount() {
     this.load();
@@ -38,6 +38,7 @@ export class Sessions extends Component {
         sessions: more ? [...this.state.sessions, ...listing.sessions] : listing.sessions,
         next: listing.next,
         hits: found?.hits ?? (more ? this.state.hits : []),
+        unread: found?.unread ?? (more ? this.state.unread : 0),
         error: found?.error ?? null,
       });
     } catch (error) {
@@ -62,7 +63,7 @@ export class Sessions extends Component {
     };
   }
 
-  render({ me, tell }, { sessions, next, hits, error, query, archived, dialog }) {
+  render({ me, tell }, { sessions, next, hits, unread, error, query, archived, dialog }) {
     const shelve = (event) => this.setState({ archived: event.target.checked }, () => this.load());
     return html`<main class="scroll"><section class="sessions" aria-label="Sessions">
       <div class="row search">
@@ -73,6 +74,7 @@ export class Sessions extends Component {
           <${Button} kind="primary" label="New session" onClick=${() => this.setState({ dialog: true })} />`}
       </div>
       <${Notice} text=${error} kind="wrong" />
+      <${Notice} text=${unread > 0 && `${unread === 1 ? "1 session" : `${unread} sessions`} could not be read.`} />
       ${sessions === null && html`<${Empty}>Loading…<//>`}
       ${sessions?.length === 0 && !hits.length && !error && html`<${Empty}>${query ? "Nothing was found." : "There are no sessions yet."}<//>`}
       ${sessions?.length > 0 && html`<ul class="list">${sessions.map((session) => html`<${Listed} key=${session.id} session=${session} />`)}</ul>`}
