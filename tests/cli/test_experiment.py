@@ -109,9 +109,10 @@ def test_failed_runs_are_told_and_made_again(cli: Run, server: Server, question:
     failed = cli("ab", "@", *ARMS, "--runs", "2", "--no-tools", "--concurrency", "1", code=3)
     server.add(answer)
 
-    shown = cli("ab", "@", "--resume", "ab-1", "--no-tools", "--json")
+    shown = cli("ab", "@", "--resume", "ab-1", "--json")
 
     assert "no key" in failed
+    assert "tools" not in server.requests[-1]  # as it was begun
     assert [run["ok"] for run in lines(shown)[0]["runs"]] == [True] * 4
     assert len(server.requests) == 5
 

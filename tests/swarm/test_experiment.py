@@ -332,6 +332,50 @@ async def test_a_run_that_was_killed_is_made_again_and_one_that_had_answered_is_
     assert [run.scores["exact"] for run in result.runs] == [1.0, 0.0]
 
 
+@st.tool
+def look() -> str:
+    """Look."""
+    return "seen"
+
+
+@st.tool
+def touch() -> str:
+    """Touch."""
+    return "felt"
+
+
+async def test_it_goes_on_with_the_tools_it_began_with(session: Session) -> None:
+    model = answering()
+    Experiment.create(session, "HEAD", ARMS, runs=1, model=model, tools=[look])
+    Experiment.create(session, "HEAD", ARMS, runs=1, model=model)
+
+    await Experiment.open(session, "ab-1", model=model, tools=[touch, look]).run()
+    await Experiment.open(session, "ab-2", model=model, tools=[touch, look]).run()
+
+    assert [[tool.name for tool in request.tools] for request in model.requests] == [["look"]] * 2 + [[]] * 2
+
+
+async def test_without_the_tools_it_began_with_it_does_not_go_on(session: Session) -> None:
+    Experiment.create(session, "HEAD", ARMS, runs=1, model=answering(), tools=[look, touch])
+
+    with pytest.raises(InvalidOperation, match="begun with tool look, which cannot be had here"):
+        Experiment.open(session, "ab-1", model=answering(), tools=[touch])
+
+
+async def test_a_plan_that_does_not_tell_its_tools_goes_on_with_those_given(session: Session) -> None:
+    Experiment.create(session, "HEAD", ARMS, runs=1, model=answering())
+    (plan,) = (entry.body for entry in session.tree if entry.type == "custom")
+    assert isinstance(plan, Custom)
+    before = {name: value for name, value in plan.data.items() if name != "tools"}
+    old = Custom(custom_type=plan.custom_type, data={**before, "experiment": "0" * 32, "name": "old"})
+    session.create_branch("old", at="HEAD").append(old)
+    model = answering()
+
+    await Experiment.open(session, "old", model=model, tools=[look]).run()
+
+    assert [[tool.name for tool in request.tools] for request in model.requests] == [["look"]] * 2
+
+
 async def test_what_another_process_has_done_is_seen(filed: Session) -> None:
     here = Experiment.create(filed, "HEAD", ARMS, runs=1, model=answering())
     with st.open(filed.id) as beside:
@@ -533,11 +577,6 @@ async def test_a_budget_ends_it_and_a_larger_one_goes_on(session: Session) -> No
 
 
 async def test_a_budget_is_overspent_by_the_calls_under_way_at_most(session: Session) -> None:
-    @st.tool
-    def look() -> str:
-        """Look."""
-        return "seen"
-
     number = itertools.count()
 
     def answer(request: Request) -> list[Any]:

@@ -94,13 +94,14 @@ Watch: TypeAlias = Callable[[Step], None]
 
 
 class Options(TypedDict, total=False):
-    """With what runs are made. None of it is written into the session."""
+    """With what runs are made. Of all this only the names of the tools are written into the session."""
 
     model: Model | None
     """For arms that name none."""
     model_of: Callable[[str], Model] | None
     """Finds models by name; by default the configured ones."""
     tools: Sequence[Tool]
+    """When it goes on: those that can be had. Runs have the ones that were planned."""
     hooks: Hooks | None
     settings: Config | None
     concurrency: int
@@ -151,6 +152,7 @@ class Experiment:
         self._models = {arm.name: model for arm, model in zip(plan.arms, models, strict=True)}
         self._scorers = scorers
         self._options = options
+        self._tools = _tools(plan, options.get("tools", ()))
         self._done = 0
         self._meter = Meter(None)
 
@@ -183,6 +185,7 @@ class Experiment:
             better=_better(metric, scorers),
             scorers=[{**scorer.data, "name": scorer.name} for scorer in scorers],
             seed=seed,
+            tools=[tool.name for tool in options.get("tools", ())],
         )
         _check_place(plan, session.tree)
         about = f"experiment over {', '.join(arm.name for arm in plan.arms)}"
@@ -196,7 +199,7 @@ class Experiment:
         """An experiment that stands in the session, by its id, the beginning of one, or its name.
 
         `run` goes on with it: runs that went well are not repeated, those that failed are. Scorers that are functions
-        have to be given again, by the same names. Raises `NotFound`, `Ambiguous` or `InvalidOperation`.
+        and tools have to be given again, by the same names. Raises `NotFound`, `Ambiguous` or `InvalidOperation`.
         """
         _check_options(options)
         plan = find(session, id)
@@ -322,7 +325,7 @@ class Experiment:
         agent = Agent(
             branch,
             self._meter.metered(self._models[arm.name]),
-            self._options.get("tools", ()),
+            self._tools,
             shared.beside(replace(shared.context, session=self.session, branch=branch, agent=None)),
             system=arm.system,
             settings=arm.settings or self._options.get("settings"),
@@ -430,6 +433,18 @@ def _model(model: str | Model | None, options: Options) -> Model:
 
         find_model = ConfiguredModels(options.get("settings") or Config(), options.get("hooks") or Hooks()).find
     return find_model(model)
+
+
+def _tools(plan: Plan, tools: Sequence[Tool]) -> Sequence[Tool]:
+    """Those of `tools` that were planned: runs with others could not be counted together with those before."""
+    if plan.tools is None:
+        return tools
+    had = {tool.name: tool for tool in tools}
+    lacking = [name for name in plan.tools if name not in had]
+    if lacking:
+        what = f"{'tool' if len(lacking) == 1 else 'tools'} {', '.join(lacking)}"
+        raise InvalidOperation(f"experiment {plan.name} was begun with {what}, which cannot be had here")
+    return [had[name] for name in plan.tools]
 
 
 def _planned(arm: Arm, model: Model) -> PlannedArm:

@@ -133,6 +133,8 @@ class Plan(Struct, frozen=True, kw_only=True, rename="camel", tag="plan", tag_fi
     scorers: list[JsonObject]
     """In wire form, each with its name."""
     seed: int
+    tools: list[str] | None = None
+    """Names of those that runs may use; `None` in plans from before, which do not say."""
 
     @property
     def total(self) -> int:
