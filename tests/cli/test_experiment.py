@@ -114,6 +114,7 @@ def test_failed_runs_are_told_and_made_again(cli: Run, server: Server, question:
     assert "no key" in failed
     assert "tools" not in server.requests[-1]  # as it was begun
     assert [run["ok"] for run in lines(shown)[0]["runs"]] == [True] * 4
+    assert sum(arm["failed"] for arm in lines(shown)[0]["arms"]) == 1
     assert len(server.requests) == 5
 
 

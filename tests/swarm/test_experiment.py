@@ -42,6 +42,18 @@ def session() -> Session:
     return session
 
 
+@st.tool
+def look() -> str:
+    """Look."""
+    return "seen"
+
+
+@st.tool
+def touch() -> str:
+    """Touch."""
+    return "felt"
+
+
 def prompted(request: Request) -> str:
     return str(request.messages[-1]["content"])
 
@@ -243,6 +255,26 @@ async def test_runs_that_failed_are_made_again_when_it_goes_on(session: Session)
     assert len(broken.requests) == 3
 
 
+async def test_an_arm_that_failed_before_it_went_well_does_not_win(session: Session) -> None:
+    """Made again until they pass, its runs would be those that luck chose."""
+    call = [ToolCall("c", "look", {}), Used({"input": 7, "cost": 0.0005})]
+    passes = ["42", Used({"input": 1, "cost": 0.0001})]
+    flaky = ScriptedModel([call, ModelError("m", "rejected", "I cannot"), *[passes] * 5])
+    arms = [ARMS[1], Arm(name="flaky", prompt="Go.", model=flaky)]
+    first = await experiment(session, "HEAD", arms, runs=5, model=answering(), tools=[look], concurrency=1)
+
+    again = await Experiment.open(session, first.name, model=flaky, model_of=lambda _: flaky, tools=[look]).run()
+
+    assert all(run.ok for run in again.runs)
+    _, shaky = again.arms
+    assert (shaky.n, shaky.failed, shaky.failed_tokens, shaky.failed_cost) == (5, 1, 7, 0.0005)
+    assert again.winner is None
+    assert again.reason == (
+        "not enough data: runs of flaky failed before they went well, and only the lucky ones are counted: "
+        "a new experiment may tell"
+    )
+
+
 async def test_a_fault_of_ours_is_raised_when_those_under_way_are_done(session: Session) -> None:
     def faulty(request: Request) -> str:
         raise ZeroDivisionError
@@ -330,18 +362,6 @@ async def test_a_run_that_was_killed_is_made_again_and_one_that_had_answered_is_
     assert len(model.requests) == 2
     assert len(archived) == (1 if state == "started" else 0)
     assert [run.scores["exact"] for run in result.runs] == [1.0, 0.0]
-
-
-@st.tool
-def look() -> str:
-    """Look."""
-    return "seen"
-
-
-@st.tool
-def touch() -> str:
-    """Touch."""
-    return "felt"
 
 
 async def test_it_goes_on_with_the_tools_it_began_with(session: Session) -> None:
@@ -661,7 +681,7 @@ async def test_the_wire_form_has_everything(session: Session) -> None:
         "best",
     }
     assert wire["judgingCost"] == 0
-    assert set(wire["arms"][0]) == {"arm", "n", "failed", "metrics"}
+    assert set(wire["arms"][0]) == {"arm", "n", "failed", "failedCost", "failedTokens", "metrics"}
     assert set(wire["arms"][0]["metrics"]["exact"]) == {"n", "mean", "low", "high", "deviation"}
 
 

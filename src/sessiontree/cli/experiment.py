@@ -329,6 +329,10 @@ def _tell(result: ExperimentResult, *, as_json: bool) -> None:
     for run in result.runs:
         if not run.ok:
             echo("failed:", safe(f"{run.branch}: {run.error}"))
+    for arm in result.arms:
+        if arm.failed_tokens or arm.failed_cost:
+            took = f"{arm.failed_tokens:,.0f} tokens, {dollars(arm.failed_cost)}"
+            echo(dim(safe(f"failed runs of {arm.arm} took {took}, not counted above")))
     if result.judging_tokens:
         took = f"{result.judging_tokens:,.0f} tokens, {dollars(result.judging_cost)}"
         echo(dim(f"scoring took {took}, not counted above"))

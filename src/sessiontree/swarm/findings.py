@@ -67,13 +67,17 @@ class Run(Struct, frozen=True, kw_only=True):
         return value if is_value(value) else None
 
 
-class ArmResult(Struct, frozen=True, kw_only=True):
+class ArmResult(Struct, frozen=True, kw_only=True, rename="camel"):
     """What the runs of one arm tell together."""
 
     arm: str
     n: int
     """How many runs went well; only they are counted."""
     failed: int
+    """How often a run failed, those that were made again and went well at last included."""
+    failed_cost: float
+    """What that cost, beside what is counted."""
+    failed_tokens: float
     metrics: dict[str, Estimate]
 
 
@@ -259,6 +263,8 @@ class Findings:
         self._scored: dict[tuple[str, str, int], Scored] = {}
         """The last of each run."""
         self._made: dict[tuple[str, str, int], Made] = {}
+        self._failures: dict[tuple[str, str], list[EntryId]] = {}
+        """The entries that say so, by experiment and arm."""
         self._begun: dict[tuple[str, str, int], list[str]] = {}
         self._stopped: dict[str, str] = {}
         self._judging: dict[str, Spent] = {}
@@ -299,6 +305,8 @@ class Findings:
             made = _read(body.data, Made)
             if made is not None:
                 self._made[made.experiment, made.arm, made.number] = made
+                if not made.ok:
+                    self._failures.setdefault((made.experiment, made.arm), []).append(entry.id)
 
     def _rename(self, old: str, new: str) -> None:
         """Somebody has renamed a branch."""
@@ -344,7 +352,8 @@ class Findings:
         judging = self._judging.get(plan.experiment, Spent(0.0, 0.0))
         metrics = [*MEASURES, *(string(scorer.get("name")) for scorer in plan.scorers)]
         yes_or_no = {metric for metric in metrics if _is_proportion(metric, plan, runs)}
-        found = _verdict(plan, runs, self._stopped.get(plan.experiment), proportions=plan.metric in yes_or_no)
+        arms = tuple(self._arm_result(plan, arm.name, runs, metrics, yes_or_no) for arm in plan.arms)
+        found = _verdict(plan, arms, runs, self._stopped.get(plan.experiment), proportions=plan.metric in yes_or_no)
         return ExperimentResult(
             id=plan.experiment,
             name=plan.name,
@@ -353,12 +362,29 @@ class Findings:
             metric=plan.metric,
             better=plan.better,
             planned=plan.total,
-            arms=tuple(_arm_result(arm.name, runs, metrics, yes_or_no) for arm in plan.arms),
+            arms=arms,
             runs=tuple(runs),
             winner=found.winner,
             reason=found.reason,
             judging_cost=judging.cost,
             judging_tokens=judging.tokens,
+        )
+
+    def _arm_result(
+        self, plan: Plan, arm: str, runs: Sequence[Run], metrics: Sequence[str], yes_or_no: set[str]
+    ) -> ArmResult:
+        good = [run for run in runs if run.arm == arm and run.ok]
+        failures = self._failures.get((plan.experiment, arm), [])
+        wasted = [spent_on(self._tree, arm, entry, plan.at) for entry in failures]
+        return ArmResult(
+            arm=arm,
+            n=len(good),
+            failed=len(failures),
+            failed_cost=sum(stats.cost for stats in wasted),
+            failed_tokens=sum(stats.tokens for stats in wasted),
+            metrics={
+                metric: (proportion if metric in yes_or_no else mean)(_values(good, arm, metric)) for metric in metrics
+            },
         )
 
 
@@ -404,16 +430,9 @@ def _is_proportion(metric: str, plan: Plan, runs: Sequence[Run]) -> bool:
     return kind in ("exact", "matches", "function") and all(value in (0, 1) for value in values)
 
 
-def _arm_result(arm: str, runs: Sequence[Run], metrics: Sequence[str], yes_or_no: set[str]) -> ArmResult:
-    own = [run for run in runs if run.arm == arm]
-    good = [run for run in own if run.ok]
-    estimates = {
-        metric: (proportion if metric in yes_or_no else mean)(_values(good, arm, metric)) for metric in metrics
-    }
-    return ArmResult(arm=arm, n=len(good), failed=len(own) - len(good), metrics=estimates)
-
-
-def _verdict(plan: Plan, runs: Sequence[Run], stopped: str | None, *, proportions: bool) -> Verdict:
+def _verdict(
+    plan: Plan, results: Sequence[ArmResult], runs: Sequence[Run], stopped: str | None, *, proportions: bool
+) -> Verdict:
     """Which arm wins. While a run is missing, no matter why, it might be the one that would have shown otherwise."""
     if len(runs) < plan.total:
         why = "" if stopped is None else f": {stopped}"
@@ -421,6 +440,10 @@ def _verdict(plan: Plan, runs: Sequence[Run], stopped: str | None, *, proportion
     failed = [arm.name for arm in plan.arms if any(run.arm == arm.name and not run.ok for run in runs)]
     if failed:
         return not_enough(f"runs of {', '.join(failed)} failed, and those that did not may be the easy ones")
+    lucky = [result.arm for result in results if result.failed]
+    if lucky:
+        why = "failed before they went well, and only the lucky ones are counted: a new experiment may tell"
+        return not_enough(f"runs of {', '.join(lucky)} {why}")
     arms = {arm.name: _values(runs, arm.name, plan.metric) for arm in plan.arms}
     lacking = [name for name, values in arms.items() if len(values) < plan.runs]
     if lacking:
