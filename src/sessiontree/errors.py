@@ -21,6 +21,7 @@ result that says so.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 FEW = 10
 """So many candidates are named in a sentence."""
@@ -34,6 +35,14 @@ def few(names: Sequence[str]) -> str:
 
 class SessionTreeError(Exception):
     """Base class; catch this to catch everything sessiontree raises on purpose."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _made_again, (type(self), *self.args), self.__dict__
+
+
+def _made_again(kind: type[SessionTreeError], *args: Any) -> SessionTreeError:
+    """An error as it comes out of a pickle: without its constructor, which takes facts and not the sentence."""
+    return kind.__new__(kind, *args)
 
 
 class NotFound(SessionTreeError):

@@ -1,0 +1,98 @@
+import copy
+import pickle
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+
+import pytest
+
+import sessiontree as st
+from sessiontree.agent.tool import ToolError
+from sessiontree.agent.tools.process import CommandError
+from sessiontree.config import ConfigError
+from sessiontree.errors import (
+    Ambiguous,
+    BranchMoved,
+    Conflict,
+    FormatError,
+    InvalidOperation,
+    NotFound,
+    OutcomeUnknown,
+    ReadOnly,
+    SessionTreeError,
+    StoreError,
+)
+from sessiontree.extensions.errors import ExtensionError
+from sessiontree.index.reading import Endless
+from sessiontree.model.base import ModelError
+from sessiontree.model.find import NoModel
+from sessiontree.ops.summarize import SummaryFailed
+from sessiontree.swarm.budget import Use
+from sessiontree.swarm.crew import SwarmFailed
+from sessiontree.swarm.meter import BudgetExhausted
+
+ONE_OF_EACH = [
+    SessionTreeError("no"),
+    NotFound("branch", "gone", "there is main"),
+    Ambiguous("entry", "ab", ["abc", "abd"]),
+    FormatError("a.jsonl:3", "no JSON"),
+    InvalidOperation("that makes no sense"),
+    ReadOnly("a.jsonl", "it is newer"),
+    BranchMoved("main", None, "abc"),
+    StoreError("a.jsonl", "no space"),
+    Conflict("a.jsonl", "somebody wrote"),
+    OutcomeUnknown("a.jsonl", "the line was lost"),
+    Endless("a.jsonl", "too long"),
+    ModelError("p:m", "rate", "slow down", status=429, retry_after=2.5),
+    NoModel(None, "there is no key"),
+    SummaryFailed("p:m", "it is empty"),
+    ConfigError("config.toml", "compaction.enabled", "no number"),
+    CommandError("ls", "no shell"),
+    ToolError("there is no such file"),
+    ExtensionError("mine", "it failed"),
+    SwarmFailed("nobody is left"),
+    BudgetExhausted("p:m", Use("tokens", 3, 2)),
+]
+
+
+def classes(base: type[Exception] = SessionTreeError) -> Iterator[type[Exception]]:
+    yield base
+    for kind in base.__subclasses__():
+        yield from classes(kind)
+
+
+def test_there_is_one_of_each_error_below() -> None:
+    public = {kind for kind in classes() if kind.__module__.startswith("sessiontree.") and kind.__name__[0] != "_"}
+
+    assert public == {type(error) for error in ONE_OF_EACH}
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+@pytest.mark.parametrize("error", ONE_OF_EACH, ids=lambda error: type(error).__name__)
+def test_an_error_comes_back_from_a_pickle_with_its_sentence_and_its_facts(
+    error: SessionTreeError, protocol: int
+) -> None:
+    back = pickle.loads(pickle.dumps(error, protocol))
+
+    assert (type(back), str(back), back.args, vars(back)) == (type(error), str(error), error.args, vars(error))
+
+
+def test_an_error_can_be_copied_with_the_notes_on_it() -> None:
+    error = NotFound("branch", "gone")
+    error.add_note("while looking for it")
+
+    for made in (copy.copy(error), copy.deepcopy(error)):
+        assert (str(made), vars(made)) == ("no branch 'gone'", vars(error))
+
+
+def refused(branch: str) -> None:
+    st.memory().switch(branch)
+
+
+def test_a_refusal_in_a_worker_process_reaches_whoever_waits_and_leaves_the_pool_whole() -> None:
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        with pytest.raises(NotFound, match="no place 'nowhere'") as caught:
+            pool.submit(refused, "nowhere").result(timeout=60)
+
+        assert caught.value.name == "nowhere"
+        assert pool.submit(refused, "main").result(timeout=60) is None
