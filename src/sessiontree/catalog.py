@@ -263,8 +263,26 @@ def session_files() -> Iterator[str]:
 
 
 def is_many(place: str) -> bool:
-    """Whether it is a folder or a database, where sessions are, and not one session."""
+    """Whether this place, as `locate` gives it, is a folder or a database, where sessions are, and not one session."""
     return parse(place).session is None if is_address(place) else os.path.isdir(place)
+
+
+def locate(place: str) -> str:
+    """The file or address of the session that is meant, or else the folder or database.
+
+    Raises `NotFound`, and `Ambiguous` where a word is both a session and a folder here.
+    """
+    if place == RECENT or not is_many(place):
+        return find(place)
+    if is_address(place) or is_path(place) or place in (os.curdir, os.pardir):
+        return place
+    try:
+        session = find(place)
+    except Ambiguous:
+        raise
+    except NotFound:
+        return place
+    raise Ambiguous("session or folder", place, [os.path.join(os.curdir, place), session])
 
 
 def find(session: str | os.PathLike[str]) -> str:

@@ -72,12 +72,14 @@ def copy(source: str, target: str, *, progress: Progress | None = None) -> Itera
     `StoreError` when a database cannot be reached, at the start or any more.
     """
     catalog.reach(source, target)
+    source = catalog.locate(source)
     yield from _each(_places(source), source, target, progress, _copied)
 
 
 def verify(source: str, target: str, *, progress: Progress | None = None) -> Iterator[Copied]:
     """Compare every session of one side with that of the other, byte for byte. Raises as `copy` does."""
     catalog.reach(source, target)
+    source = catalog.locate(source)
     places = _places(source)
     compared: set[str] = set()
     for copied in _each(places, source, target, progress, _verified):
@@ -134,8 +136,7 @@ def copied_to_wire(copied: Copied) -> JsonObject:
 
 def _places(side: str) -> list[_Place]:
     if not catalog.is_many(side):
-        where = catalog.find(side)
-        return [_Place(_id_at(where), where)]
+        return [_Place(_id_at(side), side)]
     if is_address(side):
         database = catalog.in_database(side)
         assert database is not None

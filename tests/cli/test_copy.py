@@ -93,8 +93,51 @@ def test_doctor_ends_when_the_database_is_lost(server: Server, database: str) ->
     proxy.close()
 
 
-def test_nothing_to_copy_is_said(cli: Run, database: str, here: Path) -> None:
-    assert "no sessions" in cli("copy", database, str(here / "out"))
+def test_nothing_to_copy_or_compare_is_a_failure(fails: Run, database: str, here: Path) -> None:
+    (here / "empty").mkdir()
+
+    for source in (database, "empty"):
+        for command in ("copy", "verify"):
+            assert "no sessions there" in fails(command, source, str(here / "out"))
+            assert "no sessions there" in fails(command, source, str(here / "out"), "--json")
+
+
+@pytest.mark.parametrize("command", [("copy", "out"), ("verify", "out"), ("doctor",)])
+def test_a_word_that_is_a_session_and_a_folder_is_not_guessed_at(
+    command: tuple[str, ...], cli: Run, fails: Run, here: Path
+) -> None:
+    verb, *rest = command
+    with st.create("auth") as session:
+        session.append(st.user("Hello"))
+    cli("copy", "auth", "out")
+    (here / "auth").mkdir()
+    (here / "@").mkdir()
+
+    said = fails(verb, "auth", *rest)
+
+    assert "session or folder 'auth' is ambiguous: ./auth, " in said
+    assert str(session.file) in said
+    for clear in ("@", session.id, str(session.file)):
+        assert cli(verb, clear, *rest)
+    st.create(file=here / "auth" / "other.jsonl").close()
+    assert "other" in cli(verb, "./auth", *rest, "--json", code=1 if verb == "verify" else 0)
+
+
+def test_a_word_that_several_sessions_have_is_not_taken_for_the_folder(cli: Run, fails: Run, here: Path) -> None:
+    for _ in range(2):
+        st.create("auth").close()
+    (here / "auth").mkdir()
+
+    assert "session 'auth' is ambiguous" in fails("copy", "auth", "out")
+
+
+def test_a_word_that_no_session_has_is_the_folder_here(cli: Run, here: Path) -> None:
+    st.create(file=here / "auth" / "other.jsonl").close()
+    st.create(".").close()
+
+    assert "auth/other.jsonl" in cli("doctor", "auth")
+    assert "copied out/other.jsonl" in cli("copy", "auth", "out")
+    assert "./auth/other.jsonl" in cli("doctor", ".")
 
 
 def test_a_database_that_cannot_be_reached_is_one_sentence(fails: Run, server: object) -> None:

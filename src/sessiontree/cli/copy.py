@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import click
 
-from sessiontree.cli.app import app, json_option
+from sessiontree.cli.app import app, fail, json_option
 from sessiontree.cli.output import colored, dim, echo, echo_json, progress, safe, strong
 from sessiontree.copying import Copied, Progress, copied_to_wire
 from sessiontree.copying import copy as copy_sessions
@@ -54,6 +54,6 @@ def _tell(several: Iterable[Copied], as_json: bool, bar: Progress | None) -> int
         state = copied.state if copied.good else colored(copied.state, "red")
         where = copied.target or copied.source or ""
         echo(strong(safe(copied.session)), state, safe(copied.reason or ""), dim(safe(where)))
-    if not as_json and not count:
-        echo(dim("no sessions"))
+    if not count:
+        return fail("no sessions there")
     return 1 if bad else 0

@@ -428,8 +428,9 @@ class _Examined(NamedTuple):
 
 def _examine_all(place: str, mend: bool) -> Iterator[_Examined]:
     """The one session, or every session of a database, or in a folder and below it."""
+    place = catalog.locate(place)
     if not catalog.is_many(place):
-        yield _examine(catalog.find(place), mend)
+        yield _examine(place, mend)
     elif os.path.isdir(place):
         yield from _examine_folder(place, mend)
     else:
