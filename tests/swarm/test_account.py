@@ -13,6 +13,7 @@ from hypothesis import strategies as some
 
 import sessiontree as st
 from sessiontree.core.entries import AgentAction, Custom
+from sessiontree.errors import NotFound
 from sessiontree.model.base import ModelError
 from sessiontree.session import Session
 from sessiontree.store.memory import MemoryStore
@@ -237,6 +238,27 @@ async def test_facts_are_written_behind_what_others_wrote_there(tmp_path: Any) -
 
     assert [entry.type for entry in session.branch("crowd").path()][-2:] == ["message", "custom"]
     assert not session.problems
+
+
+@pytest.mark.parametrize("whole", [True, False])
+async def test_a_swarm_is_of_the_session_it_was_made_in_and_a_fork_has_only_what_was_said(
+    session: Session, whole: bool
+) -> None:
+    swarm = await Swarm.create(session, "crowd", "Do it", model=replying())
+
+    forked = st.fork(session, at="crowd", whole=whole)
+
+    assert "sessiontree.swarm" in {entry.custom_type for entry in forked.tree.entries}
+    assert swarms_in(forked) == []
+    assert [status.id for status in swarms_in(reopened(session))] == [swarm.id]
+    with pytest.raises(NotFound):
+        Swarm.open(forked, swarm.id)
+
+
+def test_a_swarm_of_a_session_that_does_not_say_where_it_was_made_is_of_that_session(session: Session) -> None:
+    session.append(fact_body(Created(swarm="old", name="main", task="Do it", strategy="parallel", agents=1)))
+
+    assert [status.id for status in swarms_in(session)] == ["old"]
 
 
 def test_a_session_without_swarms_tells_of_none() -> None:

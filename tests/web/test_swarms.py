@@ -369,6 +369,22 @@ async def test_a_swarm_is_destroyed_and_its_session_keeps_everything(house: Hous
     assert (await client.get(f"/api/sessions/{session}")).json()["entries"] >= before
 
 
+async def test_a_swarm_is_there_once_though_its_session_was_forked(house: House, client: httpx.AsyncClient) -> None:
+    session = house.session()
+    id = (await made(client, session=session))["id"]
+    await settled(client, id, "completed")
+    told = (await client.get(f"/api/swarms/{id}/events")).json()["last"]
+
+    forked = (await client.post(f"/api/sessions/{session}/fork", json={"tree": True})).json()["id"]
+
+    assert forked != session
+    listed = (await client.get("/api/swarms")).json()["swarms"]
+    assert [(row["id"], row["sessionId"]) for row in listed] == [(id, session)]
+    assert (await client.get(f"/api/swarms/{id}")).json()["sessionId"] == session
+    await client.delete(f"/api/sessions/{forked}")
+    assert (await client.get(f"/api/swarms/{id}/events")).json()["last"] == told
+
+
 async def test_events_are_read_from_any_number_and_by_type(house: House, client: httpx.AsyncClient) -> None:
     id = (await made(client, session=house.session(), agents=2))["id"]
     await settled(client, id, "completed")

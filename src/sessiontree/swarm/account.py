@@ -427,6 +427,8 @@ class Accounts:
 
     def _take_fact(self, entry: Entry, fact: AnyFact) -> None:
         if isinstance(fact, Created) and fact.swarm not in self.swarms:
+            if fact.session not in (None, self.session.id):
+                return  # a fork has the entries of what is not its own
             self.swarms[fact.swarm] = Account(
                 created=fact,
                 created_at=entry.timestamp,

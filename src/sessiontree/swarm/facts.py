@@ -26,6 +26,8 @@ class Fact(Struct, frozen=True, kw_only=True, tag_field="event", rename="camel",
 
 
 class Created(Fact, frozen=True, kw_only=True, tag="created"):
+    session: str | None = None
+    """The session that it was made in, by id: a fork has what was said, and no swarm. Older ones do not say."""
     name: str
     """And that of its own branch, until somebody renames that."""
     task: str

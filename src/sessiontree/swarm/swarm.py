@@ -110,6 +110,7 @@ class Swarm:
         model_name = model if isinstance(model, str) or model is None else model.info.name
         self._draft = Created(
             swarm=session.new_id(),
+            session=session.id,
             name=name,
             task=task,
             strategy=strategy if isinstance(strategy, str) else getattr(strategy, "__name__", type(strategy).__name__),
