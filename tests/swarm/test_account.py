@@ -170,7 +170,7 @@ json = some.recursive(
     max_leaves=8,
 )
 EVENTS = [kind.__struct_config__.tag for kind in Fact.__subclasses__()]
-ACTIONS = ["spawn", "complete", "fail", "cancel", "branch", "join", "fork", "nonsense"]
+ACTIONS = ["spawn", "begin", "complete", "fail", "cancel", "branch", "join", "fork", "nonsense"]
 FIELDS = [
     "swarm", "name", "task", "strategy", "agents", "role", "branch", "error", "attempt", "retry",
     "parts", "budget", "scope", "kind", "level", "used", "limit", "reason",

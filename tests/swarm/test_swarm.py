@@ -528,7 +528,7 @@ async def test_failures_that_may_pass_are_tried_again(session: Session, monkeypa
 
     (agent,) = status.agents
     assert (agent.status, agent.text, agent.attempts, agent.error) == ("completed", "Up again.", 3, None)
-    assert [action for _, action in deeds(session)] == ["spawn", "fail", "fail", "complete"]
+    assert [action for _, action in deeds(session)] == ["spawn", "begin", "fail", "fail", "complete"]
 
 
 async def test_each_retry_waits_longer_and_after_the_last_the_failure_is_recorded(

@@ -94,6 +94,43 @@ async def test_one_that_died_among_its_tool_calls_goes_on_behind_them(session: S
     assert "interrupted" in asked(model.requests[0]).lower()
 
 
+async def test_an_agent_is_told_its_task_whatever_was_said_on_its_branch_before(session: Session) -> None:
+    doors = Doors()
+    swarm = Swarm(
+        session, "crowd", "Sum up", agents=1, strategy="map-reduce", parts=["one", "two"], model=replying(doors)
+    )
+    await swarm.start()
+    await doors.until(1)
+    session.extend(
+        [st.user("How far are you?"), st.assistant("Here I am.", usage={"cost": 1})], branch="crowd/mapper-2"
+    )
+    before = {agent.id: (agent.status, agent.attempts) for agent in swarm.status().agents}
+    doors.open(3)
+    status = await swarm.wait()
+
+    assert before["mapper-2"] == ("pending", 0)
+    mapper = next(agent for agent in status.agents if agent.id == "mapper-2")
+    assert mapper.text is not None
+    assert "two" in mapper.text
+    assert "two" in said(session, "crowd/mapper-2")[-2]
+
+
+async def test_an_agent_of_a_session_from_before_began_with_its_first_message(session: Session) -> None:
+    swarm = Swarm(session, "crowd", "Do it", agents=1, model=replying())
+    await swarm.run()
+    lines = [line.replace(b'"begins":true', b'"joins":true') for line in session.lines()]
+    old = [line for line in lines if b'"begin"' not in line and b'"complete' not in line]
+    assert len(old) == len(lines) - 3
+    died = MemoryStore()
+    died.create(old)
+    model = replying()
+
+    status = await Swarm.open(Session(died), swarm.id, model=model).run()
+
+    assert (status.status, status.agents[0].text) == ("completed", "Done.")
+    assert model.requests == []
+
+
 @pytest.mark.parametrize(
     ("bodies", "whole"),
     [
@@ -182,7 +219,7 @@ async def test_work_that_was_done_before_is_not_done_again(session: Session) -> 
     await swarm.carry_out(Work(session=session.id, swarm=swarm.id, agent="worker-1", prompt="Do it"))
 
     assert len(model.requests) == 1
-    assert [action for _, action in deeds(session)] == ["spawn", "complete"]
+    assert [action for _, action in deeds(session)] == ["spawn", "begin", "complete"]
 
 
 async def test_a_disk_that_takes_nothing_more_is_an_error_for_whoever_waits(tmp_path: Path) -> None:

@@ -93,13 +93,14 @@ class Agent:
     def running(self) -> bool:
         return self._task is not None
 
-    async def prompt(self, text: str, images: Sequence[JsonObject] = ()) -> Outcome:
+    async def prompt(self, text: str, images: Sequence[JsonObject] = (), *, beside: Sequence[Body] = ()) -> Outcome:
         """Say something to the model, and run until it has answered. Images are blocks in wire form.
 
-        Raises `InvalidOperation` while the agent runs, and `BranchMoved` when somebody else has moved the branch
-        before anything was written. Cancelling it aborts the run, and waits until that is written down.
+        What is `beside` it is written with it, or not at all. Raises `InvalidOperation` while the agent runs, and
+        `BranchMoved` when somebody else has moved the branch before anything was written. Cancelling it aborts the
+        run, and waits until that is written down.
         """
-        return await self._wait(self._start(self._prompted(text, images)))
+        return await self._wait(self._start(self._prompted(text, images, beside)))
 
     async def continue_(self) -> Outcome:
         """Have the model answer what is there: after a failure, an abort, or the death of a process."""
@@ -159,16 +160,16 @@ class Agent:
 
         return until_the_end()
 
-    async def _prompted(self, text: str, images: Sequence[JsonObject]) -> Outcome:
+    async def _prompted(self, text: str, images: Sequence[JsonObject], beside: Sequence[Body]) -> Outcome:
         try:
             event, answer = await Handlers(self.hooks, self.stop.signal).ask(Input(text=text))
         except Stopped:
             return Outcome(aborted=True, cancelled=True)
         if answer.cancel:
             return Outcome(cancelled=True)
-        return await self._run([_user(event.text, images)], prompted=True)
+        return await self._run([_user(event.text, images), *beside], prompted=True)
 
-    async def _run(self, opening: Sequence[Said], *, prompted: bool = False) -> Outcome:
+    async def _run(self, opening: Sequence[Body], *, prompted: bool = False) -> Outcome:
         # Files are read elsewhere, since they may be slow; a text that was given is there.
         parts = await asyncio.to_thread(self.system_parts) if self.system is None else self.system_parts()
         async with self._beginning(joined(parts)) as run:

@@ -17,7 +17,7 @@ from msgspec import Struct
 from sessiontree.agent.calls import ABORTED, CUT_OFF, NOT_MADE, carry_out, groups, result_message
 from sessiontree.agent.handlers import Handlers
 from sessiontree.agent.plain import plain_message, unwritable
-from sessiontree.agent.queues import Due, Said
+from sessiontree.agent.queues import Due
 from sessiontree.agent.record import Record
 from sessiontree.agent.room import Room
 from sessiontree.agent.tool import ToolOutput
@@ -113,7 +113,7 @@ class Run:
         self._signal = agent.stop.signal
         self._handlers = Handlers(agent.hooks, self._signal)
 
-    async def through(self, opening: Sequence[Said], *, prompted: bool = False) -> Outcome:
+    async def through(self, opening: Sequence[Body], *, prompted: bool = False) -> Outcome:
         """Say what opens the run, and go on until the model has answered.
 
         A prompt has before it what waited for it.
@@ -130,7 +130,7 @@ class Run:
         finally:
             await self._handlers.tell(RunEnd(aborted=self._signal.aborted, error=None if error is None else str(error)))
 
-    async def _loop(self, opening: Sequence[Said], *, prompted: bool) -> Outcome:
+    async def _loop(self, opening: Sequence[Body], *, prompted: bool) -> Outcome:
         last: Entry | None = None
         opened, recovered, count = False, False, 0
         try:
@@ -263,7 +263,7 @@ class Run:
 
     # Writing
 
-    async def _say(self, due: Due, further: Sequence[Said] = ()) -> None:
+    async def _say(self, due: Due, further: Sequence[Body] = ()) -> None:
         """Write what users and extensions say, and before it the settings that hold from here on.
 
         If nothing is written, what was due waits again, without what a handler did not let be said.

@@ -31,6 +31,7 @@ from sessiontree.swarm.facts import (
     SWARM,
     AnyDeed,
     AnyFact,
+    Begin,
     Cancel,
     Cancelled,
     Complete,
@@ -271,6 +272,8 @@ class Account(Struct):
             return
         agent.last = now
         match deed:
+            case Begin():
+                self._begin(agent, now)
             case Complete():
                 self._ended(agent, "completed", entry, now)
                 agent.error = None
@@ -290,6 +293,11 @@ class Account(Struct):
             case Fork():
                 pass
 
+    def _begin(self, agent: AgentAccount, now: int) -> None:
+        if not agent.begun:
+            agent.begun = True
+            agent.watch.start(now)
+
     def _ended(self, agent: AgentAccount, state: AgentState, entry: EntryId, now: int) -> None:
         agent.ended, agent.end = state, entry
         agent.watch.stop(now)
@@ -303,10 +311,9 @@ class Account(Struct):
                 agent.cost = round(agent.cost + sums.cost, 10)
                 agent.tokens += sums.tokens
         if isinstance(body, Message):
-            if not agent.begun:
-                agent.begun = True
-                agent.watch.start(now)
-            if role(body.message) == "assistant":
+            if not agent.spawn.begins:
+                self._begin(agent, now)
+            if agent.begun and role(body.message) == "assistant":
                 agent.turns += 1
                 if not stopped_abnormally(body.message):
                     agent.answer, agent.failed_in_row = entry, 0

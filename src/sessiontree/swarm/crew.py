@@ -197,6 +197,7 @@ class Crew:
             reads=tuple(result.agent for result in reads),
             parent=parent,
             joins=joins and parent is None,
+            begins=True,
         )
         self._seen_to.add(id)
         try:

@@ -141,6 +141,12 @@ class Spawn(Deed, frozen=True, kw_only=True):
     """The agent whose task this is a part of."""
     joins: bool = True
     """Whether its result goes to the swarm's own branch when no other agent reads it."""
+    begins: bool = False
+    """Whether a `Begin` tells when it was told its task; in sessions from before, the first message does."""
+
+
+class Begin(Deed, frozen=True, kw_only=True):
+    """It was told its task, by the message before."""
 
 
 class Complete(Deed, frozen=True, kw_only=True):
@@ -178,10 +184,11 @@ class Fork(Deed, frozen=True, kw_only=True):
     at: str | None = None
 
 
-AnyDeed: TypeAlias = Spawn | Complete | Fail | Cancel | Split | Join | Fork
+AnyDeed: TypeAlias = Spawn | Begin | Complete | Fail | Cancel | Split | Join | Fork
 
 ACTIONS: dict[str, type[Deed]] = {
     "spawn": Spawn,
+    "begin": Begin,
     "complete": Complete,
     "fail": Fail,
     "cancel": Cancel,

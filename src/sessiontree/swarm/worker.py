@@ -51,7 +51,7 @@ from sessiontree.swarm.events import (
     TurnStart,
 )
 from sessiontree.swarm.executor import Work
-from sessiontree.swarm.facts import Complete, Fail, Split
+from sessiontree.swarm.facts import Begin, Complete, Fail, Split, deed_body
 from sessiontree.swarm.gate import CountedModel, Gate
 from sessiontree.swarm.record import Record
 
@@ -196,7 +196,11 @@ class Worker:
         try:
             for words in self._unsaid.pop(work.agent, ()):
                 await agent.steer(words)
-            outcome = await (agent.continue_() if begun else agent.prompt(work.prompt))
+            if begun:
+                outcome = await agent.continue_()
+            else:
+                began = deed_body(work.agent, Begin(swarm=work.swarm))
+                outcome = await agent.prompt(work.prompt, beside=[began])
             await self._write_loose(work.agent)
             return outcome
         finally:
