@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+import asyncio
+import functools
+from collections.abc import Callable
+from typing import Annotated, Any, Literal
 
 import msgspec
 import pytest
@@ -59,6 +62,29 @@ async def test_a_function_that_is_not_async_may_take_its_context_and_return_a_va
     assert "context" not in add.parameters["properties"]
     assert add.concurrent
     assert await add.run(context(add, values=[1, 2])) == ToolOutput(content='{"sum":3,"call":"c"}')
+
+
+async def test_a_tool_may_raise_stop_iteration_and_may_be_async_behind_a_decorator() -> None:
+    @tool
+    def find_user(name: str) -> dict[str, str]:
+        """Find a user."""
+        return next(user for user in ({"name": "ada"},) if user["name"] == name)
+
+    async def later(city: str) -> str:
+        """Later."""
+        return f"sun in {city}"
+
+    def timed(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def within(*arguments: Any, **named: Any) -> Any:
+            return function(*arguments, **named)
+
+        return within
+
+    with pytest.raises(RuntimeError, match="it raised StopIteration"):
+        await asyncio.wait_for(find_user.run(context(find_user, name="bob")), 10)
+    made = tool(timed(later))
+    assert await made.run(context(made, city="Rome")) == ToolOutput(content="sun in Rome")
 
 
 @pytest.mark.parametrize(

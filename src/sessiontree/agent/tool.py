@@ -6,7 +6,6 @@ asking hooks and writing results is the loop's work, not theirs.
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ from sessiontree.agent.schema import inlined, mismatch
 from sessiontree.core.entries import JsonObject
 from sessiontree.core.messages import ToolCall, is_list, is_object
 from sessiontree.errors import InvalidOperation, SessionTreeError
+from sessiontree.hooks.calling import call
 from sessiontree.hooks.events import Forked, Navigated, Signal, Switched
 from sessiontree.model.base import ToolSpec
 
@@ -114,8 +114,8 @@ def tool(
     """A `Tool` from a Python function: its name, docstring and signature say the rest.
 
     Parameters are typed; `Annotated[int, msgspec.Meta(description="…")]` explains one. A parameter of type
-    `ToolContext` gets the call and is not shown to the model. A function that is not async runs in a thread.
-    What it returns is a `ToolOutput`, a text, or a value that becomes JSON.
+    `ToolContext` gets the call and is not shown to the model. A function that is not async runs in a thread of
+    its own. What it returns is a `ToolOutput`, a text, or a value that becomes JSON.
     """
 
     def make(function: Callable[..., Any]) -> Tool:
@@ -144,9 +144,7 @@ def tool(
             given = {field: getattr(context.arguments, field) for field in arguments.__struct_fields__}
             if context_name is not None:
                 given[context_name] = context
-            if inspect.iscoroutinefunction(function):
-                return as_output(await function(**given))
-            return as_output(await asyncio.to_thread(function, **given))
+            return as_output(await call(function, **given))
 
         said = description if description is not None else inspect.getdoc(function) or ""
         return Tool(name=called, description=said, run=run, arguments=arguments, concurrent=concurrent)

@@ -22,6 +22,7 @@ from sessiontree.core.entries import Custom, CustomMessage, Entry, JsonObject
 from sessiontree.errors import SessionTreeError
 from sessiontree.extensions.errors import ExtensionError
 from sessiontree.hooks.bus import DEADLINE, Context, Handler
+from sessiontree.hooks.calling import call
 from sessiontree.hooks.events import Event
 from sessiontree.hooks.ui import Ui
 from sessiontree.ops.fork import ForkOutcome
@@ -173,12 +174,9 @@ class Api:
         self._off.append(lambda: fitted.pop(key, None) and None)
 
     async def _called(self, what: str, handler: Callable[..., Any], *arguments: Any) -> Any:
-        """What a handler returns. One that is not async runs in a thread."""
+        """What a handler returns. One that is not async runs in a thread of its own."""
         try:
-            if inspect.iscoroutinefunction(handler):
-                return await handler(*arguments)
-            given = await asyncio.to_thread(handler, *arguments)
-            return await given if inspect.isawaitable(given) else given
+            return await call(handler, *arguments)
         except SessionTreeError:
             raise
         except Exception as error:

@@ -10,10 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import contextvars
 import copy
-import inspect
-import threading
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, TypeVar, cast
@@ -24,6 +21,7 @@ from msgspec import UNSET
 from sessiontree.core.entries import JsonObject
 from sessiontree.core.messages import ToolCall
 from sessiontree.errors import NotFound
+from sessiontree.hooks.calling import call
 from sessiontree.hooks.events import (
     ALIASES,
     EVENTS,
@@ -221,34 +219,9 @@ def _name(function: Callable[..., Any], otherwise: str) -> str:
 
 async def _call(handler: Handler, event: Event, context: Context) -> Any:
     try:
-        if inspect.iscoroutinefunction(handler):
-            return await handler(event, context)
-        given = await _in_thread(handler, event, context)
-        return await given if inspect.isawaitable(given) else given
+        return await call(handler, event, context)
     except SystemExit as error:
         raise RuntimeError("it wanted the program to end") from error
-
-
-def _in_thread(handler: Handler, event: Event, context: Context) -> asyncio.Future[Any]:
-    """Call a handler in a thread of its own, which does not keep the program from ending when it hangs."""
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[Any] = loop.create_future()
-
-    def settle(given: Any, error: BaseException | None) -> None:
-        if not future.done():
-            future.set_result(given) if error is None else future.set_exception(error)
-
-    def work(within: contextvars.Context) -> None:
-        given, error = None, None
-        try:
-            given = within.run(handler, event, context)
-        except BaseException as raised:  # noqa: BLE001 - an extension may raise anything
-            error = RuntimeError("it raised StopIteration") if isinstance(raised, StopIteration) else raised
-        with contextlib.suppress(RuntimeError):  # the loop has ended: nobody waits any more
-            loop.call_soon_threadsafe(settle, given, error)
-
-    threading.Thread(target=work, args=(contextvars.copy_context(),), daemon=True).start()
-    return future
 
 
 def _forget(task: asyncio.Future[Any]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from typing import Annotated
 
@@ -11,6 +10,7 @@ from msgspec import Meta, Struct
 from sessiontree.agent.tool import Tool, ToolContext, ToolError, ToolOutput
 from sessiontree.agent.tools.files import as_text, resolve_mention
 from sessiontree.agent.tools.output import head
+from sessiontree.hooks.calling import in_thread
 
 LIMIT = 500
 
@@ -21,7 +21,7 @@ class Arguments(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 async def run(context: ToolContext) -> ToolOutput:
-    return await asyncio.to_thread(_list, context.arguments, context.cwd)
+    return await in_thread(_list, context.arguments, context.cwd)
 
 
 def _list(arguments: Arguments, cwd: str) -> ToolOutput:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from typing import Annotated, BinaryIO
 
@@ -11,6 +10,7 @@ from msgspec import Meta, Struct
 from sessiontree.agent.tool import Tool, ToolContext, ToolError, ToolOutput
 from sessiontree.agent.tools.files import SNIFF, check_regular, image_in, is_binary, resolve_mention
 from sessiontree.agent.tools.output import BYTES, LINES, head
+from sessiontree.hooks.calling import in_thread
 
 COUNTED = 64 << 20
 """The lines of larger files are not counted, in bytes."""
@@ -23,7 +23,7 @@ class Arguments(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 async def run(context: ToolContext) -> ToolOutput:
-    return await asyncio.to_thread(_read, context.arguments, context.cwd)
+    return await in_thread(_read, context.arguments, context.cwd)
 
 
 def _read(arguments: Arguments, cwd: str) -> ToolOutput:
