@@ -1,9 +1,12 @@
 """Sessions and branches: appending, branching, moving, reopening, and more than one writer."""
 
+import copy
 import itertools
 import os
+import pickle
 import signal
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -1299,3 +1302,30 @@ def test_what_was_written_and_is_not_there_is_not_acknowledged(tmp_path: Path, m
 
     with pytest.raises(st.StoreError, match="cannot be found again"):
         session.append(st.user("one"))
+
+
+# Copies
+
+
+def test_an_entry_that_is_copied_or_pickled_has_its_bytes_with_it(tmp_path: Path) -> None:
+    session = st.create(file=tmp_path / "s.jsonl")
+    session.extend([st.user("one"), st.Custom(custom_type="mine", data={"n": 1}), st.assistant("two")])
+    entries = list(st.open(tmp_path / "s.jsonl", read_only=True).tree)
+    copies = [copy.deepcopy(entries), pickle.loads(pickle.dumps(entries))]
+    (tmp_path / "s.jsonl").unlink()
+
+    for made in copies:
+        assert [entry.raw for entry in made] == [entry.raw for entry in session.tree]
+        assert [entry.body for entry in made] == [entry.body for entry in session.tree]
+        assert [entry.id for entry in made] == [entry.id for entry in session.tree]
+
+
+@pytest.mark.parametrize("again", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_a_session_is_not_copied_or_pickled(session: Session, again: Callable[[object], object]) -> None:
+    with pytest.raises(st.InvalidOperation, match="a session cannot be copied or pickled: open it anew"):
+        again(session)
+
+
+def test_a_branch_is_not_pickled_since_its_session_is_not(session: Session) -> None:
+    with pytest.raises(st.InvalidOperation, match="a session cannot be copied or pickled"):
+        pickle.dumps(session.head)

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, NoReturn, TypeAlias
 from weakref import WeakSet
 
 import msgspec
@@ -531,6 +531,9 @@ class Session:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def __reduce__(self) -> NoReturn:
+        raise InvalidOperation("a session cannot be copied or pickled: open it anew where it is needed, or fork it")
 
     # Labels and names
 

@@ -1,6 +1,9 @@
+import copy
+import pickle
 from typing import ClassVar
 
 import pytest
+from msgspec.structs import asdict
 
 from sessiontree.core.entries import HEAD_RECORD, Custom, CustomMessage, Entry, Label, SessionInfo, Usage
 from sessiontree.core.messages import user
@@ -70,3 +73,12 @@ def test_only_a_custom_entry_of_our_type_is_a_head_record():
 
 def test_an_entry_shows_what_it_is_and_where_it_hangs():
     assert repr(entry("b", "a")) == "<Entry b message under a>"
+
+
+def test_a_copy_or_a_pickle_of_an_entry_says_the_same_and_has_its_bytes_with_it():
+    said = Entry(**{**asdict(entry("b", "a", Custom(custom_type="mine", data=[1]))), "line": 7, "current": "side"})
+
+    for made in (copy.deepcopy(said), pickle.loads(pickle.dumps(said))):
+        assert made.source is not said.source
+        assert (made.raw, made.timestamp, made.body) == (said.raw, said.timestamp, said.body)
+        assert {**asdict(made), "source": None, "kept": None} == {**asdict(said), "source": None, "kept": None}

@@ -1,6 +1,8 @@
 """What a file of JSON lines does beyond the protocol."""
 
+import copy
 import fcntl
+import gc
 import os
 import stat
 import subprocess
@@ -552,3 +554,14 @@ def test_a_session_may_stand_in_a_folder_that_is_named_from_here(
     make_private_directory("one/two")
 
     assert mode(tmp_path / "one" / "two") == 0o700
+
+
+def test_a_store_that_was_only_half_made_says_nothing_when_it_goes(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    complaints: list[object] = []
+    monkeypatch.setattr("sys.unraisablehook", complaints.append)
+
+    with pytest.raises(TypeError, match="RLock"):
+        copy.deepcopy(JsonlStore(str(path)))
+    gc.collect()
+
+    assert complaints == []

@@ -9,6 +9,7 @@ said in its first line.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from msgspec import UNSET, Struct, UnsetType
@@ -197,6 +198,10 @@ class Source(Protocol):
         """The bytes of several lines: quick where they stand near each other in order."""
         ...
 
+    def alone(self, line: int) -> Source:
+        """A source of this line that holds its bytes."""
+        ...
+
     def timestamp(self, raw: bytes) -> str: ...
 
     def body(self, raw: bytes) -> Body: ...
@@ -264,6 +269,11 @@ class Entry(Struct, gc=False, eq=False, kw_only=True):
     def is_annotation(self) -> bool:
         """Whether it says something about the session and never moves a head."""
         return is_annotation(self.type, self.custom_type)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy, or a pickle, has its bytes with it: what they are read from stays where it is."""
+        fields = {name: getattr(self, name) for name in self.__struct_fields__ if name != "kept"}
+        return partial(Entry, **{**fields, "source": self.source.alone(self.line)}), ()
 
     def __repr__(self) -> str:
         return f"<Entry {self.id} {self.type} under {self.parent}>"

@@ -352,6 +352,9 @@ class Reading(ABC):
     def raws(self, lines: Iterable[int]) -> Iterator[bytes]:
         return map(self.raw, lines)
 
+    def alone(self, line: int) -> Source:
+        return Held(self.raw(line))
+
     def timestamp(self, raw: bytes) -> str:
         return read_timestamp(raw)
 

@@ -59,12 +59,13 @@ SEEN = 64
 
 
 class JsonlStore:
+    _fd: int | None = None
+    _read_fd: int | None = None
+
     def __init__(self, path: str, *, durability: Durability = "fsync") -> None:
         self.path = self.where = path
         self.durability: Durability = durability
-        self._fd: int | None = None
         self._fd_identity: Identity | None = None
-        self._read_fd: int | None = None
         self._identity: Identity | None = None
         self._poisoned: str | None = None
         self.set_aside: list[str] = []

@@ -29,12 +29,13 @@ class Lock:
     While a batch is written it has a note of it: see `batch`.
     """
 
+    _fd: int | None = None
+
     def __init__(self, path: str) -> None:
         self.path = path
         self.has_note = False
         """Whether there is one, from a writer who died or failed."""
         self._turn = threading.RLock()
-        self._fd: int | None = None
         _locks.add(self)
 
     def acquire(self) -> None:
