@@ -55,6 +55,18 @@ def test_what_was_merged_before_is_not_merged_again():
     assert ids(plan_merge(tree, "c", "y")) == ""
 
 
+def test_a_merge_of_what_the_other_side_has_is_nothing_new_to_it():
+    tree = grow("a>b>m>c a>x>y", m=merged("x"))
+
+    assert ids(plan_merge(tree, "c", "y")) == "bc"
+    assert ids(plan_merge(tree, "c", "a")) == "bmc"
+
+    tree = grow("a>b>m a>x>n p", m=merged("p", "x"), n=merged("p"))
+
+    assert ids(plan_merge(tree, "m", "n")) == "b"
+    assert ids(plan_merge(tree, "m", "x")) == "bm"
+
+
 def test_a_compaction_stands_for_what_came_before_it():
     tree = grow("a>b>c>K>d a>x", K=Compaction(summary="s", first_kept="c"))
 

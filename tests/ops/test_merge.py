@@ -185,6 +185,53 @@ async def test_a_failed_or_aborted_merge_leaves_the_session_as_it_was(main, sess
     assert session.lines() == before
 
 
+@pytest.mark.parametrize("to", ["root", "cache", "main~"])
+async def test_a_branch_that_was_moved_while_the_summary_was_made_has_none(main, session, hooks, to) -> None:
+    def move(event, ctx) -> None:
+        session.move(to, branch="main")
+
+    hooks.on(BeforeMerge, move)
+
+    with pytest.raises(BranchMoved):
+        await merge(session.branch("cache"), main, hooks=hooks, model=model())
+
+    assert "branch_summary" not in [entry.type for entry in session.tree]
+
+
+async def test_a_branch_that_grew_while_the_summary_was_made_has_it_at_its_head(main, session, hooks) -> None:
+    def grow(event, ctx) -> None:
+        main.append(st.user("by the way"))
+
+    hooks.on(BeforeMerge, grow)
+
+    await merge(session.branch("cache"), main, hooks=hooks, summary="It works.")
+
+    assert said(main) == ["question", "two ways", "by the way", "It works."]
+
+
+async def test_of_two_merges_of_one_branch_at_once_one_is_written(main, session, hooks) -> None:
+    slow = model([Delay(0), "It works."], [Delay(0), "It works."])
+
+    outcomes = await asyncio.gather(
+        *(merge(session.branch("cache"), main, hooks=hooks, model=slow) for _ in range(2)), return_exceptions=True
+    )
+
+    assert {type(outcome) for outcome in outcomes} == {MergeOutcome, BranchMoved}
+    assert [entry.type for entry in session.tree].count("branch_summary") == 1
+
+
+async def test_what_two_branches_have_of_each_other_is_not_merged_back(main, session, hooks) -> None:
+    cache = session.branch("cache")
+    await merge(cache, main, hooks=hooks, summary="It works.")
+    with pytest.raises(InvalidOperation, match="branch 'main' has nothing that 'cache' does not have"):
+        await merge(main, cache, hooks=hooks, summary="It works.")
+    main.append(st.user("Go on."))
+    await merge(main, cache, hooks=hooks, summary="It is to go on.")
+
+    with pytest.raises(InvalidOperation, match="branch 'cache' has nothing that 'main' does not have"):
+        await merge(cache, main, hooks=hooks, summary="again")
+
+
 async def test_branches_are_merged_within_one_session_and_not_into_themselves(main, hooks) -> None:
     with pytest.raises(InvalidOperation, match="cannot be merged into itself"):
         await merge(main, main, hooks=hooks, summary="x")
@@ -386,6 +433,29 @@ async def test_a_handler_may_cancel_copies(main, session, hooks) -> None:
     assert picked == CopyOutcome(old_leaf=main.leaf, new_leaf=main.leaf, cancelled=True)
     assert moved.cancelled
     assert session.lines() == before
+
+
+async def test_a_branch_that_was_moved_while_a_handler_thought_has_no_copies(main, session, hooks) -> None:
+    def move(event, ctx) -> None:
+        session.move(None, branch="main")
+
+    hooks.on(BeforeCopy, move)
+
+    with pytest.raises(BranchMoved):
+        await cherry_pick(main, ["cache"], hooks=hooks)
+
+    assert main.path() == []
+
+
+async def test_a_branch_that_grew_while_a_handler_thought_has_the_copies_at_its_head(main, session, hooks) -> None:
+    def grow(event, ctx) -> None:
+        main.append(st.user("by the way"))
+
+    hooks.on(BeforeCopy, grow)
+
+    await cherry_pick(main, ["cache"], hooks=hooks)
+
+    assert said(main)[-3:] == ["by the way", "cache done", "ok"]
 
 
 # Rebasing

@@ -29,14 +29,24 @@ from sessiontree.errors import InvalidOperation
 
 
 def plan_merge(tree: Tree, source: EntryId | None, into: EntryId | None) -> tuple[Entry, ...]:
-    """What the path to `source` has that `into` has not: since they parted, or since it was merged before."""
+    """What the path to `source` has that `into` has not: since they parted, or since it was merged before.
+
+    A merge of what `into` has is nothing new to it.
+    """
     merged = {id for entry in tree.up(into) for id in merged_from(entry)}
+    known = merged.union(tree.up_ids(into))
     new = tree.abandoned(source, into)
     for index in range(len(new) - 1, -1, -1):
         if new[index].id in merged:
             new = new[index + 1 :]
             break
-    return summarized(tree, new)
+    return tuple(entry for entry in summarized(tree, new) if not _retells(entry, known))
+
+
+def _retells(entry: Entry, known: set[EntryId]) -> bool:
+    """Whether it is a merge, and of nothing but what is known."""
+    sources = merged_from(entry)
+    return bool(sources) and known.issuperset(sources)
 
 
 def merge_details(sources: Sequence[EntryId | None], details: JsonObject | None = None) -> JsonObject:
@@ -51,7 +61,7 @@ def is_merge(body: Body) -> bool:
 
 def merged_from(entry: Entry) -> list[EntryId]:
     """The heads that a merge was made from; none where the entry is no merge."""
-    body = entry.body
+    body = entry.body if entry.type == "branch_summary" else None
     sources = body.details.get("sources") if isinstance(body, BranchSummary) and is_merge(body) else None
     return [id for id in sources if isinstance(id, str)] if is_list(sources) else []
 

@@ -1,4 +1,7 @@
-"""Asking the hooks, and giving up: by a handler that cancels, or by the signal. And which summaries count."""
+"""Between a plan and its writing: asking the hooks, and giving up, by a handler that cancels or by the signal.
+
+And which summaries count, and where a branch has gone on to meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,11 @@ from collections.abc import Awaitable
 from contextlib import suppress
 from typing import TypeVar
 
-from sessiontree.errors import InvalidOperation
+from sessiontree.core.entries import EntryId
+from sessiontree.errors import BranchMoved, InvalidOperation
 from sessiontree.hooks.bus import Hooks
 from sessiontree.hooks.events import Answer, Event, MergeAnswer, NavigateAnswer, Notice, Signal, Summary
+from sessiontree.session import Branch
 
 T = TypeVar("T")
 E = TypeVar("E", bound=Event)
@@ -49,6 +54,14 @@ def supplied(hooks: Hooks, answer: Answer) -> Summary | None:
         hooks.show(Notice(level="error", text="a handler supplied a summary that is empty"))
         return None
     return given
+
+
+def gone_on(branch: Branch, planned: EntryId | None) -> EntryId | None:
+    """The head of a branch that may have grown since it was at `planned`. Raises `BranchMoved` if it is elsewhere."""
+    head = branch.leaf
+    if planned is not None and planned not in branch.session.tree.up_ids(head):
+        raise BranchMoved(branch.name, planned, head)
+    return head
 
 
 async def tell(hooks: Hooks, event: Event, signal: Signal) -> None:

@@ -23,7 +23,7 @@ from sessiontree.core.context import context_of
 from sessiontree.core.entries import Compaction, Entry, EntryId, Message
 from sessiontree.core.messages import answered_call
 from sessiontree.core.plan import plan_move
-from sessiontree.errors import BranchMoved, InvalidOperation, SessionTreeError
+from sessiontree.errors import InvalidOperation, SessionTreeError
 from sessiontree.hooks.bus import Hooks
 from sessiontree.hooks.events import (
     BeforeCompact,
@@ -36,7 +36,7 @@ from sessiontree.hooks.events import (
     Signal,
 )
 from sessiontree.model.base import UNKNOWN_WINDOW, Model
-from sessiontree.ops.ask import Stopped, ask, check_own, tell
+from sessiontree.ops.ask import Stopped, ask, check_own, gone_on, tell
 from sessiontree.ops.navigate import NavigateOutcome, travel
 from sessiontree.ops.summarize import Summarizer
 from sessiontree.session import Branch
@@ -107,7 +107,7 @@ async def compact(
             assert model is not None, "asked for at the start"
             thinking = context_of(path).thinking_level
             body = await _made(preparation, Summarizer(model, signal, space, thinking=thinking), instructions)
-        entry = _append(branch, body, path)
+        entry = branch.session.append(body, branch=branch.name, expected=gone_on(branch, path[-1].id))
     except Stopped as stopped:
         if stopped.aborted:
             await tell(hooks, CompactFailed(reason=reason, error="aborted", aborted=True), signal)
@@ -175,14 +175,6 @@ def _wrong(given: CompactionResult, kept: EntryId | None, path: Sequence[Entry])
     if first is not None and isinstance(first.body, Message) and answered_call(first.body.message) is not None:
         return f"it keeps from {kept!r}, a tool result without its call"
     return None
-
-
-def _append(branch: Branch, body: Compaction, path: Sequence[Entry]) -> Entry:
-    """Write the compaction at the head, which may have gone on from where it was planned, but not elsewhere."""
-    head, planned = branch.leaf, path[-1].id
-    if all(entry.id != planned for entry in branch.session.tree.up(head)):
-        raise BranchMoved(branch.name, planned, head)
-    return branch.session.append(body, branch=branch.name, expected=head)
 
 
 async def uncompact(branch: Branch, hooks: Hooks) -> NavigateOutcome:

@@ -20,12 +20,12 @@ from sessiontree.core.merge import copied, merge_details, plan_cherry_pick, plan
 from sessiontree.core.messages import is_object
 from sessiontree.core.plan import Said, said
 from sessiontree.core.summaries import MERGE_PREAMBLE, PROMOTE_PREAMBLE, Files, joined_files
-from sessiontree.errors import InvalidOperation
+from sessiontree.errors import BranchMoved, InvalidOperation
 from sessiontree.format.codec import copy_fields
 from sessiontree.hooks.bus import Hooks
 from sessiontree.hooks.events import BeforeCopy, BeforeMerge, Copied, Merged, Notice, Signal
 from sessiontree.model.base import Model
-from sessiontree.ops.ask import Stopped, ask, check_own, supplied, tell
+from sessiontree.ops.ask import Stopped, ask, check_own, gone_on, supplied, tell
 from sessiontree.ops.summarize import Summarizer
 from sessiontree.session import Branch, Item, Place, Session
 
@@ -77,10 +77,12 @@ async def merge(
     """Write a summary of `source` at the head of `into`: of what it has that `into` has not.
 
     The summary is made by a handler or by `model`, or is the user's own text. What was merged before is not merged
-    again. Cancelled, aborted or failed, it leaves the session as it was.
+    again. Cancelled, aborted or failed, it leaves the session as it was. Raises `ModelError` or `SummaryFailed`, and
+    `BranchMoved` if `into` was moved elsewhere meanwhile, or has come to have what is merged; that it grew is no harm.
     """
     _check_together(source, into)
-    found = _source(source, into.leaf)
+    start = into.leaf
+    found = _source(source, start)
     if not found.said.messages:
         raise InvalidOperation(f"branch {source.name!r} has nothing that {into.name!r} does not have")
     maker = _Maker("merge", into, [found], hooks, model, settings, signal or Signal())
@@ -89,7 +91,11 @@ async def merge(
     except Stopped as stopped:
         return MergeOutcome(new_leaf=into.leaf, cancelled=True, aborted=stopped.aborted)
     assert body is not None, "there is something to summarize"
-    entry = into.session.append(body, branch=into.name)
+    head = gone_on(into, start)
+    still = plan_merge(into.session.tree, found.leaf, head)
+    if [entry.id for entry in still] != [entry.id for entry in found.entries]:
+        raise BranchMoved(into.name, start, head)
+    entry = into.session.append(body, branch=into.name, expected=head)
     await maker.tell(entry, body)
     return MergeOutcome(summary_entry=entry, new_leaf=entry.id)
 
@@ -109,7 +115,8 @@ async def promote(
     """Move `into` to the head of `winner`, with a summary of the branches that it was chosen `over`.
 
     These are by default all that go on from the head of `into`. They and the winner are archived with it; where one
-    of them was current, `into` is. Cancelled, aborted or failed, it leaves the session as it was.
+    of them was current, `into` is. Cancelled, aborted or failed, it leaves the session as it was. Raises
+    `ModelError` or `SummaryFailed`, and `BranchMoved` if `into` was moved or grew meanwhile.
     """
     session, tree = into.session, into.session.tree
     start, end = into.leaf, winner.leaf
@@ -248,7 +255,10 @@ class _Maker(Struct, frozen=True):
 
 
 async def cherry_pick(into: Branch, places: Sequence[Place], *, hooks: Hooks) -> CopyOutcome:
-    """Copy messages from anywhere in the session to the head of `into`, calls and their results together."""
+    """Copy messages from anywhere in the session to the head of `into`, calls and their results together.
+
+    Raises `BranchMoved` if `into` was moved elsewhere while the hooks were asked; that it grew is no harm.
+    """
     session, leaf = into.session, into.leaf
     chosen: list[EntryId] = []
     for place in places:
@@ -264,7 +274,7 @@ async def cherry_pick(into: Branch, places: Sequence[Place], *, hooks: Hooks) ->
     if answer.cancel:
         return CopyOutcome(old_leaf=leaf, new_leaf=leaf, cancelled=True)
     items = [Item(copied(entry.body), copy_fields(entry)) for entry in entries]
-    copies = tuple(session.extend(items, branch=into.name))
+    copies = tuple(session.extend(items, branch=into.name, expected=gone_on(into, leaf)))
     await hooks.tell(Copied(kind="cherry_pick", branch=into.name, entries=copies))
     return CopyOutcome(entries=copies, old_leaf=leaf, new_leaf=into.leaf)
 
@@ -272,7 +282,8 @@ async def cherry_pick(into: Branch, places: Sequence[Place], *, hooks: Hooks) ->
 async def rebase(branch: Branch, onto: Place, *, hooks: Hooks) -> CopyOutcome:
     """Have the branch go on from another place: copy what it has beyond the common path there, and move its head.
 
-    Raises `InvalidOperation` where a compaction or an edit names an entry that would not be on the new path.
+    Raises `InvalidOperation` where a compaction or an edit names an entry that would not be on the new path, and
+    `BranchMoved` if the branch was moved or grew meanwhile.
     """
     session, leaf = branch.session, branch.leaf
     target = session.tree.real(session.place(onto))
