@@ -27,7 +27,6 @@ from sessiontree.index.reading import Endless
 from sessiontree.model.base import ModelError
 from sessiontree.model.find import NoModel
 from sessiontree.ops.summarize import SummaryFailed
-from sessiontree.swarm.budget import Use
 from sessiontree.swarm.crew import SwarmFailed
 from sessiontree.swarm.meter import BudgetExhausted
 
@@ -51,7 +50,7 @@ ONE_OF_EACH = [
     ToolError("there is no such file"),
     ExtensionError("mine", "it failed"),
     SwarmFailed("nobody is left"),
-    BudgetExhausted("p:m", Use("tokens", 3, 2)),
+    BudgetExhausted("p:m", "the budget is used up: tokens 3 of 2"),
 ]
 
 

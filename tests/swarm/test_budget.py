@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import math
 import random
+from typing import Any
 
 import pytest
 
 import sessiontree as st
+from sessiontree.config import Prices
 from sessiontree.core.messages import ToolCall
 from sessiontree.errors import InvalidOperation
-from sessiontree.model.base import Request
-from sessiontree.model.scripted import ScriptedModel
+from sessiontree.model.base import ModelInfo, Request
+from sessiontree.model.scripted import ScriptedModel, Used
 from sessiontree.session import Session
 from sessiontree.swarm.budget import Budget, Spending, Use
 from sessiontree.swarm.events import BudgetEvent
@@ -126,6 +128,42 @@ async def test_opened_anew_and_started_it_asks_nothing_more_either(session: Sess
 
     assert status.status == "paused"
     assert len(model.requests) == 10
+
+
+def silent(**info: Any) -> ScriptedModel:
+    """A model that does not tell what it costs."""
+    return ScriptedModel([["Done.", Used({"input": 10})]] * 9, info=ModelInfo(provider="p", model="m", **info))
+
+
+@pytest.mark.parametrize("limits", [{"budget": Budget(cost=1)}, {"agent_budget": Budget(cost=1)}])
+async def test_a_limit_that_cannot_be_kept_pauses_it_and_without_that_limit_it_goes_on(
+    session: Session, limits: dict[str, Budget]
+) -> None:
+    model = silent()
+    swarm = Swarm(session, "crowd", "Do it", strategy="pipeline", agents=3, model=model, **limits)
+
+    first = await swarm.run()
+    asked = len(model.requests)
+    await swarm.resume()
+    again = await swarm.wait()
+    for name in limits:
+        limits[name] = Budget(tokens=1000)
+    await swarm.resume(**limits)
+    last = await swarm.wait()
+
+    why = "the limit on cost cannot be kept: what p:m costs is not known"
+    assert (first.status, first.reason, asked) == ("paused", why, 1)
+    assert (again.status, again.reason) == ("paused", why)
+    assert last.status == "completed"
+    assert len(model.requests) == 3
+
+
+async def test_a_limit_on_cost_holds_for_a_model_that_is_known_to_cost_nothing(session: Session) -> None:
+    model = silent(prices=Prices())
+
+    status = await Swarm(session, "crowd", "Do it", agents=3, model=model, budget=Budget(cost=1)).run()
+
+    assert status.status == "completed"
 
 
 async def test_no_more_is_overspent_than_the_calls_that_were_under_way(session: Session) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import sessiontree as st
+from sessiontree.config import Prices
 from sessiontree.core.entries import Custom
 from sessiontree.core.messages import ToolCall
 from sessiontree.errors import InvalidOperation, NotFound
@@ -591,7 +592,7 @@ async def test_a_budget_ends_it_and_a_larger_one_goes_on(session: Session) -> No
     rest = await Experiment.open(session, "ab-1", model=model).run()
 
     assert len(first.runs) == 4
-    assert first.reason == "not enough data: 4 of 6 runs are done: the budget is used up, tokens 40 of 35"
+    assert first.reason == "not enough data: 4 of 6 runs are done: the budget is used up: tokens 40 of 35"
     assert len(more.runs) == 5
     assert len(rest.runs) == len(model.requests) == 6
 
@@ -625,6 +626,56 @@ async def test_a_judge_is_not_paid_beyond_the_budget(session: Session) -> None:
 
     assert (first.runs, asked) == ((), 0)
     assert len(again.runs) == len(model.requests) == 2  # the first was only scored
+
+
+def silent(usage: dict[str, Any], **info: Any) -> ScriptedModel:
+    """A model that tells only this of what it takes."""
+    return ScriptedModel([["42", Used(usage)]] * 20, info=ModelInfo(provider="p", model="m", **info))
+
+
+@pytest.mark.parametrize(
+    ("budget", "usage", "why"),
+    [
+        (Budget(cost=1), {"input": 10}, "the limit on cost cannot be kept: what p:m costs is not known"),
+        (Budget(tokens=9), {"cost": 1}, "the limit on tokens cannot be kept: how many p:m takes is not known"),
+    ],
+)
+async def test_a_limit_that_cannot_be_kept_ends_it_and_without_that_limit_it_goes_on(
+    session: Session, budget: Budget, usage: dict[str, Any], why: str
+) -> None:
+    model = silent(usage)
+
+    first = await experiment(session, "HEAD", ARMS, runs=2, model=model, budget=budget, concurrency=1)
+    rest = await Experiment.open(session, "ab-1", model=model, budget=Budget(seconds=1000)).run()
+
+    assert first.reason == f"not enough data: 1 of 4 runs are done: {why}"
+    assert len(rest.runs) == len(model.requests) == 4
+
+
+async def test_a_limit_on_cost_holds_for_a_model_that_is_known_to_cost_nothing(session: Session) -> None:
+    free = silent({"input": 10}, prices=Prices())
+
+    result = await experiment(session, "HEAD", ARMS, runs=2, model=free, budget=Budget(cost=0.01))
+
+    assert len(result.runs) == 4
+
+
+async def test_a_judge_of_which_nobody_knows_what_it_costs_is_not_asked_again(session: Session) -> None:
+    judge = ScriptedModel([["GRADE: 4", Used({"input": 10})]] * 9, info=ModelInfo(provider="p", model="judge"))
+
+    result = await experiment(
+        session,
+        "HEAD",
+        ARMS,
+        runs=2,
+        model=answering(),
+        scorers=[judged_by(judge)],
+        budget=Budget(cost=1),
+        concurrency=1,
+    )
+
+    assert result.reason.endswith("the limit on cost cannot be kept: what p:judge costs is not known")
+    assert len(judge.requests) == 1
 
 
 # Watching and promoting

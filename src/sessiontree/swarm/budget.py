@@ -7,7 +7,7 @@ at 100 %.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Literal, NamedTuple, TypeAlias
 
 from msgspec import Struct
@@ -22,7 +22,7 @@ LEVELS: tuple[tuple[Level, float], ...] = (("warning", 0.75), ("critical", 0.9),
 KINDS: tuple[Kind, ...] = ("cost", "tokens", "seconds")
 _UNITS = {"cost": "dollars", "tokens": "tokens", "seconds": "seconds"}
 USED_UP = "used up"
-"""In the reason of every pause for a budget."""
+"""In the reason of every pause for a budget that is."""
 
 
 class Spending(NamedTuple):
@@ -87,6 +87,14 @@ class Budget(Struct, frozen=True, kw_only=True):
     def exhausted(self, spending: Spending) -> Use | None:
         """A limit that is used up."""
         return next((use for use in self.uses(spending) if use.level == "exhausted"), None)
+
+    def unkept(self, untold: Mapping[Kind, str]) -> str | None:
+        """Why a limit cannot be kept. `untold` has models that did not tell what they took, by what of it."""
+        if self.cost is not None and "cost" in untold:
+            return f"the limit on cost cannot be kept: what {untold['cost']} costs is not known"
+        if self.tokens is not None and "tokens" in untold:
+            return f"the limit on tokens cannot be kept: how many {untold['tokens']} takes is not known"
+        return None
 
     def time_left(self, spending: Spending) -> float | None:
         """Seconds until the next level of the limit on time; `None` where none is ahead."""

@@ -247,7 +247,7 @@ class Experiment:
         self._meter = Meter(self._options.get("budget"), before.cost, before.tokens)
 
         async def work() -> None:
-            while left and self._meter.exhausted is None:
+            while left and self._meter.ended is None:
                 try:
                     await self._carry_out(left.popleft())
                 except BaseException:
@@ -258,9 +258,9 @@ class Experiment:
         for ended in await asyncio.gather(*(work() for _ in range(at_once)), return_exceptions=True):
             if isinstance(ended, BaseException):
                 raise ended
-        gone = self._meter.exhausted
-        if gone is not None and Findings(self.session).left(self._plan):
-            stopped = Stopped(experiment=self.id, reason=f"the budget is used up, {gone}")
+        ended = self._meter.ended
+        if ended is not None and Findings(self.session).left(self._plan):
+            stopped = Stopped(experiment=self.id, reason=ended)
             await asyncio.to_thread(self._note, stopped)
 
     async def _carry_out(self, trial: Trial) -> None:
@@ -276,7 +276,7 @@ class Experiment:
         else:
             branch = session.branch(made.branch)
         unscored = [scorer for scorer in self._scorers if made.ok and scorer.name not in trial.scores]
-        if self._meter.exhausted is not None and any(scorer.paid for scorer in unscored):
+        if self._meter.ended is not None and any(scorer.paid for scorer in unscored):
             return
         self._show(trial, branch, "scoring")
         scores = {scorer.name: await self._score(scorer, trial, made, branch) for scorer in unscored}
@@ -356,6 +356,7 @@ class Experiment:
         tree, prompt = self.session.tree, trial.arm.prompt
         question = _last_said(tree, self._plan.at) if prompt is None else prompt
         score = await scorer.score(Candidate(question=question, text=made.text(tree), branch=branch))
+        self._meter.miss(str(scorer.data.get("model", scorer.name)), score.untold)
         if score.cost or score.tokens:
             self._meter.add(score.cost, score.tokens)
             usage = full_usage({"totalTokens": score.tokens, "cost": score.cost})

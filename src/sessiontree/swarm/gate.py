@@ -7,16 +7,17 @@ spent beyond a budget is therefore no more than the calls that were under way.
 from __future__ import annotations
 
 import asyncio
+from collections import ChainMap, defaultdict
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 
 from sessiontree.core.messages import spent
 from sessiontree.model.base import Finished, Model, ModelEvent, ModelInfo, Request
 from sessiontree.swarm.account import Account, AgentAccount
-from sessiontree.swarm.budget import USED_UP, Budget, Spending, Use
+from sessiontree.swarm.budget import USED_UP, Budget, Kind, Spending, Use
 from sessiontree.swarm.events import BudgetEvent, Event, SwarmEvent
 from sessiontree.swarm.facts import Paused, Reached
-from sessiontree.swarm.meter import BudgetExhausted
+from sessiontree.swarm.meter import BudgetExhausted, untold
 from sessiontree.swarm.record import Record
 
 
@@ -42,9 +43,11 @@ class CountedModel:
     where the budget ends.
     """
 
-    def __init__(self, model: Model, used_up: Callable[[Spending], Use | None]) -> None:
+    def __init__(self, model: Model, used_up: Callable[[Spending], Use | None], untold: dict[Kind, str]) -> None:
+        """`untold` is given the model's name for what its answers do not tell."""
         self._model = model
         self._used_up = used_up
+        self._untold = untold
         self.admitted = False
         """Whether the gate has let the next call through."""
         self.loose = Spending()
@@ -57,13 +60,15 @@ class CountedModel:
     async def stream(self, request: Request) -> AsyncGenerator[ModelEvent]:
         use = None if self.admitted else self._used_up(self.loose)
         if use is not None:
-            raise BudgetExhausted(self.info.name, use)
+            raise BudgetExhausted(self.info.name, f"the budget is {USED_UP}: {use}")
         self.admitted = False
         async with aclosing(self._model.stream(request)) as events:
             async for event in events:
-                used = spent(event.message.get("usage")) if isinstance(event, Finished) else None
-                if used is not None:
-                    self.loose = self.loose.plus(Spending(used.cost, used.tokens))
+                if isinstance(event, Finished):
+                    used = spent(event.message.get("usage"))
+                    if used is not None:
+                        self.loose = self.loose.plus(Spending(used.cost, used.tokens))
+                    self._untold.update(dict.fromkeys(untold(self.info, event.message), self.info.name))
                 yield event
 
 
@@ -74,11 +79,13 @@ class Gate:
         self._emit = emit
         self._now = now
         self._noting = asyncio.Lock()
+        self.untold = defaultdict[str, dict[Kind, str]](dict)
+        """Models that did not tell here what they took, by agent and by what of it."""
 
     async def admits(self, agent: str) -> bool:
         """Whether the agent may go on; otherwise it has to wait, for what the session tells.
 
-        When the swarm's budget is used up, the swarm pauses.
+        When the swarm's budget is used up, or one cannot be kept, the swarm pauses.
         """
         await self.note(agent)
         account = await self.pause_if_used_up()
@@ -97,19 +104,25 @@ class Gate:
         self._bell.ring()
 
     async def pause_if_used_up(self) -> Account:
-        """Pause the swarm if its budget is used up; gives what is known then."""
-        if self._used_up(self._record.account) is not None:
+        """Pause the swarm if its budget is used up or cannot be kept; gives what is known then."""
+        if self._ended(self._record.account) is not None:
             async with self._noting:
-                use = self._used_up(self._record.account)
-                if use is not None:
-                    await self.pause(f"the budget is {USED_UP}: {use}")
+                why = self._ended(self._record.account)
+                if why is not None:
+                    await self.pause(why)
         return self._record.account
 
-    def _used_up(self, account: Account) -> Use | None:
-        """The limit for which a running swarm has to pause."""
-        if account.budget is None or account.status != "running":
+    def _ended(self, account: Account) -> str | None:
+        """Why a running swarm has to pause."""
+        if account.status != "running":
             return None
-        return account.budget.exhausted(account.spending(self._now()))
+        use = account.budget and account.budget.exhausted(account.spending(self._now()))
+        if use is not None:
+            return f"the budget is {USED_UP}: {use}"
+        limits = [(account.budget, ChainMap(*self.untold.values()))]
+        limits += [(account.budget_of(account.agents[id]), ChainMap(kinds)) for id, kinds in self.untold.items()]
+        reasons = (budget.unkept(kinds) for budget, kinds in limits if budget is not None)
+        return next((why for why in reasons if why is not None), None)
 
     def used_up(self, agent: str, loose: Spending) -> Use | None:
         """A limit that is used up with what the agent has spent beside what the session tells."""

@@ -1,22 +1,38 @@
-"""The meter: counts what models are paid for, and asks them nothing more once a budget is used up."""
+"""The meter: counts what models are paid for, and asks them nothing more once a budget is used up, or cannot be kept.
+
+It cannot where answers do not tell what they took: then it would be no limit.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing
 
-from sessiontree.core.messages import spent
+from sessiontree.config import Prices
+from sessiontree.core.entries import JsonObject
+from sessiontree.core.messages import spent, stopped_abnormally
 from sessiontree.model.base import Finished, Model, ModelError, ModelEvent, ModelInfo, Request
-from sessiontree.swarm.budget import Budget, Spending, Use
+from sessiontree.swarm.budget import USED_UP, Budget, Kind, Spending
+
+FREE = Prices()
+"""Of a model of which it is known that it costs nothing."""
 
 
 class BudgetExhausted(ModelError):
-    """Nothing was asked, since a budget is used up."""
+    """Nothing was asked, since a budget is used up or cannot be kept."""
 
-    def __init__(self, model: str, use: Use) -> None:
-        super().__init__(model, "rejected", f"the budget is used up: {use}")
-        self.use = use
+    def __init__(self, model: str, reason: str) -> None:
+        super().__init__(model, "rejected", reason)
+
+
+def untold(info: ModelInfo, message: JsonObject) -> list[Kind]:
+    """What a model's answer does not tell of what it took."""
+    if stopped_abnormally(message):
+        return []
+    used = spent(message.get("usage"))
+    kinds: list[Kind] = [] if info.prices == FREE or (used and used.cost) else ["cost"]
+    return kinds if used and used.tokens else [*kinds, "tokens"]
 
 
 class Meter:
@@ -28,18 +44,24 @@ class Meter:
         self._cost = cost
         self._tokens = tokens
         self._start = time.monotonic()
+        self._untold: dict[Kind, str] = {}
 
     def add(self, cost: float, tokens: float) -> None:
         self._cost += cost
         self._tokens += tokens
 
+    def miss(self, model: str, kinds: Iterable[Kind]) -> None:
+        """A model did not tell what it took."""
+        self._untold.update(dict.fromkeys(kinds, model))
+
     @property
-    def exhausted(self) -> Use | None:
-        """The limit that is used up."""
+    def ended(self) -> str | None:
+        """Why no model is asked any more."""
         if self._budget is None:
             return None
         seconds = time.monotonic() - self._start
-        return self._budget.exhausted(Spending(cost=self._cost, tokens=self._tokens, seconds=seconds))
+        use = self._budget.exhausted(Spending(cost=self._cost, tokens=self._tokens, seconds=seconds))
+        return self._budget.unkept(self._untold) if use is None else f"the budget is {USED_UP}: {use}"
 
     def metered(self, model: Model) -> Model:
         """The model, counted. It raises `BudgetExhausted` where it would go beyond the budget."""
@@ -56,12 +78,14 @@ class _Metered:
         return self._model.info
 
     async def stream(self, request: Request) -> AsyncGenerator[ModelEvent]:
-        use = self._meter.exhausted
-        if use is not None:
-            raise BudgetExhausted(self.info.name, use)
+        ended = self._meter.ended
+        if ended is not None:
+            raise BudgetExhausted(self.info.name, ended)
         async with aclosing(self._model.stream(request)) as events:
             async for event in events:
-                used = spent(event.message.get("usage")) if isinstance(event, Finished) else None
-                if used is not None:
-                    self._meter.add(used.cost, used.tokens)
+                if isinstance(event, Finished):
+                    used = spent(event.message.get("usage"))
+                    if used is not None:
+                        self._meter.add(used.cost, used.tokens)
+                    self._meter.miss(self.info.name, untold(self.info, event.message))
                 yield event

@@ -20,7 +20,9 @@ from sessiontree.core.messages import is_object, spent, stop_reason, string, tex
 from sessiontree.errors import InvalidOperation
 from sessiontree.model.base import Model, ModelError, Request, complete
 from sessiontree.session import Branch
+from sessiontree.swarm.budget import Kind
 from sessiontree.swarm.estimate import Better, is_value
+from sessiontree.swarm.meter import untold
 
 MEASURES = ("cost", "tokens", "time")
 """What is known of every run without a scorer. The lowest is the best."""
@@ -45,6 +47,8 @@ class Score(Struct, frozen=True, kw_only=True):
     cost: float = 0.0
     """What scoring cost; it is not counted as the run's."""
     tokens: float = 0.0
+    untold: tuple[Kind, ...] = ()
+    """Which of these two are not known, where a model was asked."""
 
 
 class Scorer(Struct, frozen=True, kw_only=True):
@@ -149,22 +153,23 @@ def judged_by(model: Model, rubric: str = RUBRIC, *, name: str = "judge") -> Sco
         asked = json.dumps({"question": candidate.question, "answer": candidate.text}, ensure_ascii=False)
         request = Request(messages=[user(asked).message], system=JUDGE.format(rubric=rubric))
         cost = tokens = 0.0
-        note = ""
+        lacking: set[Kind] = set()
+        value, note = None, f"{model.info.name} gave no grade in the form it was told"
         for _ in range(ATTEMPTS):
             try:
                 message = await complete(model, request)
             except ModelError as error:
-                return Score(value=None, note=str(error), cost=cost, tokens=tokens)
+                note = str(error)
+                break
             used = spent(message.get("usage"))
             if used is not None:
                 cost, tokens = cost + used.cost, tokens + used.tokens
-            said = text(message.get("content"))
-            value, note = (None, "") if stop_reason(message) in CUT_OFF else grade(said)
-            if value is not None:
-                return Score(value=value, note=note, cost=cost, tokens=tokens)
-        return Score(
-            value=None, note=f"{model.info.name} gave no grade in the form it was told", cost=cost, tokens=tokens
-        )
+            lacking.update(untold(model.info, message))
+            given, reasons = grade(text(message.get("content")))
+            if given is not None and stop_reason(message) not in CUT_OFF:
+                value, note = given, reasons
+                break
+        return Score(value=value, note=note, cost=cost, tokens=tokens, untold=tuple(lacking))
 
     data = {"kind": "judge", "model": model.info.name, "rubric": rubric}
     return Scorer(name=name, score=score, paid=True, data=data)

@@ -180,7 +180,8 @@ class Worker:
     async def _run(self, work: Work, branch: Branch, *, begun: bool) -> Outcome:
         outfit = self._outfit
         hooks = outfit.hooks.beside(replace(outfit.hooks.context, session=branch.session, branch=branch, agent=None))
-        model = CountedModel(outfit.model_of(work.model), partial(self._gate.used_up, work.agent))
+        used_up, untold = partial(self._gate.used_up, work.agent), self._gate.untold[work.agent]
+        model = CountedModel(outfit.model_of(work.model), used_up, untold)
         off = hooks.listen(self._listener(work.agent, branch.name, model))
         tools = [*outfit.tools, self._split_tool(work.agent)] if work.may_split else outfit.tools
         agent = Agent(
