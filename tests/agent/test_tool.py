@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -125,6 +127,61 @@ def test_a_function_that_no_model_could_call_is_refused() -> None:
         tool(starred)
 
 
+@dataclass
+class Node:
+    children: list[Node]
+
+
+class Odd:
+    pass
+
+
+def test_what_has_no_schema_is_refused_with_a_sentence() -> None:
+    def recursive(node: Node) -> None: ...
+    def odd(x: Odd) -> None: ...
+    def missing(x: msgspec.Nowhere) -> None: ...  # type: ignore[name-defined]
+
+    with pytest.raises(InvalidOperation, match="recursive cannot be a tool: Node holds itself"):
+        tool(recursive)
+    with pytest.raises(InvalidOperation, match="odd cannot be a tool: Odd is no type that JSON has"):
+        tool(odd)
+    with pytest.raises(InvalidOperation, match=r"missing cannot be a tool: .* has no attribute 'Nowhere'"):
+        tool(missing)
+    with pytest.raises(InvalidOperation, match=r"functools.partial.* cannot be a tool: it is no function"):
+        tool(functools.partial(recursive))
+    with pytest.raises(InvalidOperation, match=r"part cannot be a tool: .*functools"):
+        tool(functools.partial(recursive), name="part")
+
+
+async def test_paths_and_defaults_that_could_be_changed_are_taken_as_they_are_written() -> None:
+    @tool
+    def gather(
+        folder: Path,
+        beside: list[Path] = [Path("b")],  # noqa: B006
+        last: Path | None = None,
+        to: Path = Path("out"),
+        empty: dict[str, int] = {},  # noqa: B006
+    ) -> list[str]:
+        """Gather."""
+        beside.append(folder)
+        return [type(folder).__name__, *map(str, (*beside, last, to, empty))]
+
+    assert gather.parameters["properties"] == {
+        "folder": {"type": "string"},
+        "beside": {"type": "array", "items": {"type": "string"}, "default": ["b"]},
+        "last": {"anyOf": [{"type": "string"}, {"type": "null"}], "default": None},
+        "to": {"type": "string", "default": "out"},
+        "empty": {"type": "object", "additionalProperties": {"type": "integer"}, "default": {}},
+    }
+    for _ in range(2):
+        assert (
+            as_output(await gather.run(context(gather, folder="a"))).content
+            == '["PosixPath","b","a","None","out","{}"]'
+        )
+    with pytest.raises(ToolError, match=r"the arguments of gather are wrong: .*folder"):
+        gather.parse({"folder": 1})
+
+
 SCHEMA = {
     "type": "object",
     "properties": {
@@ -175,6 +232,29 @@ def test_whatever_a_tool_returns_becomes_its_answer() -> None:
     assert as_output(image).content is image
     assert as_output(None).content == "Done."
     assert as_output([1, 2]).content == "[1,2]"
+    assert as_output([]).content == "[]"
+    assert as_output({"at": Path("/x")}).content == '{"at":"/x"}'
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        [{"type": "file", "name": "a.py"}],
+        [{"type": "text", "text": "a"}, {"type": "dir"}],
+        [{"type": "text", "text": 1}],
+        [{"type": "image", "url": "x"}],
+        [{"type": ["text"], "text": "a"}],
+        ["a"],
+        {"a": 1},
+    ],
+)
+def test_what_only_looks_like_blocks_is_told_as_json(value: Any) -> None:
+    told = msgspec.json.encode(value).decode()
+
+    assert as_output(value) == ToolOutput(content=told)
+    assert as_output(ToolOutput(content=value, details=1, is_error=True)) == ToolOutput(
+        content=told, details=1, is_error=True
+    )
 
 
 def test_built_in_tools_are_chosen_by_name() -> None:

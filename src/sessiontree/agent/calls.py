@@ -52,7 +52,8 @@ async def carry_out(
         output = await _run(call, tools, hooks, cwd, signal, agent)
     content, details = text_blocks(plain(output.content)), plain(output.details)
     result, _ = await hooks.ask(ToolResult(call=call, content=content, is_error=output.is_error, details=details))
-    return ToolOutput(content=plain(result.content), is_error=result.is_error, details=plain(result.details))
+    given = ToolOutput(content=plain(result.content), is_error=result.is_error, details=plain(result.details))
+    return as_output(given)
 
 
 async def _run(

@@ -22,17 +22,20 @@ TYPES: dict[str, tuple[type, ...]] = {
 }
 
 
-def inlined(schema: Any, components: JsonObject) -> Any:
-    """`schema` with what it refers to in its place. Schemas that hold themselves cannot be had this way."""
+def inlined(schema: Any, components: JsonObject, within: tuple[str, ...] = ()) -> Any:
+    """`schema` with what it refers to in its place. Raises `ValueError` for one that holds itself."""
     if is_list(schema):
-        return [inlined(item, components) for item in schema]
+        return [inlined(item, components, within) for item in schema]
     if not is_object(schema):
         return schema
     reference = schema.get("$ref")
     if isinstance(reference, str):
+        name = reference.rpartition("/")[2]
+        if name in within:
+            raise ValueError(f"{name} holds itself")
         rest = {key: value for key, value in schema.items() if key != "$ref"}
-        return {**inlined(components[reference.rpartition("/")[2]], components), **rest}
-    return {key: inlined(value, components) for key, value in schema.items()}
+        return {**inlined(components[name], components, (*within, name)), **rest}
+    return {key: inlined(value, components, within) for key, value in schema.items()}
 
 
 def mismatch(value: Any, schema: JsonObject, where: str = "") -> str | None:

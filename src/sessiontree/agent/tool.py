@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable
+from copy import deepcopy
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias, get_type_hints
+from functools import partial
+from pathlib import PurePath
+from typing import Annotated, Any, TypeAlias, get_type_hints
 
 import msgspec
 from msgspec import Struct
 
+from sessiontree.agent.plain import plain
 from sessiontree.agent.schema import inlined, mismatch
 from sessiontree.core.entries import JsonObject
-from sessiontree.core.messages import ToolCall, is_list, is_object
+from sessiontree.core.messages import ToolCall, is_list
 from sessiontree.errors import InvalidOperation, SessionTreeError
 from sessiontree.hooks.calling import call
 from sessiontree.hooks.events import Forked, Navigated, Signal, Switched
@@ -90,18 +94,35 @@ class Tool:
                 raise ToolError(f"the arguments of {self.name} are wrong: {wrong}")
             return given
         try:
-            return msgspec.convert(given, self.arguments, strict=False)
+            return msgspec.convert(given, self.arguments, strict=False, dec_hook=_path)
         except msgspec.ValidationError as error:
             raise ToolError(f"the arguments of {self.name} are wrong: {error}") from error
 
 
 def schema_of(arguments: type[Struct]) -> JsonObject:
-    """The JSON schema of a struct, with nothing that refers elsewhere: not every provider follows references."""
-    (schema,), components = msgspec.json.schema_components([arguments])
-    found = inlined(schema, components)
+    """The JSON schema of a struct, with nothing that refers elsewhere: not every provider follows references.
+
+    Raises `InvalidOperation` for what has none.
+    """
+    try:
+        (schema,), components = msgspec.json.schema_components([arguments], schema_hook=_schema_of_path)
+        found = inlined(schema, components)
+    except (TypeError, ValueError) as error:
+        raise InvalidOperation(f"{arguments.__name__} cannot be a tool: {error}") from error
     found.pop("title", None)
     found.pop("description", None)
     return found
+
+
+def _schema_of_path(kind: type) -> JsonObject:
+    if not issubclass(kind, PurePath):
+        raise TypeError(f"{kind.__name__} is no type that JSON has")
+    return {"type": "string"}
+
+
+def _path(kind: type, given: Any) -> PurePath:
+    _schema_of_path(kind)
+    return kind(given)
 
 
 def tool(
@@ -119,10 +140,12 @@ def tool(
     """
 
     def make(function: Callable[..., Any]) -> Tool:
-        called = name or function.__name__
+        called = name or getattr(function, "__name__", None)
+        if called is None:
+            raise InvalidOperation(f"{function!r} cannot be a tool: it is no function")
         try:
             hints = get_type_hints(function, include_extras=True)
-        except NameError as error:
+        except (NameError, AttributeError, SyntaxError, TypeError) as error:
             raise InvalidOperation(f"{called} cannot be a tool: {error}") from error
         context_name: str | None = None
         fields: list[Any] = []
@@ -137,7 +160,7 @@ def tool(
             elif parameter.default is parameter.empty:
                 fields.append((parameter.name, kind))
             else:
-                fields.append((parameter.name, kind, parameter.default))
+                fields.append(_with_default(parameter.name, kind, parameter.default))
         arguments = msgspec.defstruct(called, fields, kw_only=True, frozen=True, forbid_unknown_fields=True)
 
         async def run(context: ToolContext) -> ToolOutput | str:
@@ -152,14 +175,37 @@ def tool(
     return make if function is None else make(function)
 
 
+def _with_default(name: str, kind: Any, default: Any) -> tuple[str, Any, Any]:
+    """A field of a struct. A default that could be changed in place is made anew for each call."""
+    if isinstance(default, str | int | float | None | msgspec.UnsetType):
+        return name, kind, default
+    shown = msgspec.Meta(extra_json_schema={"default": plain(default)})
+    return name, Annotated[kind, shown], msgspec.field(default_factory=partial(deepcopy, default))
+
+
 def as_output(value: Any) -> ToolOutput:
-    """Whatever a tool returned, as its answer."""
-    if isinstance(value, ToolOutput):
-        return value
-    if isinstance(value, str):
-        return ToolOutput(content=value)
-    if is_list(value) and value and all(is_object(block) and "type" in block for block in value):
-        return ToolOutput(content=value)
+    """Whatever a tool returned, as its answer: what is neither a text nor text and image blocks becomes JSON."""
     if value is None:
         return ToolOutput(content="Done.")
-    return ToolOutput(content=msgspec.json.encode(value).decode())
+    if not isinstance(value, ToolOutput):
+        return ToolOutput(content=value if isinstance(value, str) or (_are_blocks(value) and value) else _json(value))
+    if isinstance(value.content, str) or _are_blocks(value.content):
+        return value
+    return msgspec.structs.replace(value, content=_json(value.content))
+
+
+def _are_blocks(value: Any) -> bool:
+    return is_list(value) and all(map(_is_block, value))
+
+
+def _is_block(value: Any) -> bool:
+    match value:
+        case {"type": "text", "text": str()} | {"type": "image", "data": str()}:
+            return True
+        case _:
+            return False
+
+
+def _json(value: Any) -> str:
+    made = plain(value)
+    return made if isinstance(made, str) else msgspec.json.encode(made).decode()
