@@ -57,6 +57,19 @@ async def test_the_shell_needs_no_model(desk: MakeDesk, session: Session) -> Non
     assert "secret" not in str(model.requests[0].messages)
 
 
+@pytest.mark.parametrize("words", ["!echo run", "/name taken"])
+async def test_words_for_the_model_are_that_whatever_they_begin_with(
+    desk: MakeDesk, session: Session, words: str
+) -> None:
+    at = desk("Seen.")
+
+    outcome = await at.say(words)
+
+    assert outcome.text == "Seen."
+    assert said(session.head) == [words, "Seen."]
+    assert session.name == "auth"
+
+
 @pytest.mark.parametrize("line", ["!", "!!", "! \t"])
 async def test_nothing_for_the_shell_is_refused_and_not_written_down(
     desk: MakeDesk, session: Session, line: str

@@ -8,6 +8,7 @@ import pytest
 from textual import events
 
 import sessiontree as st
+from sessiontree.model.scripted import Delay
 from sessiontree.tui.completion import mentioned, ranked
 from sessiontree.tui.drafts import Drafts
 
@@ -116,6 +117,40 @@ async def test_a_long_paste_stands_as_one_word_and_is_said_in_full(running: Runn
         await app.idle()
 
         assert app.model.requests[0].messages[-1]["content"] == f"See: {pasted}".replace("\r\n", "\n")
+
+
+@pytest.mark.parametrize("first", ["!touch ran", "/name pasted"])
+async def test_a_long_paste_is_for_the_model_whatever_it_begins_with(
+    running: Running, project: Path, first: str
+) -> None:
+    pasted = "\n".join([first, *(f"!touch ran{number}" for number in range(20))])
+    async with running(["It", Delay(30)], "Seen.") as app:
+        app.editor.post_message(events.Paste(pasted))
+        await app.shows("[paste 1: 21 lines")
+        await app.press("enter")
+        await app.shows("It")
+        app.editor.post_message(events.Paste(pasted))
+        await app.until(lambda: app.editor.text.startswith("[paste 2"))
+        await app.press("enter")
+        await app.shows("⋯ ")
+        await app.press("escape")
+        await app.until(lambda: app.editor.text.startswith("[paste 3: 21 lines"))  # and is so when it is given back
+        await app.press("enter")
+        await app.until(lambda: len(app.model.requests) == 2)
+        await app.idle()
+
+        assert app.model.requests[1].messages[-1]["content"] == pasted
+        assert app.app.desk.session.name is None
+        assert not list(project.iterdir())
+
+
+async def test_a_mark_typed_for_the_shell_or_a_command_to_take_is_taken_by_it(running: Running) -> None:
+    async with running() as app:
+        await app.type("!cat <<'end' | wc -l\n")
+        app.editor.post_message(events.Paste("line\n" * 40 + "end"))
+        await app.shows("[paste 1")
+        await app.press("enter")
+        await app.until(lambda: any(block.text == "40" for block in app.chat.transcript.blocks))
 
 
 async def test_the_end_of_the_last_line_of_a_paste_begins_no_further_one(running: Running) -> None:

@@ -138,6 +138,11 @@ def typed(line: str) -> Typed | None:
     return None if found is None else Typed(found[1], found[2] or "")
 
 
+def is_words(line: str) -> bool:
+    """Whether a line is for the model: it is no command, and nothing for the shell."""
+    return typed(line) is None and not line.startswith("!")
+
+
 class Completion(Struct, frozen=True, kw_only=True):
     start: int
     """Where in the line the word begins that is to be replaced."""

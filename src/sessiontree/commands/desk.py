@@ -243,7 +243,7 @@ class Desk:
 
     # What is typed
 
-    async def submit(self, line: str, images: Sequence[JsonObject] = ()) -> Submitted:
+    async def submit(self, line: str) -> Submitted:
         """Do what a line says: a command, `!` or `!!` and something for the shell, or words for the model."""
         if typed(line) is not None:
             self._edited = None
@@ -256,7 +256,11 @@ class Desk:
                 raise InvalidOperation("there is nothing to run behind the `!`")
             ran = await self._bash(command, in_context=not line.startswith("!!"))
             return Submitted(text="\n".join(filter(None, [ran.output.rstrip("\n"), ran.note])))
-        return Submitted(outcome=await self.agent.prompt(line, images))
+        return Submitted(outcome=await self.say(line))
+
+    async def say(self, words: str, images: Sequence[JsonObject] = ()) -> Outcome:
+        """Say something to the model, whatever it begins with."""
+        return await self.agent.prompt(words, images)
 
     async def _bash(self, command: str, *, in_context: bool) -> Ran:
         """Run a command and write down what it printed. The agent does it where there is one, which need not be."""
@@ -273,7 +277,7 @@ class Desk:
 
     async def _follow(self, done: Done) -> Outcome | None:
         if done.prompt is not None:
-            return await self.agent.prompt(done.prompt)
+            return await self.say(done.prompt)
         return await self.agent.continue_() if done.answer else None
 
     # Moving within the session

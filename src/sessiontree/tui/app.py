@@ -322,11 +322,6 @@ class SessionApp(OrderedApp[None]):
 
     # What commands and keys ask for
 
-    def is_command(self, line: str) -> bool:
-        from sessiontree.commands.command import typed
-
-        return typed(line) is not None
-
     async def filled(self, line: str) -> str | None:
         from sessiontree.tui.asking import filled
 

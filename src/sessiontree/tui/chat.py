@@ -193,29 +193,26 @@ class ChatScreen(Screen[None]):
         self.history.add(said)
         self.editor.remember([*self.history.lines])
         self.transcript.follow()
-        self._unsaid = said
+        if event.words:
+            self._unsaid = said
         self.keep_draft()
-        self.run_worker(self._say(said, later=event.later), group="say", exit_on_error=False)
+        self.run_worker(self._say(said, words=event.words, later=event.later), group="say", exit_on_error=False)
 
-    async def _say(self, said: str, *, later: bool) -> None:
+    async def _say(self, said: str, *, words: bool, later: bool) -> None:
         await self.app.ready.wait()
-        desk = self.desk
-        assert desk is not None
         try:
-            if said.startswith("/") and self.app.is_command(said):
-                self._unsaid = ""
-                await self.run_command(said)
+            if words:
+                await self._prompt(said, later=later)
             elif said.startswith("!"):
-                self._unsaid = ""
                 await self._run_shell(said)
             else:
-                await self._prompt(said, later=later)
+                await self.run_command(said)
         except (SessionTreeError, OSError) as error:
             self.fail(error)
-            self._give_back(said)
+            self._give_back(said, words=words)
         except Exception as error:  # noqa: BLE001 - whatever fails, the app goes on and nothing typed is lost
             self.fail(f"internal error, {type(error).__name__}: {error}")
-            self._give_back(said)
+            self._give_back(said, words=words)
         finally:
             self._unsaid = ""
             self.keep_draft()
@@ -231,11 +228,11 @@ class ChatScreen(Screen[None]):
         if desk.running:
             await (desk.agent.follow_up(said, images) if later else desk.agent.steer(said, images))
             return
-        outcome = (await desk.submit(said, images)).outcome
-        if outcome is not None and outcome.cancelled:
+        outcome = await desk.say(said, images)
+        if outcome.cancelled:
             if not outcome.aborted:
                 self.tell("a handler did not let it happen")
-            self._give_back(said)
+            self._give_back(said, words=True)
 
     async def run_command(self, line: str) -> None:
         """Do what a command says, after asking for what it still needs."""
@@ -286,9 +283,9 @@ class ChatScreen(Screen[None]):
         """What goes on without the agent, in a word."""
         return "running" if any(block.state == "live" for block in self._commands) else ""
 
-    def _give_back(self, said: str) -> None:
+    def _give_back(self, said: str, *, words: bool) -> None:
         if not self.editor.text:
-            self.editor.put(said)
+            self.editor.put_words([said]) if words else self.editor.put(said)
 
     def put_in_editor(self, text: str) -> None:
         """Text to be said anew. What is being typed is not lost: undo brings it back."""
@@ -481,7 +478,7 @@ class ChatScreen(Screen[None]):
         taken_back = await self.desk.agent.take_back()
         words = [*taken_back.steering, *taken_back.follow_up]
         if words:
-            self.editor.put("\n\n".join(filter(None, [*words, self.editor.text])))
+            self.editor.put_words(words, self.editor.text)
 
     # The draft
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -18,6 +18,7 @@ from textual.message import Message
 from textual.widget import Widget
 from textual.widgets import TextArea
 
+from sessiontree.commands.command import is_words
 from sessiontree.core.safe import safe, safe_lines
 from sessiontree.tui.completion import NOTHING, Completer, Offer
 from sessiontree.tui.drafts import Draft
@@ -115,9 +116,11 @@ class Editor(TextArea):
     class Said(Message):
         """The person is done with a text."""
 
-        def __init__(self, text: str, *, later: bool) -> None:
+        def __init__(self, text: str, *, words: bool, later: bool) -> None:
             super().__init__()
             self.text = text
+            self.words = words
+            """Whether it is for the model, and neither a command nor for the shell."""
             self.later = later
             """Whether it can wait until the agent is done."""
 
@@ -169,9 +172,14 @@ class Editor(TextArea):
         self.replace(safe_lines(text), (0, 0), self.document.end)
         self.move_cursor(self.document.end)
 
+    def put_words(self, words: Sequence[str], text: str = "") -> None:
+        """What was for the model before a text. It is for the model again, whatever it begins with."""
+        marked = [said if is_words(said) else self._mark(said) for said in words]
+        self.put("\n\n".join(filter(None, [*marked, text])))
+
     def put_draft(self, draft: Draft) -> None:
         self._pastes = {**self._pastes, **draft.pastes}
-        self.put("\n\n".join(filter(None, [*draft.queued, draft.text])))
+        self.put_words(draft.queued, draft.text)
 
     def remember(self, lines: Iterable[str]) -> None:
         """What was said before, oldest first."""
@@ -180,14 +188,16 @@ class Editor(TextArea):
 
     async def _on_paste(self, event: events.Paste) -> None:
         pasted = safe_lines(event.text.replace("\r\n", "\n").replace("\r", "\n"))
-        lines = pasted.rstrip("\n").count("\n") + 1
         event.prevent_default()
         event.stop()
-        if lines > LONG_LINES or len(pasted) > LONG_LETTERS:
-            mark = f"[paste {len(self._pastes) + 1}: {lines} lines, {len(pasted)} characters]"
-            self._pastes[mark] = pasted
-            pasted = mark
-        self.replace(pasted, *self.selection, maintain_selection_offset=False)
+        long = _lines(pasted) > LONG_LINES or len(pasted) > LONG_LETTERS
+        self.replace(self._mark(pasted) if long else pasted, *self.selection, maintain_selection_offset=False)
+
+    def _mark(self, text: str) -> str:
+        """What stands for a text."""
+        mark = f"[paste {len(self._pastes) + 1}: {_lines(text)} lines, {len(text)} characters]"
+        self._pastes[mark] = text
+        return mark
 
     def on_text_area_changed(self) -> None:
         self.set_class(self.text.startswith("!"), "-shell")
@@ -280,9 +290,10 @@ class Editor(TextArea):
     def _say(self, *, later: bool) -> None:
         said = self.words
         if said.strip():
+            words = is_words(self.text.strip("\n"))  # what stands behind a mark was not typed
             self._close()
             self.clear_words()
-            self.post_message(self.Said(said.strip("\n"), later=later))
+            self.post_message(self.Said(said.strip("\n"), words=words, later=later))
 
     def clear_words(self) -> None:
         self._back, self._typed = 0, ""
@@ -332,3 +343,7 @@ class Editor(TextArea):
             self.action_delete_right()
         else:
             self.post_message(self.Leave(sure=True))
+
+
+def _lines(text: str) -> int:
+    return text.rstrip("\n").count("\n") + 1
