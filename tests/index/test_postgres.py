@@ -218,6 +218,21 @@ def test_a_search_finds_what_a_search_of_files_finds(store: str, tmp_path: Path)
         assert expected or query in ("ache*", "nothing-of-this")
 
 
+def test_the_sessions_that_have_a_match_are_those_of_a_search(store: str) -> None:
+    for name in ("deep", "deeper"):
+        busy(name).close()
+    with st.create(name="apart") as session:
+        session.append(st.user("cache"))
+        apart = st.user([{"type": "text", "text": text} for text in ("it ends", "and here begins")])
+        session.head.extend([apart, st.user("it ends and goes on"), apart])
+
+    for query in (*QUERIES, '"ends and"', '"here begins"', '"begins ends"'):
+        expected = {hit.file for hit in st.search(query, all=True, limit=1000)}
+        assert set(catalog.sessions_with(query, all=True)) == expected, query
+    assert len(catalog.sessions_with("cache")) > 1
+    assert catalog.sessions_with("cache", cwd="/nowhere") == []
+
+
 def test_a_search_gives_the_newest_hits_and_goes_by_folder(store: str) -> None:
     with st.create(name="here") as here, st.create(name="there", cwd="/there") as there:
         for number in range(5):
@@ -331,6 +346,7 @@ def test_an_older_dialect_is_read_searched_and_migrated(store: str) -> None:
 
     assert st.sessions(all=True)[0].message_count == 1
     assert [hit.session for hit in st.search("ancient", all=True)] == ["old-one"]
+    assert catalog.sessions_with("ancient", all=True) == [f"{store}#old-one"]
     with st.open("old-one") as session:
         session.append(st.user("new words"))
     assert len(st.search("words", all=True)) == 2

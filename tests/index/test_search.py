@@ -6,15 +6,18 @@ import json
 import os
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as hs
 
 import sessiontree as st
+from sessiontree import catalog
 from sessiontree.core.fulltext import fold
 from sessiontree.core.query import parse_query
 from sessiontree.core.times import iso
+from sessiontree.format import codec
 from sessiontree.format.codec import read_entry
 from sessiontree.index import reading, search, texts
 from tests.builders import file_of, header
@@ -399,3 +402,50 @@ def test_numbers_that_tools_were_called_with_and_system_messages_are_found(shelf
     for _ in range(2):
         assert found("4711 8080", shelf) == [called.id]
         assert found("sundays role:system", shelf) == [system.id]
+
+
+@pytest.fixture
+def shelved() -> Path:
+    """A folder among those where sessions live."""
+    folder = Path(catalog.sessions_dir()) / "--p--"
+    folder.mkdir(parents=True)
+    return folder
+
+
+def names_with(query: str) -> list[str]:
+    return sorted(Path(file).stem for file in catalog.sessions_with(query, all=True))
+
+
+def test_all_sessions_that_have_a_match_are_told_and_read_no_further(shelved: Path, monkeypatch) -> None:
+    monkeypatch.setattr(reading.blocks_of, "__defaults__", (1 << 10,))
+    for name in ("many", "more"):
+        put(shelved, name, header(id=name), *(say(f"{name}{n}", None, "apple pie") for n in range(60)))
+    put(shelved, "few", header(id="few"), say("a", None, "apple", timestamp=iso(0)), say("b", None, "berry"))
+    put(shelved, "none", header(id="none"), say("c", None, "cherry"))
+    read: list[bytes] = []
+
+    def read_entry(raw: bytes, line: int) -> Any:
+        read.append(raw)
+        return codec.read_entry(raw, line)
+
+    monkeypatch.setattr(search, "read_entry", read_entry)
+    steps: list[tuple[int, int]] = []
+    for _ in range(2):
+        assert names_with("apple") == ["few", "many", "more"]
+        assert names_with("berry role:user") == ["few"]
+        assert names_with("apple since:7d") == names_with("plum") == []
+    assert len(read) < 20
+    catalog.sessions_with("apple", all=True, progress=lambda done, total: steps.append((done, total)))
+    assert steps == sorted(steps)
+    assert steps[-1][0] == steps[-1][1]
+
+
+def test_a_session_has_no_match_where_a_later_entry_stands_for_it(shelved: Path) -> None:
+    put(shelved, "s", header(), say("a", None, "apple"), say("a", None, "berry"))
+
+    for _ in range(2):
+        assert (names_with("apple"), names_with("berry")) == ([], ["s"])
+
+
+def test_where_there_are_no_sessions_none_has_a_match() -> None:
+    assert catalog.sessions_with("apple") == []

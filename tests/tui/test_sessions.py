@@ -55,6 +55,17 @@ async def test_what_was_said_inside_is_searched_too(running: Running, three: lis
         assert await app.shows("Named work")
 
 
+async def test_a_session_where_much_matches_hides_none_where_little_does(running: Running, three: list[str]) -> None:
+    with st.create("Busy") as busy:
+        busy.head.extend([st.assistant(f"zebras {number}") for number in range(250)])
+    async with running() as app:
+        await app.press("ctrl+r")
+        assert await app.shows("something else")
+        await app.press(*"zebras")
+        await app.until(lambda: "3 of" in app.screen and "something else" not in app.screen)
+        assert await app.shows("Named work", "Busy")
+
+
 async def test_a_session_is_previewed(running: Running, three: list[str]) -> None:
     async with running(size=(140, 30)) as app:
         await app.press("ctrl+r")

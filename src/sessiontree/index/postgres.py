@@ -8,7 +8,8 @@ What a session is made of is not here: see `store.postgres`.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
+from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sessiontree.core.entries import Entry, EntryId
@@ -215,27 +216,42 @@ class Sessions:
             for match in found
         ]
 
+    def sessions_with(self, query: Query, *, cwd: str | None = None) -> list[str]:
+        """The addresses of all sessions in which a search would find something."""
+        where = None if cwd is None else _folder(cwd)
+        found = {match.session for match in self._in_older(query, (where, where, None, None))}
+
+        def work(connection: Connection) -> set[str]:
+            first = dict(self._lines(connection, _ONE_EACH, query, (where, where, None, None)))
+            found = {id for id, match in first.items() if match is not None}
+            rest = [id for id in first if id not in found]  # another line may be one
+            others = self._lines(connection, _SEARCH, query, (where, where, rest, rest)) if rest else ()
+            return found | {id for id, match in others if match is not None}
+
+        return [self.address.of(id) for id in sorted(found | self._database.run(work))]
+
     def _newest(self, connection: Connection, query: Query, among: Sequence[Any], limit: int) -> list[_Match]:
+        # By a cursor: some of what the index finds is none, and how much has to be read shows on the way.
+        with closing(self._lines(connection, _SEARCH, query, among)) as lines:
+            return list(islice((match for _, match in lines if match is not None), limit))
+
+    def _lines(
+        self, connection: Connection, search: str, query: Query, among: Sequence[Any]
+    ) -> Generator[tuple[str, _Match | None]]:
+        """What a search by SQL gives, each with the id of its session: a match, or none when one looks closer."""
         likes = [f"%{_escaped(clean(term.text))}%" for term in query.terms]
         said = " AND ".join(["e.said LIKE %s"] * len(likes)) or "e.said <> ''"
-        statement = _SEARCH.format(said=said, among=_AMONG)
+        statement = search.format(said=said, among=_AMONG)
         roles = sorted(query.roles) or None
         values = (*likes, roles, roles, query.since, query.since, *among)
-        matches: list[_Match] = []
-        # By a cursor: some of what the index finds is none, and how much has to be read shows on the way.
         with connection.transaction(), connection.cursor(name="sessiontree_search") as cursor:
             cursor.execute(statement.encode(), values)
             for id, name, position, line in cursor:
                 try:
-                    entry = read_entry(bytes(line), 1)
+                    match = _matching(query, id, name, position, read_entry(bytes(line), 1))
                 except NotJson:
-                    continue  # a damaged line, or one that was written when lines could be nested more deeply
-                match = _matching(query, id, name, position, entry)
-                if match is not None:
-                    matches.append(match)
-                    if len(matches) == limit:
-                        break
-        return matches
+                    match = None  # a damaged line, or one that was written when lines could be nested more deeply
+                yield id, match
 
     def _in_older(self, query: Query, among: Sequence[Any]) -> Generator[_Match]:
         """In sessions of older dialects, whose lines say what they mean only as a whole."""
@@ -396,7 +412,7 @@ def _escaped(text: str) -> str:
 _IN_TRASH = {False: "deleted IS NULL", True: "deleted IS NOT NULL"}
 _COLUMNS = (
     "key, size, id, name, first_message, entries, messages, cost, branches, hidden, branch, damage, told, archived,"
-    " deleted IS NOT NULL, (extract(epoch FROM modified) * 1000)::bigint, created, cwd, parent_session"
+    " deleted IS NOT NULL, (extract(epoch FROM modified) * 1000000)::bigint / 1000, created, cwd, parent_session"
 )
 _TOLD = ("name", "first_message", "entries", "messages", "cost", "branches", "hidden", "branch", "damage")
 _KEEP = (
@@ -422,6 +438,7 @@ WHERE s.current AND s.deleted IS NULL AND NOT s.older {among}
     AND NOT EXISTS (SELECT FROM sessiontree.entry AS later
         WHERE later.session = seen.session AND later.id = seen.id AND later.position > seen.position)
 ORDER BY seen.moment DESC, s.id DESC, seen.position DESC"""
+_ONE_EACH = f"SELECT DISTINCT ON (id) * FROM ({_SEARCH}) AS found"
 # What forks share with sessions that are about to go, as lines of their own.
 _OWN = """
 INSERT INTO sessiontree.entry (session, position, line, id, parent, type, role, branch, moment, said)

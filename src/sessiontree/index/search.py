@@ -13,7 +13,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from msgspec import Struct
 
@@ -46,6 +46,8 @@ PIECE = 1 << 22
 SNIPPET, LEAD = 160, 40
 EVER = 1 << 62
 NEVER = -EVER
+
+T = TypeVar("T")
 
 
 class Hit(Struct, frozen=True, kw_only=True):
@@ -93,16 +95,37 @@ def search(
     db: Database, listed: Sequence[SessionSummary], query: Query, *, limit: int, progress: Progress | None = None
 ) -> list[Hit]:
     """The newest entries of these sessions that the query matches, newest first."""
+    summaries = {summary.file: summary for summary in listed}
+
+    def work(parts: Sequence[_Part]) -> list[Hit]:
+        found = _found(db, parts, query, limit, progress)
+        return [_hit(match, summaries[match.path], sight, query) for match, sight in found]
+
+    return _looked_through(db, listed, query, work)
+
+
+def files_with(
+    db: Database, listed: Sequence[SessionSummary], query: Query, *, progress: Progress | None = None
+) -> list[str]:
+    """The files of those among these sessions in which the query matches something.
+
+    Each is read only until something is found in it.
+    """
+    return _looked_through(db, listed, query, lambda parts: _files(db, parts, query, progress))
+
+
+def _looked_through(
+    db: Database, listed: Sequence[SessionSummary], query: Query, work: Callable[[Sequence[_Part]], T]
+) -> T:
+    """What `work` finds in the parts of these sessions that may have hits. New words are taken in afterwards."""
     began = time.monotonic()
     with db.transaction("DEFERRED"):  # how far words were taken in, and where they are, go together
         files = files_of(db, [summary.file for summary in listed])
         parts = _parts(db, files, query)
-    found = _found(db, parts, query, limit, progress)
-    summaries = {summary.file: summary for summary in listed}
-    hits = [_hit(match, summaries[match.path], sight, query) for match, sight in found]
+    found = work(parts)
     if db.lasting:
         take_texts(db, files, seconds=min(max(LEAST_SECONDS, time.monotonic() - began), MOST_SECONDS))
-    return hits
+    return found
 
 
 def _parts(db: Database, files: Sequence[File], query: Query) -> list[_Part]:
@@ -133,13 +156,7 @@ def _found(
     once. Where a session is not what it was any more, there is another look at all of them.
     """
     looked_into: dict[str, _Sight] = {}
-
-    def counts(file: File, match: _Match) -> bool:
-        """Whether a match counts, as far as one can tell on the way."""
-        if file.kind is Kind.LINES and not file.is_sound and file.path not in looked_into:
-            looked_into[file.path] = _Sight(db, file.path)
-        return file.path not in looked_into or looked_into[file.path].shows(match.entry)
-
+    counts = _counting(db, looked_into)
     while True:
         matches = _newest(parts, query, limit, counts, progress)
         by_file: dict[str, list[Entry]] = {}
@@ -153,6 +170,31 @@ def _found(
         looked_into |= {match.path: sight for match, sight in found if not sight.shows(match.entry)}
 
 
+def _counting(db: Database, looked_into: dict[str, _Sight]) -> Callable[[File, _Match], bool]:
+    """Tells whether a match counts, as far as one can on the way."""
+
+    def counts(file: File, match: _Match) -> bool:
+        if file.kind is Kind.LINES and not file.is_sound and file.path not in looked_into:
+            looked_into[file.path] = _Sight(db, file.path)
+        return file.path not in looked_into or looked_into[file.path].shows(match.entry)
+
+    return counts
+
+
+def _files(db: Database, parts: Sequence[_Part], query: Query, progress: Progress | None) -> list[str]:
+    """The files that have a match that counts."""
+    found: dict[str, None] = {}
+    way, sieve, counts = _Way(parts, progress), Sieve(query.terms), _counting(db, {})
+    for part in parts:
+        end = way.done + part.stop - part.start
+        if part.file.path not in found:
+            matches = _matches(part, query, sieve, lambda: query.since or NEVER, way.passed)
+            if any(counts(part.file, match) for match in matches):
+                found[part.file.path] = None
+        way.passed(end - way.done)
+    return list(found)
+
+
 def _newest(
     parts: Sequence[_Part],
     query: Query,
@@ -162,31 +204,37 @@ def _newest(
 ) -> list[_Match]:
     """The newest matches in these parts that count, newest first."""
     newest: list[_Match] = []
-    total, done = sum(part.stop - part.start for part in parts), 0
-    sieve = Sieve(query.terms)
+    way, sieve = _Way(parts, progress), Sieve(query.terms)
 
     def least() -> int:
         """Older entries do not count any more."""
         return newest[0].moment if len(newest) == limit else query.since or NEVER
 
-    def passed(size: int) -> None:
-        nonlocal done
-        done += size
-        if progress is not None:
-            progress(done, total)
-
     for part in parts:
         if part.newest < least():
             break
-        for match in _matches(part, query, sieve, least, passed):
+        for match in _matches(part, query, sieve, least, way.passed):
             if len(newest) < limit:
                 if counts(part.file, match):
                     heapq.heappush(newest, match)
             elif newest[0] < match and counts(part.file, match):
                 heapq.heapreplace(newest, match)
-    if progress is not None:
-        progress(total, total)
+    way.passed(way.total - way.done)
     return sorted(newest, reverse=True)
+
+
+class _Way:
+    """How far a search is, in bytes."""
+
+    def __init__(self, parts: Sequence[_Part], progress: Progress | None) -> None:
+        self.total = sum(part.stop - part.start for part in parts)
+        self.done = 0
+        self._progress = progress
+
+    def passed(self, size: int) -> None:
+        self.done += size
+        if self._progress is not None:
+            self._progress(self.done, self.total)
 
 
 def _matches(

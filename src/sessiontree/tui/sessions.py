@@ -35,8 +35,6 @@ PREVIEWED = 24
 """How many messages a preview has at most."""
 LINES = 3
 """How many lines of each."""
-FOUND = 200
-"""How many entries a search by content looks at."""
 PAUSE = 0.15
 """Seconds of no typing before what is in the files is searched."""
 
@@ -245,14 +243,14 @@ class SessionsScreen(ModalScreen[str | None]):
         if len(query.strip()) < 3:
             return
         try:
-            hits = await look(
-                lambda progress: catalog.search(query, cwd=self._cwd, all=self._all, limit=FOUND, progress=progress),
+            found = await look(
+                lambda progress: catalog.sessions_with(query, cwd=self._cwd, all=self._all, progress=progress),
                 lambda percent: self._say(f"searching, {percent} % …"),
             )
         except SessionTreeError as error:
             self._say(str(error))
             return
-        self._found = frozenset(hit.file for hit in hits)
+        self._found = frozenset(found)
         self._narrow()
 
     def on_option_list_option_highlighted(self) -> None:
