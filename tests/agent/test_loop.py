@@ -20,7 +20,7 @@ from sessiontree.core.entries import ContextEdit, Custom, ModelChange, ThinkingL
 from sessiontree.core.messages import ToolCall
 from sessiontree.errors import BranchMoved, InvalidOperation, StoreError
 from sessiontree.hooks.bus import Context, Hooks
-from sessiontree.hooks.events import MessageDelta, MessageEnd, Navigated, Notice, RunEnd, ToolUpdate
+from sessiontree.hooks.events import MessageDelta, MessageEnd, Navigated, Notice, RunEnd, ToolEnd, ToolUpdate
 from sessiontree.model.base import ModelError, TextDelta
 from sessiontree.model.scripted import INFO, Delay, ScriptedModel, Stop, Thinking
 from sessiontree.session import Session
@@ -265,6 +265,36 @@ async def test_output_of_a_tool_is_shown_while_it_runs(agent: MakeAgent) -> None
     await made.prompt("Go")
 
     assert [(event.call.id, event.text) for event in events if isinstance(event, ToolUpdate)] == [("c1", "half")]
+
+
+async def test_output_of_a_tool_in_a_thread_is_shown_in_the_loop_while_it_runs(agent: MakeAgent) -> None:
+    shown = threading.Event()
+    seen: list[object] = []
+
+    @tool
+    def build(context: ToolContext) -> str:
+        """Build."""
+        context.update("1")
+        seen.append(shown.wait(10))
+        context.update("2")
+        context.update("3")
+        return "built"
+
+    made = agent(call("c1", "build"), "Done.", tools=[build])
+    threads: set[threading.Thread] = set()
+    made.hooks.listen(lambda event: threads.add(threading.current_thread()))
+    events = made.events()
+    building = asyncio.create_task(made.prompt("Go"))
+    async for event in events:
+        if isinstance(event, ToolUpdate):
+            seen.append(event.text)
+            shown.set()
+        elif isinstance(event, ToolEnd):
+            seen.append("end")
+    await building
+
+    assert seen == ["1", True, "2", "3", "end"]
+    assert threads == {threading.current_thread()}
 
 
 # Handlers

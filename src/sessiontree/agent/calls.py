@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import asyncio
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 from msgspec import UNSET
@@ -69,7 +72,7 @@ async def _run(
             arguments=tool.parse(call.arguments),
             cwd=cwd,
             signal=signal,
-            update=lambda text: hooks.show(ToolUpdate(call=call, text=text)),
+            update=_updates(call, hooks),
             agent=agent,
         )
         return as_output(await tool.run(context))
@@ -77,6 +80,21 @@ async def _run(
         return ToolOutput(content=str(error), is_error=True)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - a tool may raise anything, and the model is to know
         return ToolOutput(content=f"{call.name} failed with {type(error).__name__}: {error}", is_error=True)
+
+
+def _updates(call: ToolCall, hooks: Hooks) -> Callable[[str], None]:
+    """What shows output while a tool runs: in the loop from whichever thread, in order, and before the call ends."""
+    loop, home = asyncio.get_running_loop(), threading.get_ident()
+
+    def update(text: str) -> None:
+        event = ToolUpdate(call=call, text=text)
+        if threading.get_ident() == home:
+            hooks.show(event)
+        else:
+            with suppress(RuntimeError):  # the loop has ended: nobody looks on any more
+                loop.call_soon_threadsafe(hooks.show, event)
+
+    return update
 
 
 def result_message(call: ToolCall, output: ToolOutput) -> Message:
