@@ -9,6 +9,9 @@ from sessiontree.core.messages import number
 DIGITS = 4
 """Behind the point of dollars."""
 
+SMALL = 0.001
+"""Dollars of which four digits would leave less than two that count."""
+
 MOST = 12
 """Digits of what is next to nothing."""
 
@@ -22,7 +25,7 @@ def short_count(count: object) -> str:
 
 
 def dollars(cost: float) -> str:
-    """0.05 as `$0.0500`, and what four digits cannot tell with the two that count: `$0.000012`."""
+    """0.05 as `$0.0500`, and what four digits cannot tell with the two that count: `$0.00013`."""
     size = abs(cost)
-    digits = min(1 - math.floor(math.log10(size)), MOST) if 0 < size < 10**-DIGITS else DIGITS
+    digits = min(1 - math.floor(math.log10(size)), MOST) if 0 < size < SMALL else DIGITS
     return f"{'-' if cost < 0 else ''}${size:.{digits}f}"
