@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psycopg
 import pytest
 
 import sessiontree as st
@@ -402,6 +403,94 @@ def test_archived_sessions_are_archived_on_the_other_side(database: str, files: 
     found = in_database(database)
     assert found is not None
     assert [summary.name for summary in found.sessions(archived=True)] == ["ours"]
+
+
+def aged(folder: Path) -> dict[str, int]:
+    """Sessions of this folder that were written to in another order than they were made; when, in microseconds."""
+    moments = {"b": 1_700_000_000_000_001, "c": 1_600_000_000_123_456, "a": 1_500_000_000_999_999}
+    for name in sorted(moments):
+        with st.create(name=name, dir=folder) as session:
+            session.append(st.user("word"))
+        os.utime(session.where, ns=(0, moments[name] * 1000))
+    return moments
+
+
+def told(side: str) -> dict[str | None, str]:
+    return {summary.name: summary.modified for summary in st.sessions(dir=side)}
+
+
+def test_a_copy_was_written_to_when_its_source_was(database: str, tmp_path: Path) -> None:
+    moments = aged(tmp_path / "files")
+    list(copy(str(tmp_path / "files"), database))
+
+    assert list(told(database)) == ["b", "c", "a"]
+    assert told(database) == told(str(tmp_path / "files"))
+    assert st.open(f"{database}#@").name == "b"
+
+    list(copy(database, str(tmp_path / "back")))
+    list(copy(str(tmp_path / "back"), str(tmp_path / "again")))
+
+    for folder in ("back", "again"):
+        assert told(str(tmp_path / folder)) == told(database)
+        assert sorted(path.stat().st_mtime_ns // 1000 for path in (tmp_path / folder).glob("*.jsonl")) == sorted(
+            moments.values()
+        )
+
+
+@pytest.mark.parametrize("target", ["files", "database"])
+def test_a_copy_that_is_there_already_never_becomes_newer(
+    target: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    source, side = tmp_path / "s.jsonl", str(tmp_path / "copies")
+    if target == "database":
+        side = request.getfixturevalue("database")
+    with st.create(name="one", file=source) as session:
+        session.append(st.user("word"))
+    os.utime(source, ns=(0, 1_500_000_000 * 10**9))
+    list(copy(str(source), side + os.sep if target == "files" else side))
+    before = told(side)
+
+    source.touch()  # as `cp` would
+    assert [copied.state for copied in copy(str(source), side)] == ["same"]
+
+    assert told(side) == before == {"one": "2017-07-14T02:40:00.000Z"}
+    with st.open(source) as session:
+        session.append(st.user("more"))
+    os.utime(source, ns=(0, 1_600_000_000 * 10**9))
+    assert [copied.state for copied in copy(str(source), side)] == ["resumed"]
+    assert told(side) == {"one": "2020-09-13T12:26:40.000Z"}
+
+
+@pytest.mark.parametrize("moment", [-(1 << 62), 0, (1 << 62) + 1, 1 << 63])
+def test_a_file_of_any_year_is_copied(database: str, tmp_path: Path, moment: int) -> None:
+    source = tmp_path / "s.jsonl"
+    with st.create(name="one", file=source) as session:
+        session.append(st.user("word"))
+    os.utime(source, ns=(0, moment))
+
+    assert [copied.state for copied in copy(str(source), database)] == ["copied"]
+    assert list(told(database)) == ["one"]
+
+
+def test_where_a_copy_cannot_be_dated_the_order_is_that_of_the_sources(server: Server, tmp_path: Path) -> None:
+    aged(tmp_path / "files")
+    url = server.new_database()
+    st.sessions(dir=url)  # makes the tables
+    role = "eve"
+    with psycopg.connect(url, autocommit=True) as owner:
+        for statement in (
+            f"CREATE ROLE {role} LOGIN",
+            f"GRANT USAGE ON SCHEMA sessiontree TO {role}",
+            f"GRANT SELECT ON ALL TABLES IN SCHEMA sessiontree TO {role}",
+            f"GRANT INSERT ON sessiontree.session TO {role}",
+            f"GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA sessiontree TO {role}",
+        ):
+            owner.execute(statement.encode())
+
+    copied = list(copy(str(tmp_path / "files"), url.replace("postgres@", f"{role}@")))
+
+    assert {one.state for one in copied} == {"copied"}
+    assert list(told(url)) == ["b", "c", "a"]
 
 
 def test_several_sessions_do_not_become_one(database: str, files: Path, tmp_path: Path) -> None:

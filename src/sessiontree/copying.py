@@ -5,7 +5,8 @@ goes on where it ended: what is there already is compared, and the rest is appen
 beginning of the source is left as it is and told; so is one that others write to meanwhile. Damage is copied as it
 stands, an unfinished last line too. A batch that is cut short is not copied: there nobody could tell that it is one.
 
-A session is known by its id on the other side, and where several files have one id, by the name of its file.
+A session is known by its id on the other side, and where several files have one id, by the name of its file. A copy was
+written to when its source was, so that the most recent session is the same on both sides.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import chain
+from operator import attrgetter
 from typing import Literal, NamedTuple, TypeAlias
 
 from msgspec import Struct
@@ -135,14 +137,16 @@ def copied_to_wire(copied: Copied) -> JsonObject:
 
 
 def _places(side: str) -> list[_Place]:
+    """The sessions of a side, those written to last at the end: so copies are in order where they cannot be dated."""
     if not catalog.is_many(side):
         return [_Place(_id_at(side), side)]
     if is_address(side):
         database = catalog.in_database(side)
         assert database is not None
-        return [_Place(id, database.address.of(id), archived) for id, archived in database.all()]
+        return [_Place(id, database.address.of(id), archived) for id, archived in reversed(database.all())]
     found = [file for folder in (side, *folders_in(side)) for file in files_in(folder) if file.fault is None]
-    return [_Place(_id_at(file.path), file.path, file.archived) for file in sorted(found)]
+    found.sort(key=attrgetter("mtime", "path"))
+    return [_Place(_id_at(file.path), file.path, file.archived) for file in found]
 
 
 def _id_at(where: str) -> str:
@@ -226,6 +230,7 @@ def _copied(place: _Place, target: str, tell: Tell) -> Copied:
         cursor = copy.create([])
     if tail:
         copy.leave(tail, after=cursor)
+    copy.predate(source.modified())
     if place.archived:
         shelf.archive(target)
     state: State = "copied" if there is None else "resumed" if written else "same"

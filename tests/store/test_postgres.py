@@ -260,8 +260,10 @@ def test_a_writer_can_copy_a_file_whose_last_line_is_not_ended(server: Server, t
     mine = url.replace("postgres@", "dan@")
     file = tmp_path / "torn.jsonl"
     file.write_bytes(b'{"type":"session","version":3,"id":"torn","timestamp":"","cwd":"/p"}\n{"cut')
+    os.utime(file, (0, 1_500_000_000))
 
     assert [copied.state for copied in copy(str(file), mine)] == ["copied"]
+    assert [summary.modified for summary in catalog.sessions(all=True, dir=mine)] == ["2017-07-14T02:40:00.000Z"]
     assert [copied.state for copied in verify(str(file), mine)] == ["same"]
     assert [copied.state for copied in copy(str(file), mine)] == ["same"]
     with st.open(f"{mine}#torn") as session:

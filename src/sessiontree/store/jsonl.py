@@ -366,6 +366,18 @@ class JsonlStore:
             raise Conflict(self.where, "others wrote first")
         self._write(fd, tail, start)
 
+    def modified(self) -> int:
+        """When it was last written to, in nanoseconds since the epoch."""
+        with self._reading():
+            return os.stat(self._file).st_mtime_ns
+
+    def predate(self, moment: int) -> None:
+        """Have it say that it was written to no later than then, where the file system lets us: for copies."""
+        with suppress(OSError):
+            there = os.stat(self._file)
+            if there.st_mtime_ns > moment:
+                os.utime(self._file, ns=(there.st_atime_ns, moment))
+
     def _forget(self) -> None:
         """Read from what stands at the path now."""
         self._identity = None

@@ -60,3 +60,10 @@ SELECT size, tail FROM sessiontree.session WHERE key = %s AND current AND delete
 RETIRE = "UPDATE sessiontree.session SET current = false WHERE key = %s"
 SETTLE = "SELECT sessiontree.settle(%s, %s, %s, %s, %s)"
 LEAVE = "SELECT sessiontree.leave(%s, %s, %s)"
+MODIFIED = """
+SELECT (extract(epoch FROM modified) * 1000000)::bigint,
+    has_column_privilege('sessiontree.session', 'modified', 'UPDATE')
+FROM sessiontree.session WHERE id = %s AND current AND deleted IS NULL"""
+PREDATE = """
+UPDATE sessiontree.session SET modified = timestamptz 'epoch' + %s * interval '1 microsecond'
+WHERE id = %s AND current AND deleted IS NULL"""

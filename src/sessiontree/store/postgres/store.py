@@ -40,6 +40,8 @@ FETCH = 1 << 18
 PAGES = (1 << 16, 1 << 22)
 """How much is read backward at once, at first and at most, in bytes."""
 FOREVER = 1 << 62
+EARLIEST = -(1 << 53)
+"""Of the moments that files tell, in microseconds since the epoch: databases know none that are much earlier."""
 NEW = 2
 """So many lines at most a session begins with that is made here: its header and its name."""
 
@@ -329,6 +331,27 @@ class PostgresStore:
         )
         if row is None or not row[0]:
             raise Conflict(self.where, "others wrote first")
+
+    def modified(self) -> int:
+        """When it was last written to, in nanoseconds since the epoch. Raises `NotFound`."""
+        return self._modified()[0] * 1000
+
+    def predate(self, moment: int) -> None:
+        """Have it say that it was written to no later than then, where this role may: for copies."""
+        wanted = max(moment // 1000, EARLIEST)
+        modified, may = self._modified()
+        if may and modified > wanted:
+            values = wanted, self.id
+            self.database.run(lambda connection: connection.execute(sql.PREDATE, values), where=self.where)
+
+    def _modified(self) -> tuple[int, bool]:
+        """When it was last written to, in microseconds, and whether this role may say otherwise."""
+        row = self.database.run(
+            lambda connection: connection.execute(sql.MODIFIED, (self.id,)).fetchone(), where=self.where
+        )
+        if row is None:
+            raise NotFound("session", self.where)
+        return row[0], row[1]
 
     def close(self) -> None:
         """Connections are the database's."""
