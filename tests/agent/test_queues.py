@@ -131,6 +131,34 @@ async def test_what_waits_survives_an_abort(agent: MakeAgent) -> None:
     assert made.queued.follow_up == ("later",)
 
 
+async def test_what_waits_while_nothing_runs_can_be_said(agent: MakeAgent, session: Session) -> None:
+    made = agent("One.", "Two.", "Three.")
+    await made.prompt("first")
+    await made.follow_up("third")
+    await made.steer("second")
+
+    assert (await made.say_waiting()).text == "Three."
+
+    assert [line.partition(": ")[2] for line in said(session.head)] == [
+        *("first", "One."),
+        *("second", "Two."),
+        *("third", "Three."),
+    ]
+    assert made.queued == Queued()
+
+
+async def test_what_waits_and_is_taken_back_before_it_is_said_is_not_answered(agent: MakeAgent) -> None:
+    made = agent("One.")
+    await made.prompt("first")
+    await made.steer("second")
+    made.hooks.on("run_start", lambda event, ctx: made.queues.take_back() and None)
+
+    outcome = await made.say_waiting()
+
+    assert outcome.cancelled
+    assert len(made.model.requests) == 1
+
+
 async def test_what_could_not_be_said_since_the_branch_was_moved_waits_on(agent: MakeAgent, session: Session) -> None:
     async def move(request: Any) -> str:
         await made.steer("Faster")

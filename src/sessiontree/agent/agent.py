@@ -108,6 +108,10 @@ class Agent:
             raise InvalidOperation("there is nothing to answer: the model has the last word here")
         return await self._wait(self._start(self._run([])))
 
+    async def say_waiting(self) -> Outcome:
+        """Say what waits though nothing runs, such as after a compaction, and run until the model has answered."""
+        return await self._wait(self._start(self._run([], waiting=True)))
+
     async def compact(self, instructions: str | None = None) -> CompactOutcome:
         """Compact the branch now, after giving up what runs."""
         self.abort()
@@ -169,11 +173,11 @@ class Agent:
             return Outcome(cancelled=True)
         return await self._run([_user(event.text, images), *beside], prompted=True)
 
-    async def _run(self, opening: Sequence[Body], *, prompted: bool = False) -> Outcome:
+    async def _run(self, opening: Sequence[Body], *, prompted: bool = False, waiting: bool = False) -> Outcome:
         # Files are read elsewhere, since they may be slow; a text that was given is there.
         parts = await asyncio.to_thread(self.system_parts) if self.system is None else self.system_parts()
         async with self._beginning(joined(parts)) as run:
-            return await run.through(opening, prompted=prompted)
+            return await run.through(opening, prompted=prompted, waiting=waiting)
 
     async def _compacted(self, instructions: str | None) -> CompactOutcome:
         async with self._beginning() as run:

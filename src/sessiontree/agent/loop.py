@@ -92,8 +92,7 @@ class Outcome(Struct, frozen=True, kw_only=True):
 
     @property
     def _said(self) -> JsonObject:
-        body = None if self.message is None else self.message.body
-        return body.message if isinstance(body, Message) else {}
+        return {} if self.message is None else _message(self.message)
 
 
 class _Turn(NamedTuple):
@@ -113,15 +112,15 @@ class Run:
         self._signal = agent.stop.signal
         self._handlers = Handlers(agent.hooks, self._signal)
 
-    async def through(self, opening: Sequence[Body], *, prompted: bool = False) -> Outcome:
+    async def through(self, opening: Sequence[Body], *, prompted: bool = False, waiting: bool = False) -> Outcome:
         """Say what opens the run, and go on until the model has answered.
 
-        A prompt has before it what waited for it.
+        A prompt has before it what waited for it; with `waiting`, what would be said at the end of a run opens it.
         """
         await self._handlers.tell(RunStart())
         error: BaseException | None = None
         try:
-            outcome = await self._loop(opening, prompted=prompted)
+            outcome = await self._loop(opening, prompted=prompted, waiting=waiting)
             error = outcome.error
             return outcome
         except BaseException as raised:
@@ -130,13 +129,15 @@ class Run:
         finally:
             await self._handlers.tell(RunEnd(aborted=self._signal.aborted, error=None if error is None else str(error)))
 
-    async def _loop(self, opening: Sequence[Body], *, prompted: bool) -> Outcome:
+    async def _loop(self, opening: Sequence[Body], *, prompted: bool, waiting: bool) -> Outcome:
         last: Entry | None = None
         opened, recovered, count = False, False, 0
         try:
             await self._room.make()
             held = self.agent.queues.take("next_turn") if prompted else []
             await self._say(Due("next_turn", held), opening)
+            if waiting and not await self._said_more(run_ends=True):
+                return Outcome(cancelled=True, aborted=self._signal.aborted)
             opened = True
             while not self._signal.aborted and not self.record.left():
                 count += 1
@@ -180,7 +181,7 @@ class Run:
         entry = await self._write(Message(message))
         results: list[Entry] = []
         if error is None and stop_reason(message) != "aborted":
-            results = await self._call_tools(message)
+            results = await self._call_tools(_message(entry))
         await self._handlers.tell(TurnEnd(number=count, message=entry, tool_results=tuple(results)))
         await self.write_annexes()
         return _Turn(entry, bool(results), error)
@@ -235,7 +236,10 @@ class Run:
     # Carrying out what it calls for
 
     async def _call_tools(self, message: JsonObject) -> list[Entry]:
-        """Results are written in the order of their calls, each as soon as those before it are there."""
+        """Carry out the calls in a message as it was written.
+
+        Results are written in the order of their calls, each as soon as those before it are there.
+        """
         cut_off = stop_reason(message) == "length"
         results: list[Entry] = []
         for group in groups(tool_calls(message), self.agent.tools):
@@ -354,6 +358,10 @@ async def tell_written(tell: Callable[[Event], Awaitable[None]], entry: Entry) -
         if said_by != "assistant":
             await tell(MessageStart(role=said_by))
         await tell(MessageEnd(entry=entry))
+
+
+def _message(entry: Entry) -> JsonObject:
+    return entry.body.message if isinstance(entry.body, Message) else {}
 
 
 def _delta(event: ModelEvent) -> MessageDelta | None:
