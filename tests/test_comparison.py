@@ -126,13 +126,19 @@ def test_differences_are_given_for_every_pair_and_metric(session: st.Session) ->
     assert (differences[0].diff, differences[0].percent) == (-0.02, -40.0)
 
 
-def test_a_percentage_of_nothing_is_no_number(session: st.Session) -> None:
+def test_there_is_no_difference_from_what_was_not_measured(session: st.Session) -> None:
     branch(session, "a", st.user("no cost"))
     branch(session, "b", said(0.03))
 
-    difference = st.compare(session, ["a", "b"]).differences[0]
+    assert [difference.metric for difference in st.compare(session, ["a", "b"]).differences] == ["entries", "time"]
 
-    assert (difference.diff, difference.percent) == (0.03, None)
+
+def test_a_percentage_of_nothing_is_no_number(session: st.Session) -> None:
+    branch(session, "b", said(0.03))
+
+    difference = st.compare(session, ["main", "b"]).differences[0]
+
+    assert (difference.metric, difference.diff, difference.percent) == ("entries", 2, None)
 
 
 def test_tools_files_errors_models_and_other_spending_count(session: st.Session) -> None:

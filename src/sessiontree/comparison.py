@@ -29,6 +29,9 @@ from sessiontree.errors import InvalidOperation
 
 METRICS = ("cost", "tokens", "entries", "time")
 
+RECORDED = ("cost", "tokens")
+"""Those that are known only where an entry records them."""
+
 
 class BranchStats(Struct, frozen=True, kw_only=True):
     """What happened on one branch after the branches parted."""
@@ -44,7 +47,7 @@ class BranchStats(Struct, frozen=True, kw_only=True):
     time: int
     """Milliseconds from the first entry to the last."""
     measured: tuple[str, ...]
-    """Which of `cost` and `tokens` any entry records."""
+    """Which of `RECORDED` any entry records."""
     models: tuple[str, ...]
     files: tuple[str, ...]
     tools: tuple[str, ...]
@@ -74,6 +77,7 @@ class Comparison(Struct, frozen=True, kw_only=True):
     reason: str
     """Why the winner won, or why there is none."""
     differences: tuple[Difference, ...]
+    """Of every pair, by every metric that both have."""
 
 
 class Diff(Struct, frozen=True, kw_only=True):
@@ -102,7 +106,11 @@ def compare(tree: Tree, branches: Sequence[tuple[str, EntryId | None]], metric: 
         winner=winner,
         reason=reason,
         differences=tuple(
-            _difference(name, a, b) for i, a in enumerate(stats) for b in stats[i + 1 :] for name in METRICS
+            _difference(name, a, b)
+            for i, a in enumerate(stats)
+            for b in stats[i + 1 :]
+            for name in METRICS
+            if name not in RECORDED or (name in a.measured and name in b.measured)
         ),
     )
 
@@ -202,7 +210,7 @@ def _added(before: _Sum, entry: Entry) -> tuple[_Sum, _Mark | None]:
         + (message is not None and (message.get("isError") is True or stopped_abnormally(message))),
         tokens=before.tokens + sum(item.tokens for item in sums),
         cost=before.cost + sum(item.cost for item in sums),
-        measured=before.measured.union(what for what in ("cost", "tokens") for item in sums if getattr(item, what)),
+        measured=before.measured.union(what for what in RECORDED for item in sums if getattr(item, what)),
         begun=before.begun if time is None else min(time, time if before.begun is None else before.begun),
         ended=before.ended if time is None else max(time, time if before.ended is None else before.ended),
         last_activity=max(entry.timestamp, before.last_activity or "") or None,
@@ -224,7 +232,7 @@ def _stats(name: str, leaf: EntryId | None, total: _Sum, marks: Sequence[_Mark])
         tokens=total.tokens,
         cost=_rounded(total.cost),
         time=0 if total.begun is None or total.ended is None else total.ended - total.begun,
-        measured=tuple(what for what in ("cost", "tokens") if what in total.measured),
+        measured=tuple(what for what in RECORDED if what in total.measured),
         models=_unique(mark.model for mark in marks if mark.model is not None),
         files=_unique(path for call in calls if (path := _path(call.arguments))),
         tools=tuple(call.name for call in calls),
@@ -276,11 +284,9 @@ def _difference(metric: str, a: BranchStats, b: BranchStats) -> Difference:
 
 
 def _winner(stats: Sequence[BranchStats], metric: str) -> tuple[str | None, str]:
-    missing = [
-        item.name for item in stats if not (metric in item.measured if metric in ("cost", "tokens") else item.entries)
-    ]
+    missing = [item.name for item in stats if not (metric in item.measured if metric in RECORDED else item.entries)]
     if missing:
-        what = f"no recorded {metric}" if metric in ("cost", "tokens") else "no entries after the branches part"
+        what = f"no recorded {metric}" if metric in RECORDED else "no entries after the branches part"
         return None, f"not enough data: {', '.join(missing)} {'has' if len(missing) == 1 else 'have'} {what}"
     ordered = sorted(stats, key=lambda item: item.metric(metric))
     if ordered[0].metric(metric) == ordered[1].metric(metric):
