@@ -105,6 +105,34 @@ def test_missing_content_is_empty_content():
     assert [message.get("content") for message in context(tree).messages] == [[], "", None]
 
 
+@pytest.mark.parametrize("given", [build_context, lambda tree, leaf: explain(tree, leaf).context])
+def test_whoever_changes_a_context_changes_nothing_else(given):
+    turn = assistant([tool_call("1", "read", {"paths": ["a"]})], usage={"input": 1})
+    tree = grow("a>b>c>d>e", b=turn, c=ModeChange(mode="plan", data={"steps": [1]}), d={"type": "message"})
+    before = repr(given(tree, "e"))
+
+    changed = given(tree, "e")
+    changed.state.mode_data["steps"].append(2)
+    for message in changed.messages:
+        if message.get("role") == "assistant":
+            message["content"][0]["arguments"]["paths"].append("b")
+            message["usage"]["cost"]["total"] = 5
+        message["content"] = "CHANGED"
+
+    assert repr(given(tree, "e")) == before
+
+
+@pytest.mark.parametrize("wire", [{"message": {"role": "user"}}, {"message": {"role": "assistant"}}, {}])
+def test_what_a_line_leaves_out_is_made_anew_for_each_context(wire):
+    def read():
+        return context_of(grow("a", a={"type": "message", **wire}).path("a")).messages[0]
+
+    before, changed = repr(read()), read()
+    changed.setdefault("content", []).append("CHANGED")
+
+    assert repr(read()) == before
+
+
 def test_a_custom_message_is_in_the_context_as_written():
     body = CustomMessage(custom_type="note", content="see", display=False, details={"x": 1})
 

@@ -11,7 +11,8 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, to_builtins
+from msgspec.structs import replace
 
 from sessiontree.core.entries import (
     Body,
@@ -199,7 +200,12 @@ class Explanation(Struct, frozen=True, kw_only=True):
 
 def build_context(tree: Tree, leaf: EntryId | None) -> Context:
     """What the model sees from `leaf`; `None` is the place before everything. Raises `NotFound`."""
-    return context_of(reach(tree, leaf))
+    return _given_out(context_of(reach(tree, leaf)))
+
+
+def _given_out(context: Context) -> Context:
+    """The same with copies of the messages, for others to change: those that entries hold are the session's."""
+    return replace(context, messages=to_builtins(context.messages))
 
 
 def reach(tree: Tree, leaf: EntryId | None) -> list[Entry]:
@@ -256,7 +262,10 @@ class Need:
 
 
 def context_of(path: list[Entry]) -> Context:
-    """What the model sees at the end of `path`, which begins at a root or where `reach` begins."""
+    """What the model sees at the end of `path`, which begins at a root or where `reach` begins.
+
+    Its messages are those that the entries hold.
+    """
     projection = _Projection(path)
     made = [(entry.id, message) for entry in projection.selected() for message in projection.messages(entry)]
     return Context(
@@ -329,6 +338,7 @@ def state_of(path: Sequence[Entry]) -> State:
             case _:
                 pass
     injected = [*known.pop("rules", ()), *(rule for several in reversed(rules) for rule in several)]
+    known["mode_data"] = to_builtins(known.get("mode_data"))  # a copy: what the entry holds is the session's
     return State(**known, rules=tuple(dict.fromkeys(injected)))
 
 
@@ -452,15 +462,15 @@ class _Projection:
                 return []
 
 
-EMPTY_CONTENT: dict[str, Any] = {"user": [], "assistant": [], "toolResult": [], "system": ""}
+EMPTY_CONTENT: dict[str, type[Any]] = {"user": list, "assistant": list, "toolResult": list, "system": str}
 EDITABLE = frozenset({"user", "assistant", "toolResult", "custom"})
 
 
 def _whole(message: JsonObject) -> JsonObject:
     """`message` with missing content as empty content."""
     if message.get("content") is None and role(message) in EMPTY_CONTENT:
-        return {**message, "content": EMPTY_CONTENT[role(message)]}
-    return message
+        return {**message, "content": EMPTY_CONTENT[role(message)]()}
+    return message or {}  # that of `NO_MESSAGE` is everybody's
 
 
 def _edited(message: JsonObject, edit: ContextEdit | None) -> list[JsonObject]:
@@ -498,7 +508,7 @@ def explain(tree: Tree, leaf: EntryId | None) -> Explanation:
             explained.append(Explained(entry=entry, reaches=False, reason=reason))
         else:
             explained.append(_passed_over(projection, index))
-    return Explanation(context=context, entries=tuple(explained))
+    return Explanation(context=_given_out(context), entries=tuple(explained))
 
 
 def _passed_over(projection: _Projection, index: int) -> Explained:
