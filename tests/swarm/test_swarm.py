@@ -312,10 +312,25 @@ async def test_what_is_said_to_an_agent_is_heard_by_that_agent(session: Session)
 
     assert said(session, "crowd/worker-2")[-2:] == ["user: Use blue", "assistant: Done with 'Use blue'."]
     assert "Use blue" not in "".join(said(session, "crowd/worker-1"))
-    with pytest.raises(InvalidOperation, match="not at work here"):
+    with pytest.raises(InvalidOperation, match="agent worker-2 is done"):
         await swarm.steer("worker-2", "Or red")
     with pytest.raises(NotFound, match="worker-1, worker-2"):
         await swarm.steer("worker-3", "Hello?")
+
+
+async def test_an_agent_that_works_elsewhere_hears_nothing_from_here(tmp_path: Path) -> None:
+    with st.create(file=tmp_path / "s.jsonl") as session, st.open(tmp_path / "s.jsonl") as other:
+        doors = Doors()
+        swarm = Swarm(session, "crowd", "Do it", agents=1, model=replying(doors))
+        await swarm.start()
+        await doors.until(1)
+        other.refresh()
+        beside = Swarm.open(other, swarm.id)
+        with pytest.raises(InvalidOperation, match="not at work here: another process works on swarm crowd"):
+            await beside.steer("worker-1", "Use blue")
+        await swarm.leave()
+        with pytest.raises(InvalidOperation, match="not at work here: no process works on swarm crowd"):
+            await beside.steer("worker-1", "Use blue")
 
 
 async def test_what_is_said_to_an_agent_that_waits_is_heard_when_it_goes_on(session: Session) -> None:

@@ -10,8 +10,9 @@ import pytest
 
 import sessiontree as st
 from sessiontree.model.scripted import Delay
+from sessiontree.swarm.experiment import Experiment
 from sessiontree.swarm.hold import hold_of
-from tests.web.conftest import House, asking
+from tests.web.conftest import Gate, House, asking
 
 ARMS = [{"name": "short", "prompt": "In one word?"}, {"name": "long", "prompt": "In detail?"}]
 
@@ -87,6 +88,65 @@ async def test_an_experiment_that_another_process_runs_has_not_failed(house: Hou
         hold.let_go()
     assert (state["status"], state["done"]) == ("running", 0)
     assert (await client.get(f"/api/experiments/{id}")).json()["status"] == "failed"
+
+
+@pytest.mark.parametrize("here", [True, False])
+async def test_a_run_under_way_keeps_its_branch(tmp_path: Any, here: bool) -> None:
+    gate = Gate()
+    house = House(tmp_path, *[gate.then("Yes.")] * 2)
+    session = house.session()
+    async with asking(house.app(), house.owner) as client:
+        base = f"/api/sessions/{session}"
+        if here:
+            id = (await client.post(f"{base}/experiments", json={"arms": ARMS, "runs": 1})).json()["id"]
+            running = None
+        else:
+            id = house.experiment(session)
+            elsewhere = Experiment.open(st.open(session), id, model=house.models.model)
+            running = asyncio.create_task(elsewhere.run())
+        async with asyncio.timeout(20):
+            while len(held := (await client.get(base)).json()["experimenting"]) < 2:
+                await asyncio.sleep(0.01)
+        branch = next(iter(held))
+        refused = [
+            await client.post(f"{base}/{path}", json={**said, "branch": branch})
+            for path, said in (
+                ("prompt", {"text": "?"}),
+                ("entries", {"role": "user", "text": "?"}),
+                ("navigate", {"to": "root"}),
+            )
+        ]
+        gate.open()
+        if running is not None:
+            await running
+        state = await ended(client, id)
+        after = (await client.get(base)).json()
+        free = await client.post(f"{base}/entries", json={"role": "user", "text": "?", "branch": branch})
+
+    assert set(held.values()) == {id}
+    assert [answer.status_code for answer in refused] == [409] * 3
+    assert refused[0].json()["error"]["message"] == (
+        f"a run of an experiment is at work on branch {branch!r}: wait until it is done, or stop the experiment"
+    )
+    assert [run["error"] for run in state["result"]["runs"]] == [None, None]
+    assert (after["experimenting"], free.status_code) == ({}, 201)
+
+
+async def test_a_run_whose_process_died_does_not_keep_its_branch(house: House, client: httpx.AsyncClient) -> None:
+    session = house.session()
+    id = house.experiment(session)
+    with st.open(session) as opened:
+        data = {"experiment": id, "arm": "a", "number": 1, "branch": "ab-1/a-1"}
+        branch = opened.create_branch("ab-1/a-1", at="HEAD", current=False)
+        branch.append(st.AgentAction(action="spawn", agent="ab-1/a-1", data=data))
+        opened.append(st.AgentAction(action="spawn", agent="main", data=["experiment"]))
+
+    answer = await client.post(
+        f"/api/sessions/{session}/entries", json={"role": "user", "text": "?", "branch": "ab-1/a-1"}
+    )
+
+    assert answer.status_code == 201
+    assert (await client.get(f"/api/sessions/{session}")).json()["experimenting"] == {}
 
 
 @pytest.mark.parametrize(

@@ -321,21 +321,104 @@ async def test_a_swarm_is_not_gone_on_with_where_another_agent_is_at_work(tmp_pa
     gate = Gate()
     house = House(tmp_path, gate.then("Mine."))
     session = house.session()
-    with st.open(session) as opened:
-        swarm = Swarm(opened, "crew", "Make it fast", agents=1, model=ScriptedModel([Delay(60)]))
-        await swarm.start()
-        async with asyncio.timeout(20):
-            while not swarm.status().agents:
-                await asyncio.sleep(0.01)
-        await swarm.leave()
-        branch = swarm.status().agents[0].branch
     async with asking(house.app(), house.owner) as client:
-        prompted = await client.post(f"/api/sessions/{session}/prompt", json={"text": "And now?", "branch": branch})
+        with st.open(session) as opened:
+            swarm = await Swarm.create(opened, "crew", "Make it fast", agents=1, model=ScriptedModel([Delay(60)]))
+            await swarm.create_branch("cache")
+            said = {"text": "And now?", "branch": "cache"}
+            prompted = await client.post(f"/api/sessions/{session}/prompt", json=said)
+            await swarm.start()
+            await there(swarm)
+            await swarm.leave()
         resumed = await client.post(f"/api/swarms/{swarm.id}/resume", json={})
         gate.open()
 
     assert (prompted.status_code, resumed.status_code) == (202, 409)
-    assert f"an agent is at work on branch {branch!r}" in resumed.json()["error"]["message"]
+    assert "an agent is at work on branch 'cache'" in resumed.json()["error"]["message"]
+
+
+async def there(swarm: Swarm) -> str:
+    """The branch of the first agent, once there is one."""
+    async with asyncio.timeout(20):
+        while not swarm.status().agents:
+            await asyncio.sleep(0.01)
+    return swarm.status().agents[0].branch
+
+
+@pytest.mark.parametrize(
+    ("state", "what", "then"),
+    [
+        ("running", "is at work on branch 'crew/worker-1'; another process works on it", "wait until it is done"),
+        ("paused", "is paused on branch 'crew/worker-1'; another process works on it", "have it go on"),
+        ("left", "is left on branch 'crew/worker-1'; no process works on it", "have it go on"),
+    ],
+)
+async def test_agents_of_other_processes_keep_their_branches_until_their_swarm_is_stopped(
+    house: House, client: httpx.AsyncClient, state: str, what: str, then: str
+) -> None:
+    session = house.session()
+    with st.open(session) as opened:
+        swarm = Swarm(opened, "crew", "Make it fast", agents=1, model=ScriptedModel([Delay(60)]))
+        await swarm.start()
+        branch = await there(swarm)
+        async with asyncio.timeout(20):
+            while swarm.status().agents[0].status == "pending":
+                await asyncio.sleep(0.01)
+        if state == "paused":
+            await swarm.pause()
+        elif state == "left":
+            await swarm.leave()
+
+        info = (await client.get(f"/api/sessions/{session}")).json()
+        refused = [
+            await client.post(f"/api/sessions/{session}/{path}", json=said)
+            for path, said in (
+                ("prompt", {"text": "And now?", "branch": branch}),
+                ("entries", {"role": "user", "text": "And now?", "branch": branch}),
+                ("navigate", {"to": "root", "branch": branch}),
+                ("steer", {"text": "And now?", "branch": branch}),
+                ("abort", {"branch": branch}),
+            )
+        ]
+        stopped = await client.post(f"/api/swarms/{swarm.id}/stop", json={})
+        await swarm.leave()
+        free = await client.post(
+            f"/api/sessions/{session}/entries", json={"role": "user", "text": "?", "branch": branch}
+        )
+        after = (await client.get(f"/api/sessions/{session}")).json()
+
+    assert (info["running"], info["swarming"]) == ([], {branch: swarm.id})
+    assert [answer.status_code for answer in refused] == [409] * 5
+    assert refused[0].json()["error"]["message"] == (
+        f"agent worker-1 of swarm 'crew' {what}: stop the swarm, or {then}"
+    )
+    who = "no" if state == "left" else "another"
+    assert refused[3].json()["error"]["message"] == (
+        f"agent worker-1 of swarm 'crew' does not hear this server: {who} process works on it"
+    )
+    assert (stopped.json()["status"], free.status_code, after["swarming"]) == ("cancelled", 201, {})
+
+
+async def test_an_agent_that_is_still_to_begin_keeps_its_branch(tmp_path: Any) -> None:
+    gate = Gate()
+    house = House(tmp_path, *[gate.then("Seen.")] * 4)
+    async with asking(house.app(), house.owner) as client:
+        session = house.session()
+        said = {"strategy": "map-reduce", "parts": ["names", "errors"], "agents": 1}
+        id = (await made(client, session=session, **said))["id"]
+        async with asyncio.timeout(20):
+            while len(info := (await client.get(f"/api/sessions/{session}")).json()["swarming"]) < 2:
+                await asyncio.sleep(0.01)
+        waiting = {"text": "How far are you?", "branch": "crew/mapper-2"}
+        refused = await client.post(f"/api/sessions/{session}/prompt", json=waiting)
+        gate.open()
+        status = await settled(client, id, "completed")
+
+    assert info == {"crew/mapper-1": id, "crew/mapper-2": id}
+    assert refused.json()["error"]["message"] == (
+        "agent mapper-2 of swarm 'crew' is to begin on branch 'crew/mapper-2': stop the swarm, or wait until it is done"
+    )
+    assert [agent["status"] for agent in status["agents"]] == ["completed"] * 3
 
 
 async def test_a_swarm_whose_process_died_is_gone_on_with(house: House, client: httpx.AsyncClient) -> None:

@@ -463,8 +463,11 @@ class Swarm:
         """Say something to an agent at work here, which hears it as soon as the tool calls of its turn are done."""
         if agent not in self._account.agents:
             raise NotFound("agent", agent, f"there are {', '.join(self._account.agents) or 'none'}")
-        if not self.running or self._account.agents[agent].ended is not None:
-            raise InvalidOperation(f"agent {agent} is not at work here")
+        if self._account.agents[agent].ended is not None:
+            raise InvalidOperation(f"agent {agent} is done: it hears nothing more")
+        if not self.running:
+            who = "another process" if self.held else "no process"
+            raise InvalidOperation(f"agent {agent} is not at work here: {who} works on swarm {self.name}")
         await self._worker.steer(agent, text)
 
     # Branches

@@ -30,7 +30,9 @@ async def prompt(call: Running, id: str, said: Annotated[wire.Prompt, Depends(Sa
         sessions.hold_again(opened)  # until the run is over
         ended = partial(sessions.let_go, opened)
         try:
-            serving.swarms.at_rest(opened, opened.session.heads.current if said.branch is None else said.branch)
+            branch = opened.session.heads.current if said.branch is None else said.branch
+            serving.swarms.at_rest(opened, branch)
+            serving.trials.at_rest(opened, branch)
             return await runs.prompt(opened, said.branch, said.text, said.images, said.model, ended)
         except BaseException:
             ended()

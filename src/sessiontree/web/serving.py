@@ -83,6 +83,7 @@ class Serving:
         """Raises `InvalidOperation` while an agent is at work on a branch: it cannot be moved under it."""
         self.runs.at_rest(opened, branch)
         self.swarms.at_rest(opened, branch)
+        self.trials.at_rest(opened, branch)
 
     async def steer(self, opened: Opened, branch: str | None, text: str) -> str:
         """Say something to the agent at work on a branch, in the workshop. Raises `InvalidOperation` where none is."""
@@ -90,7 +91,7 @@ class Serving:
         hand = self.swarms.hands(opened).get(name)
         if hand is None:
             return await self.runs.steer(opened, branch, text)
-        await hand.swarm.steer(hand.agent, text)
+        await self.swarms.steer(opened, hand, text)
         return name
 
     async def abort(self, opened: Opened, branch: str | None) -> str:
@@ -98,7 +99,7 @@ class Serving:
         name = opened.session.heads.current if branch is None else branch
         hand = self.swarms.hands(opened).get(name)
         if hand is not None:
-            raise InvalidOperation(f"branch {name!r} is worked on by swarm {hand.swarm.name!r}: that can be stopped")
+            raise InvalidOperation(f"branch {name!r} is worked on by swarm {hand.name!r}: that can be stopped")
         return await self.runs.abort(opened, branch)
 
     async def tidy(self) -> None:

@@ -239,8 +239,9 @@ def _info(call: Call, opened: Opened) -> wire.SessionInfo:
         archived=os.path.lexists(opened.file + ARCHIVED),
         read_only=session.read_only,
         problems=[problem_to_wire(problem) for problem in opened.problems()],
-        running=[*call.serving.runs.running(opened), *(branch for branch, hand in hands.items() if not hand.paused)],
-        swarming={branch: hand.swarm.id for branch, hand in hands.items()},
+        running=[*call.serving.runs.running(opened), *(branch for branch, hand in hands.items() if hand.at_work)],
+        swarming={branch: hand.swarm for branch, hand in hands.items()},
+        experimenting=call.serving.trials.under_way(opened),
     )
 
 

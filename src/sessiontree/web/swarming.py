@@ -1,7 +1,8 @@
 """Swarms of the server: found in the sessions they belong to, and at work in the workshop.
 
-What a swarm is stands in its session, so those of other processes are told of, paused and stopped as well; only what
-is said to an agent takes the process that it works in. Who may see a swarm is who may see its session.
+What a swarm is stands in its session, so those of other processes are told of, paused and stopped as well, and keep
+their branches here too; only what is said to an agent takes the process that it works in. Who may see a swarm is who
+may see its session.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from sessiontree.swarm.budget import Budget
 from sessiontree.swarm.durable import check_no_worker_has
 from sessiontree.swarm.facts import SWARM
 from sessiontree.swarm.hold import is_worked_on
-from sessiontree.swarm.status import OVER, AgentSpec, SwarmStatus
+from sessiontree.swarm.status import OVER, AgentSpec, AgentState, SwarmStatus
 from sessiontree.swarm.swarm import Swarm
 from sessiontree.web import wire
 from sessiontree.web.mentions import Homes
@@ -40,16 +41,30 @@ PAUSED_SECONDS = 1.0
 BEGINNING = 300
 """Characters of a task that listings have: clients ask for them again and again."""
 
+NOBODY = "no process works on it"
+
 T = TypeVar("T")
 
 
 class Hand(NamedTuple):
-    """An agent of a swarm that works on a branch."""
+    """An agent of a swarm that has a branch: it is at work there, goes on there, or is still to begin there."""
 
-    swarm: Swarm
+    swarm: str
+    """By its id."""
+    name: str
     agent: str
-    paused: bool
-    """It goes on where it was, and may still be waiting for an answer."""
+    status: AgentState
+    here: Swarm | None
+    """The swarm, where this server works on it."""
+
+    @property
+    def whose(self) -> str:
+        return f"agent {self.agent} of swarm {self.name!r}"
+
+    @property
+    def at_work(self) -> bool:
+        """Whether it is, in this server."""
+        return self.here is not None and self.status == "running"
 
 
 class Swarms:
@@ -63,22 +78,39 @@ class Swarms:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def hands(self, opened: Opened) -> dict[str, Hand]:
-        """The branches of a session that agents of swarms have here, at work or paused."""
-        own = [swarm for swarm in list(self._live.values()) if swarm.session is opened.session]
+        """The branches of a session that agents of swarms have, wherever they work, until they are done."""
+        live = {id: swarm for id, swarm in list(self._live.items()) if swarm.session is opened.session}
         return {
-            agent.branch: Hand(swarm, agent.id, agent.status == "paused")
-            for swarm in own
-            for agent in swarm.status().agents
-            if agent.status in ("running", "paused")
+            agent.branch: Hand(id, account.created.name, agent.id, account.state_of(agent), live.get(id))
+            for id, account in list(self._accounts(opened).swarms.items())
+            if not account.over
+            for agent in list(account.agents.values())
+            if agent.ended is None
         }
 
     def at_rest(self, opened: Opened, branch: str) -> None:
         """Raises `InvalidOperation` while an agent of a swarm has a branch."""
         hand = self.hands(opened).get(branch)
-        if hand is not None:
-            who, what = f"agent {hand.agent} of swarm {hand.swarm.name!r}", "paused" if hand.paused else "at work"
-            then = "have it go on" if hand.paused else "wait until it is done"
-            raise InvalidOperation(f"{who} is {what} on branch {branch!r}: stop the swarm, or {then}")
+        if hand is None:
+            return
+        elsewhere = self._elsewhere(opened, hand)
+        left = elsewhere == NOBODY
+        what = {"pending": "to begin", "paused": "paused"}.get(hand.status, "left" if left else "at work")
+        where = f"; {elsewhere}" if elsewhere else ""
+        then = "have it go on" if left or hand.status == "paused" else "wait until it is done"
+        raise InvalidOperation(f"{hand.whose} is {what} on branch {branch!r}{where}: stop the swarm, or {then}")
+
+    async def steer(self, opened: Opened, hand: Hand, text: str) -> None:
+        """Say something to an agent that works here. Raises `InvalidOperation` for others, and says where they do."""
+        if hand.here is None:
+            raise InvalidOperation(f"{hand.whose} does not hear this server: {self._elsewhere(opened, hand)}")
+        await hand.here.steer(hand.agent, text)
+
+    def _elsewhere(self, opened: Opened, hand: Hand) -> str | None:
+        """Who works on a swarm that this server does not work on."""
+        if hand.here is not None:
+            return None
+        return "another process works on it" if is_worked_on(opened.session, hand.swarm) else NOBODY
 
     # Reading
 

@@ -7,12 +7,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections.abc import Callable
 
 from msgspec import Struct
 
+from sessiontree.core.entries import AgentAction, Body, Entry
+from sessiontree.core.messages import is_object
 from sessiontree.errors import InvalidOperation, SessionTreeError
 from sessiontree.model.base import Model
+from sessiontree.session import Session
 from sessiontree.swarm.experiment import Arm, Experiment, ExperimentResult, check, experiments_in, result_to_wire
 from sessiontree.swarm.findings import RECORD
 from sessiontree.swarm.hold import is_worked_on
@@ -37,6 +41,35 @@ class Trial(Struct, eq=False):
     """While it runs."""
 
 
+class UnderWay:
+    """The branches of runs that have begun and not ended, each with its experiment, as far as entries were read."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._runs: dict[str, str] = {}
+        self._read = 0
+        self._turn = threading.Lock()
+
+    def read(self) -> dict[str, str]:
+        """Those, with what was written since."""
+        with self._turn:
+            new = self._session.tree.items[self._read :]
+            self._read += len(new)
+            for item in new:
+                if isinstance(item, Entry) and item.type == "agent_action":
+                    self._take(item.decoded())
+            return dict(self._runs)
+
+    def _take(self, body: Body) -> None:
+        if not isinstance(body, AgentAction) or not is_object(body.data):
+            return
+        experiment = body.data.get("experiment")
+        if isinstance(experiment, str) and body.action == "spawn":
+            self._runs[body.agent] = experiment
+        elif experiment is not None:
+            self._runs.pop(body.agent, None)
+
+
 class Trials:
     def __init__(self, sessions: OpenSessions, runs: Runs, workshop: Workshop) -> None:
         self._sessions = sessions
@@ -44,6 +77,22 @@ class Trials:
         self._workshop = workshop
         self._homes = Homes(RECORD, sessions)
         self._trials: dict[str, Trial] = {}
+
+    def under_way(self, opened: Opened) -> dict[str, str]:
+        """The branches of a session on which a run of an experiment is at work, in any process, and of which."""
+        begun = self._begun(opened)
+        held = {id for id in set(begun.values()) if is_worked_on(opened.session, id)}
+        return {branch: id for branch, id in begun.items() if id in held}
+
+    def at_rest(self, opened: Opened, branch: str) -> None:
+        """Raises `InvalidOperation` while a run of an experiment is at work on a branch."""
+        experiment = self._begun(opened).get(branch)
+        if experiment is not None and is_worked_on(opened.session, experiment):
+            whose = f"a run of an experiment is at work on branch {branch!r}"
+            raise InvalidOperation(f"{whose}: wait until it is done, or stop the experiment")
+
+    def _begun(self, opened: Opened) -> dict[str, str]:
+        return opened.kept(UnderWay, lambda: UnderWay(opened.session)).read()
 
     # Reading
 

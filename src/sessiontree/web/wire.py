@@ -168,7 +168,9 @@ class SessionInfo(Answer, frozen=True, kw_only=True):
     running: list[BranchName]
     """Branches with an agent at work in this server."""
     swarming: Annotated[dict[str, Id], Meta(examples=[{"review/worker-1": "9f3c2a1b7d5e4f60"}])]
-    """Branches that agents of swarms have, and which swarm that is; those that are paused are not among the running."""
+    """Branches that agents of swarms have, at work anywhere, paused or to begin, and which swarm that is."""
+    experimenting: Annotated[dict[str, Id], Meta(examples=[{"ab-1/a-1": "9f3c2a1b7d5e4f60"}])]
+    """Branches on which a run of an experiment is at work, and which experiment that is."""
 
 
 class Renaming(Asked, frozen=True, kw_only=True):

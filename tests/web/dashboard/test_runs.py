@@ -311,7 +311,7 @@ def test_nothing_is_written_to_the_branch_of_an_agent_that_is_paused(serve: Serv
     page.get_by_role("button", name="Branches").click()
     page.locator(".branches button.name", has_text="worker-1").click()
 
-    page.wait_for_selector(".composer.told >> text=Its agent is paused")
+    page.wait_for_selector(".composer.told >> text=Its agent is paused, waits for its turn or works elsewhere")
 
     assert page.locator(".composer textarea").count() == 0
     assert page.locator(".composer.told a").get_attribute("href").startswith("#/swarms/")

@@ -279,9 +279,13 @@ export class Composer extends Component {
       return html`<p class="composer told">This is a place inside the tree. <b>Go here</b> or <b>branch</b> from it to write.</p>`;
     }
     const running = session.running.has(branch), swarm = session.info.swarming[branch];
+    if (session.info.experimenting[branch]) {
+      return html`<p class="composer told">A run of an experiment is at work here. The branch is free when it is done.</p>`;
+    }
     if (swarm && !running && !session.info.running.includes(branch)) {
       return html`<p class="composer told">
-        Its agent is paused; its swarm goes on or is stopped on <a href=${ofSwarm(swarm)}>its own page</a>.
+        Its agent is paused, waits for its turn or works elsewhere; its swarm goes on or is stopped
+        on <a href=${ofSwarm(swarm)}>its own page</a>.
       </p>`;
     }
     const [label, does] = !allowed.run
