@@ -193,6 +193,9 @@ def test_what_a_session_says_is_made_safe(cli: Run, question: str) -> None:
         ((*ARMS, "--max-tokens", "many"), "--max-tokens"),
         ((*ARMS, "--resume", "ab-1"), "--resume goes on with what was planned"),
         (("--resume", "ab-1", "--metric", "time"), "--resume goes on with what was planned"),
+        (("--resume", "ab-1", "--runs", "9"), "--resume goes on with what was planned"),
+        (("--resume", "ab-1", "--at", "HEAD"), "--resume goes on with what was planned"),
+        (("--resume", "ab-1", "--seed", "0"), "--resume goes on with what was planned"),
     ],
 )
 def test_what_makes_no_sense_is_wrong_usage(

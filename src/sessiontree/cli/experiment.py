@@ -126,8 +126,9 @@ def ab(
     tell one. Without an arm, the experiments that the session has are shown.
     """
     named = any((arms, arm_models, arm_levels, arm_systems))
-    if resume is not None and any((named, prompt, model, scores, judge, metric, name)):
-        raise click.UsageError("--resume goes on with what was planned: give no arms, models, prompts, scores or names")
+    if resume is not None and any((named, prompt, model, scores, judge, metric, name, _given("at", "runs", "seed"))):
+        planned = "arms, models, prompts, scores, names, places, runs or seeds"
+        raise click.UsageError(f"--resume goes on with what was planned: give no {planned}")
     if not named and resume is None:
         if promoted or any((prompt, model, scores, judge, metric, name)):
             raise click.UsageError("there are no arms: --arm or --arm-model names one, and --resume an experiment")
@@ -176,6 +177,12 @@ def ab(
 
 
 # What is asked for
+
+
+def _given(*options: str) -> bool:
+    """Whether any of these was, though it may have the value that it has by default."""
+    source = click.get_current_context().get_parameter_source
+    return any(source(option) is not click.core.ParameterSource.DEFAULT for option in options)
 
 
 def _arms(
