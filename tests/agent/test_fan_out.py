@@ -77,19 +77,21 @@ async def test_one_that_fails_does_not_disturb_the_others(session: Session, aske
     assert good.outcome.ok
 
 
-async def test_a_fault_of_ours_in_one_is_raised_when_the_others_are_done(session: Session, asked: str) -> None:
+async def test_an_error_that_nobody_foresaw_does_not_take_the_others_away(session: Session, asked: str) -> None:
     def faulty(request: Request) -> str:
-        raise ZeroDivisionError
+        raise ConnectionError("reset by peer")
 
-    with pytest.raises(ZeroDivisionError):
-        await fan_out(
-            session,
-            "HEAD",
-            [Variant(prompt="a", model=ScriptedModel([faulty])), "b"],
-            model=ScriptedModel([[Delay(0.1), "Late."]]),
-        )
+    bad, good = await fan_out(
+        session,
+        "HEAD",
+        [Variant(prompt="a", model=ScriptedModel([faulty])), "b"],
+        model=ScriptedModel([[Delay(0.1), "Late."]]),
+    )
 
-    assert said(session.branch("variant-2"))[-1] == "assistant: Late."
+    assert str(bad.outcome.error) == "ConnectionError: reset by peer"
+    assert bad.outcome.error is not None
+    assert isinstance(bad.outcome.error.__cause__, ConnectionError)
+    assert good.outcome.text == "Late."
 
 
 async def test_handlers_know_on_whose_branch_they_are(session: Session, asked: str) -> None:

@@ -64,9 +64,9 @@ async def fan_out(
 ) -> list[Attempt]:
     """Go on from a place in several ways at the same time, and return what came of each, in their order.
 
-    A variant that is a text is a prompt. One that fails says so in its outcome and does not disturb the others.
-    Cancelling it aborts them all, and waits until that is written down. Raises `InvalidOperation`, with nothing
-    written, where a variant could not begin.
+    A variant that is a text is a prompt. One that fails says so in its outcome and does not disturb the others; an
+    error that is none of ours is the cause of the one there. Cancelling it aborts them all, and waits until that is
+    written down. Raises `InvalidOperation`, with nothing written, where a variant could not begin.
     """
     ways = [Variant(prompt=variant) if isinstance(variant, str) else variant for variant in variants]
     leaf = session.place(place)
@@ -87,6 +87,8 @@ async def fan_out(
             outcome = await (agent.continue_() if way.prompt is None else agent.prompt(way.prompt))
         except SessionTreeError as error:
             outcome = Outcome(error=error)
+        except Exception as error:  # noqa: BLE001 - what came of the others must not be lost for it
+            outcome = Outcome(error=_fault(error))
         finally:
             agent.close()
         return Attempt(branch=branch, outcome=outcome)
@@ -96,6 +98,13 @@ async def fan_out(
         if isinstance(failed, BaseException):
             raise failed
     return [each for each in made if isinstance(each, Attempt)]
+
+
+def _fault(error: Exception) -> SessionTreeError:
+    """What nobody foresaw, as the error of an outcome."""
+    fault = SessionTreeError(f"{type(error).__name__}: {error}")
+    fault.__cause__ = error
+    return fault
 
 
 def _models(ways: Sequence[Variant], usual: Model | None) -> list[Model]:
