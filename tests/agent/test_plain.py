@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sessiontree.agent.plain import plain, plain_message, unwritable
+from sessiontree.agent.plain import LONGEST, plain, plain_message, unwritable
 from sessiontree.core.messages import assistant, tool_call
 
 
@@ -66,3 +66,12 @@ def test_of_a_message_only_what_is_nested_too_deep_becomes_text() -> None:
 def test_it_is_told_why_a_message_cannot_be_written(odd: Any) -> None:
     assert unwritable({"role": "user", "content": "x"}) is None
     assert unwritable({"role": "user", "content": "x", "odd": odd})
+
+
+def test_a_message_that_fills_more_than_a_line_cannot_be_written() -> None:
+    around = len('{"content":""}')
+
+    assert unwritable({"content": "x" * (LONGEST - around)}) is None
+    assert unwritable({"content": "x" * (LONGEST - around + 1)}) == (
+        f"its {LONGEST + 1} bytes are more than the {LONGEST} that an entry can hold"
+    )

@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec import UNSET
 
-from sessiontree.agent.plain import plain
+from sessiontree.agent.plain import plain, unwritable
 from sessiontree.agent.tool import Tool, ToolContext, ToolError, ToolOutput, as_output
 from sessiontree.core.entries import Message
 from sessiontree.core.messages import ToolCall, text_blocks, tool_result
@@ -98,4 +98,9 @@ def _updates(call: ToolCall, hooks: Hooks) -> Callable[[str], None]:
 
 
 def result_message(call: ToolCall, output: ToolOutput) -> Message:
-    return tool_result(call.id, call.name, output.content, error=output.is_error, details=output.details)
+    """What is written of a call. An output that cannot be is an error that says so: the call has been made."""
+    made = tool_result(call.id, call.name, output.content, error=output.is_error, details=output.details)
+    fault = unwritable(made.message)
+    if fault is None:
+        return made
+    return tool_result(call.id, call.name, f"The call was made, but its result is not kept: {fault}.", error=True)

@@ -14,8 +14,11 @@ import msgspec
 from sessiontree.core.entries import JsonObject
 from sessiontree.core.messages import is_list, is_object
 from sessiontree.errors import SessionTreeError
-from sessiontree.format.codec import write_value
+from sessiontree.format.codec import LINE_LIMIT, write_value
 from sessiontree.format.nesting import is_deep
+
+LONGEST = LINE_LIMIT - (1 << 16)
+"""The longest message, in bytes: the line that it stands in says where and when, too."""
 
 
 def plain(value: Any) -> Any:
@@ -46,10 +49,10 @@ def plain_message(message: JsonObject) -> JsonObject:
 def unwritable(message: JsonObject) -> str | None:
     """Why a message cannot be written; `None` if it can."""
     try:
-        write_value(message)
+        size = len(write_value(message))
     except (SessionTreeError, TypeError, ValueError, RecursionError) as error:
         return str(error)
-    return None
+    return None if size <= LONGEST else f"its {size} bytes are more than the {LONGEST} that an entry can hold"
 
 
 def _shallow(value: Any) -> Any:
