@@ -17,8 +17,9 @@ from sessiontree.agent.agent import Agent
 from sessiontree.agent.tool import Tool, ToolContext, ToolOutput, tool
 from sessiontree.agent.tools import builtin_tools
 from sessiontree.core.entries import ContextEdit, Custom, ModelChange, ThinkingLevelChange
-from sessiontree.core.messages import ToolCall
+from sessiontree.core.messages import ToolCall, tool_call
 from sessiontree.errors import BranchMoved, InvalidOperation, StoreError
+from sessiontree.format.codec import LINE_LIMIT
 from sessiontree.hooks.bus import Context, Hooks
 from sessiontree.hooks.events import MessageDelta, MessageEnd, Navigated, Notice, RunEnd, ToolEnd, ToolUpdate
 from sessiontree.model.base import ModelError, TextDelta
@@ -244,6 +245,25 @@ async def test_what_is_nested_too_deep_becomes_text_and_nothing_is_lost(agent: M
     assert result["details"] == "[" * 301 + "]" * 301
 
 
+async def test_a_result_that_is_too_long_is_told_as_such_and_the_next_call_is_made(tmp_path: Path) -> None:
+    session = st.create(file=tmp_path / "s.jsonl", durability="none")
+
+    @tool
+    async def dump() -> str:
+        """Dump."""
+        return "y" * LINE_LIMIT
+
+    calls = [call("c1", "dump"), call("c2", text="still here")]
+    made = Agent(session.head, ScriptedModel([calls, "I see."]), [dump, echo], system="")
+
+    assert (await made.prompt("Go")).ok
+
+    long, after = messages(session.head.path())[2:4]
+    assert long["isError"]
+    assert long["content"][0]["text"].startswith("The call was made, but its result is not kept: its 67108")
+    assert after["content"] == [{"type": "text", "text": "still here"}]
+
+
 async def test_calls_of_an_answer_that_was_cut_off_are_not_made(agent: MakeAgent, session: Session) -> None:
     made = agent([call("c1", text="x"), Stop("length")], "Shorter.", tools=[echo])
 
@@ -357,6 +377,21 @@ async def test_a_handler_may_change_a_message_but_not_its_role(agent: MakeAgent,
 
     assert said(session.head) == ["user: Go", "assistant: Secret: …"]
     assert any(isinstance(event, Notice) and "role" in event.text for event in events)
+
+
+async def test_calls_that_a_handler_takes_out_of_an_answer_are_not_made(agent: MakeAgent, session: Session) -> None:
+    made = agent(["I call.", call("c1", "fail"), call("c2", text="kept")], "Done.", tools=[echo, fail])
+
+    def strip(event: Any, ctx: Any) -> Any:
+        kept = [block for block in event.message["content"] if block != tool_call("c1", "fail", {})]
+        return {"message": {**event.message, "content": kept}}
+
+    made.hooks.on("before_message", strip)
+
+    assert (await made.prompt("Go")).ok
+
+    assert said(session.head)[1:] == ["assistant: I call.", "toolResult: kept", "assistant: Done."]
+    assert not session.problems
 
 
 async def test_a_message_that_a_handler_made_unwritable_is_written_as_it_was(
