@@ -18,6 +18,7 @@ from sessiontree.core.messages import (
     model_of,
     number,
     role,
+    shortcoming,
     spent,
     stopped_abnormally,
     text,
@@ -200,6 +201,22 @@ def test_a_turn_that_failed_or_was_aborted_stopped_abnormally():
     assert not stopped_abnormally({"role": "assistant", "stopReason": "length"})
     assert not stopped_abnormally({"role": "user", "stopReason": "error"})
     assert not stopped_abnormally({"role": "assistant", "stopReason": ["error"]})
+
+
+@pytest.mark.parametrize(
+    ("message", "why"),
+    [
+        ({"content": "42", "stopReason": "stop"}, None),
+        ({"content": [{"type": "text", "text": "42"}]}, None),
+        ({"content": "4", "stopReason": "length"}, "its answer was cut off"),
+        ({"content": "4", "stopReason": "aborted"}, "its answer was cut off"),
+        ({"content": " \n", "stopReason": "stop"}, "it answered nothing"),
+        ({"content": [{"type": "thinking", "thinking": "Hm."}], "stopReason": "stop"}, "it answered nothing"),
+        ({}, "it answered nothing"),
+    ],
+)
+def test_an_answer_that_was_cut_off_or_says_nothing_is_none(message, why):
+    assert shortcoming({"role": "assistant", **message}) == why
 
 
 def test_the_model_is_known_only_where_an_assistant_names_it_in_full():

@@ -15,6 +15,7 @@ import sessiontree as st
 from sessiontree.core.entries import AgentAction, Custom
 from sessiontree.errors import NotFound
 from sessiontree.model.base import ModelError
+from sessiontree.model.scripted import Stop
 from sessiontree.session import Session
 from sessiontree.store.memory import MemoryStore
 from sessiontree.swarm.account import Accounts
@@ -33,6 +34,7 @@ from sessiontree.swarm.facts import (
     read_fact,
 )
 from sessiontree.swarm.record import Record, swarms_in
+from sessiontree.swarm.status import AgentSpec
 from sessiontree.swarm.swarm import Swarm
 from tests.swarm.conftest import Doors, replying
 
@@ -50,6 +52,19 @@ async def test_read_back_a_swarm_is_what_it_was(session: Session, strategy: str)
     status = await swarm.run()
 
     assert swarms_in(reopened(session)) == [status]
+
+
+async def test_of_an_agent_whose_answer_was_cut_off_that_is_told(session: Session) -> None:
+    answers = {"one": ["Half of an ans", Stop("length")], "two": "Whole."}
+    model = replying(lambda request: answers[str(request.messages[-1]["content"]).split()[-1]])
+    specs = [AgentSpec(name=name, task=f"Do {name}") for name in answers]
+
+    status = await Swarm(session, "crowd", "Do it", agents=specs, model=model).run()
+
+    assert [(agent.status, agent.text, agent.error) for agent in status.agents] == [
+        ("completed", "Half of an ans", "its answer was cut off"),
+        ("completed", "Whole.", None),
+    ]
 
 
 async def test_a_swarm_that_runs_is_told_while_it_runs(session: Session) -> None:

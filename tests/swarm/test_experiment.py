@@ -17,7 +17,7 @@ from sessiontree.core.messages import ToolCall
 from sessiontree.errors import InvalidOperation, NotFound
 from sessiontree.hooks.bus import Hooks
 from sessiontree.model.base import ModelError, ModelInfo, Request
-from sessiontree.model.scripted import Delay, ScriptedModel, Used
+from sessiontree.model.scripted import Delay, ScriptedModel, Stop, Thinking, Used
 from sessiontree.ops.merge import promote
 from sessiontree.session import Session
 from sessiontree.swarm.budget import Budget
@@ -240,6 +240,20 @@ async def test_a_run_that_fails_leaves_the_others_and_there_is_no_winner(session
     assert [(arm.n, arm.failed) for arm in result.arms] == [(5, 0), (4, 1)]
     assert result.winner is None
     assert "runs of shaky failed" in result.reason
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [(["half of an ans", Stop("length")], "its answer was cut off"), ([Thinking("Hm.")], "it answered nothing")],
+)
+async def test_a_run_without_a_whole_answer_has_failed(session: Session, answer: list[Any], why: str) -> None:
+    cheap = ScriptedModel([[*answer, Used({"input": 1, "cost": 1e-6})]] * 5)
+    arms = [ARMS[0], Arm(name="cut", prompt="Go.", model=cheap)]
+
+    result = await experiment(session, "HEAD", arms, runs=5, model=answering())
+
+    assert {run.error for run in result.runs if run.arm == "cut"} == {why}
+    assert "runs of cut failed" in result.reason
 
 
 async def test_runs_that_failed_are_made_again_when_it_goes_on(session: Session) -> None:

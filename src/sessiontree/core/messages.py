@@ -301,6 +301,13 @@ def stopped_abnormally(message: JsonObject) -> bool:
     return message.get("role") == "assistant" and stop_reason(message) in ABNORMAL_STOPS
 
 
+def shortcoming(message: JsonObject) -> str | None:
+    """Why what an assistant said last is no whole answer."""
+    if stop_reason(message) == "length" or stop_reason(message) in ABNORMAL_STOPS:
+        return "its answer was cut off"
+    return None if text(message.get("content")).strip() else "it answered nothing"
+
+
 def model_of(message: JsonObject) -> tuple[str, str] | None:
     """Provider and model that wrote an assistant message, where it says so."""
     if message.get("role") != "assistant":

@@ -23,7 +23,7 @@ from sessiontree.core.entries import (
     entries_of,
 )
 from sessiontree.core.heads import renamed_by
-from sessiontree.core.messages import model_of, role, spent, stopped_abnormally, text
+from sessiontree.core.messages import model_of, role, shortcoming, spent, stopped_abnormally, text
 from sessiontree.core.times import milliseconds
 from sessiontree.session import Session
 from sessiontree.swarm.budget import Budget, Level, Spending
@@ -111,16 +111,17 @@ class AgentAccount(Struct):
 
     @property
     def text(self) -> str:
-        return text(self._said.get("content"))
+        return text(self.said.get("content"))
 
     @property
     def model(self) -> str | None:
         """The model that answered last."""
-        model = model_of(self._said)
+        model = model_of(self.said)
         return None if model is None else ":".join(model)
 
     @property
-    def _said(self) -> JsonObject:
+    def said(self) -> JsonObject:
+        """That message."""
         body = None if self.answer is None else self.answer.body
         return body.message if isinstance(body, Message) else {}
 
@@ -276,7 +277,7 @@ class Account(Struct):
                 self._begin(agent, now)
             case Complete():
                 self._ended(agent, "completed", entry, now)
-                agent.error = None
+                agent.error = shortcoming(agent.said)
             case Fail(error=error, retry=retry):
                 agent.failures += 1
                 agent.failed_in_row += 1

@@ -22,8 +22,8 @@ from sessiontree.agent.loop import Outcome
 from sessiontree.agent.tool import Tool
 from sessiontree.config import Config
 from sessiontree.core.context import build_context
-from sessiontree.core.entries import Entry, EntryId, Usage
-from sessiontree.core.messages import full_usage, text
+from sessiontree.core.entries import Entry, EntryId, Message, Usage
+from sessiontree.core.messages import full_usage, shortcoming, text
 from sessiontree.core.places import PREFIX, check_branch_name, free_name
 from sessiontree.core.tree import Tree
 from sessiontree.errors import Ambiguous, InvalidOperation, NotFound, SessionTreeError
@@ -55,6 +55,7 @@ from sessiontree.swarm.findings import result_to_wire as result_to_wire
 from sessiontree.swarm.hold import hold_of
 from sessiontree.swarm.meter import BudgetExhausted, Meter
 from sessiontree.swarm.scoring import MEASURES, Candidate, Score, Scorer, check_names, scorer_of
+from sessiontree.swarm.tools import begun_with
 
 CONCURRENCY = 4
 
@@ -152,7 +153,7 @@ class Experiment:
         self._models = {arm.name: model for arm, model in zip(plan.arms, models, strict=True)}
         self._scorers = scorers
         self._options = options
-        self._tools = _tools(plan, options.get("tools", ()))
+        self._tools = begun_with(f"experiment {plan.name}", plan.tools, options.get("tools", ()))
         self._done = 0
         self._meter = Meter(None)
 
@@ -340,7 +341,6 @@ class Experiment:
             agent.close()
         if isinstance(outcome.error, BudgetExhausted):
             return None
-        why = "a handler did not let it happen" if outcome.error is None else str(outcome.error)
         return Made(
             experiment=self.id,
             arm=arm.name,
@@ -348,7 +348,7 @@ class Experiment:
             branch=branch.name,
             seconds=time.monotonic() - start,
             answer=None if outcome.message is None else outcome.message.id,
-            error=None if outcome.ok else why,
+            error=_error(outcome),
         )
 
     async def _score(self, scorer: Scorer, trial: Trial, made: Made, branch: Branch) -> Score:
@@ -436,18 +436,6 @@ def _model(model: str | Model | None, options: Options) -> Model:
     return find_model(model)
 
 
-def _tools(plan: Plan, tools: Sequence[Tool]) -> Sequence[Tool]:
-    """Those of `tools` that were planned: runs with others could not be counted together with those before."""
-    if plan.tools is None:
-        return tools
-    had = {tool.name: tool for tool in tools}
-    lacking = [name for name in plan.tools if name not in had]
-    if lacking:
-        what = f"{'tool' if len(lacking) == 1 else 'tools'} {', '.join(lacking)}"
-        raise InvalidOperation(f"experiment {plan.name} was begun with {what}, which cannot be had here")
-    return [had[name] for name in plan.tools]
-
-
 def _planned(arm: Arm, model: Model) -> PlannedArm:
     return PlannedArm(
         name=arm.name,
@@ -457,6 +445,16 @@ def _planned(arm: Arm, model: Model) -> PlannedArm:
         system=arm.system,
         settings=arm.settings,
     )
+
+
+def _error(outcome: Outcome) -> str | None:
+    """Why a run failed."""
+    if outcome.error is not None:
+        return str(outcome.error)
+    if not outcome.ok or outcome.message is None:
+        return "a handler did not let it happen"
+    body = outcome.message.body
+    return shortcoming(body.message) if isinstance(body, Message) else None
 
 
 def _better(metric: str, scorers: Sequence[Scorer]) -> Better:

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 from msgspec import Struct
 
 from sessiontree.core.entries import JsonObject
-from sessiontree.core.messages import is_object, spent, stop_reason, string, text, user
+from sessiontree.core.messages import is_object, shortcoming, spent, string, text, user
 from sessiontree.errors import InvalidOperation
 from sessiontree.model.base import Model, ModelError, Request, complete
 from sessiontree.session import Branch
@@ -136,9 +136,6 @@ The rubric:
 Give your reasons in a few sentences. Then end with a line of its own that has nothing but the grade, in this form:
 GRADE: 3"""
 
-CUT_OFF = ("length", "error", "aborted")
-"""An answer that ended so is not whole, even if there is a grade in it."""
-
 _GRADE = re.compile(r"\s*GRADE:\s*(\S+)\s*")
 
 
@@ -166,7 +163,7 @@ def judged_by(model: Model, rubric: str = RUBRIC, *, name: str = "judge") -> Sco
                 cost, tokens = cost + used.cost, tokens + used.tokens
             lacking.update(untold(model.info, message))
             given, reasons = grade(text(message.get("content")))
-            if given is not None and stop_reason(message) not in CUT_OFF:
+            if given is not None and shortcoming(message) is None:
                 value, note = given, reasons
                 break
         return Score(value=value, note=note, cost=cost, tokens=tokens, untold=tuple(lacking))
