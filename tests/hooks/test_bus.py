@@ -4,11 +4,13 @@ import asyncio
 import threading
 import time
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sessiontree.core.messages import ToolCall
+from sessiontree.catalog import memory
+from sessiontree.core.messages import ToolCall, user
 from sessiontree.errors import NotFound
 from sessiontree.hooks.bus import Context, Hooks, combine, event_type
 from sessiontree.hooks.events import (
@@ -34,6 +36,7 @@ from sessiontree.hooks.events import (
     ToolCallAnswer,
     ToolResult,
     TreePreparation,
+    TurnEnd,
 )
 from sessiontree.hooks.ui import NoUi
 
@@ -242,6 +245,27 @@ async def test_blocking_a_call_without_changing_it_leaves_it_as_it_is(hooks: Hoo
 
     assert event.call == CALL.call
     assert answer == ToolCallAnswer(reason="just saying")
+
+
+async def test_what_a_handler_changes_of_entries_in_place_is_a_copy(hooks: Hooks) -> None:
+    session, seen = memory(), []
+    entry = session.append(user("hi"))
+
+    def change(event, _: object) -> None:
+        (shown,) = event.preparation.entries_to_summarize if isinstance(event, BeforeNavigate) else event.tool_results
+        shown.body.message["content"] += "!"
+        seen.append((shown.id, shown.body.message["content"]))
+
+    hooks.on(BeforeNavigate, change)
+    hooks.on(TurnEnd, change)
+
+    assert entry.body.message["content"] == "hi"
+    preparation = msgspec.structs.replace(PREPARATION, entries_to_summarize=(entry,))
+    await hooks.ask(BeforeNavigate(preparation=preparation, signal=Signal()))
+    await hooks.tell(TurnEnd(number=1, message=None, tool_results=(entry,)))
+
+    assert seen == [(entry.id, "hi!")] * 2
+    assert session.head.context().messages[0]["content"] == "hi"
 
 
 async def test_what_a_handler_changes_in_place_is_a_copy(hooks: Hooks) -> None:

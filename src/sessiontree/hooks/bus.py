@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import copy
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, TypeVar, cast
@@ -18,7 +17,7 @@ from typing import Any, TypeAlias, TypeVar, cast
 import msgspec
 from msgspec import UNSET
 
-from sessiontree.core.entries import JsonObject
+from sessiontree.core.entries import Entry, JsonObject
 from sessiontree.core.messages import ToolCall
 from sessiontree.errors import NotFound
 from sessiontree.hooks.calling import call
@@ -28,9 +27,7 @@ from sessiontree.hooks.events import (
     NAMES,
     Answer,
     BeforeMerge,
-    BeforeMessage,
     BeforeNavigate,
-    BeforeRequest,
     BeforeToolCall,
     Event,
     Forked,
@@ -147,7 +144,7 @@ class Hooks:
         kind = event.answer or Answer
         answers: list[Answer] = []
         for registered in tuple(self._handlers.get(type(event), ())):
-            given = await self._called(registered, shown(event))
+            given = await self._called(registered, event)
             answer = self._understood(registered, event, kind, given)
             if answer is None:
                 continue
@@ -161,7 +158,7 @@ class Hooks:
         """What a handler gives; `_Failed` if it raises or is not done in time, for which nobody waits."""
         clock = Clock(registered.deadline)
         context = replace(self.context, ui=None if self.context.ui is None else patient(self.context.ui, clock))
-        task = asyncio.ensure_future(_call(registered.handler, event, context))
+        task = asyncio.ensure_future(_call(registered.handler, _copied(event), context))
         try:
             while not task.done() and clock.left > 0:
                 await asyncio.wait({task}, timeout=clock.left)
@@ -268,23 +265,26 @@ def _said(answer: Answer) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value is not UNSET}
 
 
-def shown(event: E) -> E:
-    """The event with copies of what a handler could change in place."""
-    if isinstance(event, BeforeRequest):
-        return msgspec.structs.replace(event, messages=_copied(event.messages))
-    if isinstance(event, BeforeMessage | BeforeToolCall | ToolResult):
-        return copy.deepcopy(event)
-    return event
-
-
 def _copied(value: Any) -> Any:
-    """A copy of JSON. It is of a whole conversation and for each handler: `deepcopy` takes many times as long."""
+    """An event, or what is in it, for a handler to change in place. An entry's copy reads its line anew.
+
+    It may be of a whole conversation and is for each handler: `deepcopy` takes many times as long.
+    """
     if isinstance(value, dict):
         fields = cast("JsonObject", value)
         return {key: item if type(item) in PLAIN else _copied(item) for key, item in fields.items()}
     if isinstance(value, list):
         items = cast("list[Any]", value)
         return [item if type(item) in PLAIN else _copied(item) for item in items]
+    if isinstance(value, Entry):
+        return msgspec.structs.replace(value, kept=None)
+    if isinstance(value, msgspec.Struct):
+        names = value.__struct_fields__
+        return msgspec.structs.replace(value, **{name: _copied(getattr(value, name)) for name in names})
+    if isinstance(value, ToolCall):
+        return ToolCall(*map(_copied, value))
+    if isinstance(value, tuple):
+        return tuple(map(_copied, cast("tuple[Any, ...]", value)))
     return value
 
 
