@@ -14,7 +14,7 @@ from sessiontree.model.base import Model, ModelError
 from sessiontree.model.scripted import Delay, ScriptedModel
 from sessiontree.session import Session
 from sessiontree.tui.drafts import Draft, Drafts
-from sessiontree.tui.presence import Presence
+from sessiontree.tui.presence import Presence, is_open
 
 from .conftest import Running, ScriptedModels
 
@@ -407,25 +407,16 @@ async def test_a_session_that_one_has_gone_over_to_is_marked_and_the_one_before_
     running: Running, talk: Session
 ) -> None:
     async with running(session=st.open(talk.file)) as app:
-        assert not Presence(talk).alone
+        assert is_open(talk.where)
         await app.say("/clone")
         await app.shows("in the new session")
-        before, now = Presence(talk), Presence(app.app.desk.session)
-        assert (before.alone, now.alone) == (True, False)
-        before.leave()
+        assert (is_open(talk.where), is_open(app.app.desk.session.where)) == (False, True)
 
 
 async def test_what_others_write_is_noticed_and_shown(running: Running, talk: Session) -> None:
     async with running(session=st.open(talk.file)) as app:
         talk.append(st.user("from another program"))
         assert await app.shows("▌ from another program", "another process writes")
-
-
-def test_a_mark_goes_away_with_its_process(talk: Session) -> None:
-    first = Presence(talk)
-    assert not Presence(talk).alone
-    first.leave()
-    assert Presence(talk).alone
 
 
 # What is kept

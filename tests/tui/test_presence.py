@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 
 import sessiontree as st
 from sessiontree.session import Session
-from sessiontree.tui.presence import Presence
+from sessiontree.tui.presence import Presence, is_open
 
 
 @pytest.fixture
@@ -20,12 +21,69 @@ def session(tmp_path: Path) -> Session:
     return session
 
 
-def test_the_second_to_open_a_session_is_not_alone_until_the_first_has_left(session: Session) -> None:
+def test_who_comes_later_is_not_alone_until_all_others_have_left(session: Session) -> None:
+    first, second = Presence(session), Presence(session)
+    assert (first.alone, second.alone) == (True, False)
+
+    first.leave()
+    third = Presence(session)
+    assert not third.alone
+    second.leave()
+    third.leave()
+
+    last = Presence(session)
+    assert last.alone
+    last.leave()
+
+
+def test_whether_somebody_has_a_session_open_is_told_without_a_mark_of_ones_own(session: Session, home: Path) -> None:
+    place = str(session.file)
+    assert not is_open(place)
+    first, second = Presence(session), Presence(session)
+
+    for left in (first, second):
+        assert is_open(place)
+        left.leave()
+    assert not is_open(place)
+    assert list((home / ".sessiontree" / "open").iterdir()) == []
+
+
+def test_a_mark_that_is_taken_away_while_one_comes_is_put_anew(
+    session: Session, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flock = fcntl.flock
     first = Presence(session)
 
-    assert (first.alone, Presence(session).alone) == (True, False)
-    first.leave()
-    assert Presence(session).alone
+    def leaves_first(fd: int, how: int) -> None:
+        monkeypatch.setattr("fcntl.flock", flock)
+        first.leave()
+        flock(fd, how)
+
+    monkeypatch.setattr("fcntl.flock", leaves_first)
+    second = Presence(session)
+
+    assert second.alone
+    assert not Presence(session).alone
+    second.leave()
+
+
+def test_a_home_where_no_mark_can_be_put_makes_nobody_wait(session: Session, home: Path) -> None:
+    (home / ".sessiontree").mkdir(parents=True)
+    (home / ".sessiontree" / "open").write_text("in the way")
+
+    mark = Presence(session)
+
+    assert mark.alone
+    assert is_open(str(session.file))  # nobody can tell
+    mark.leave()
+
+
+def test_a_session_in_memory_has_no_mark() -> None:
+    session = st.memory()
+    mark = Presence(session)
+
+    assert (mark.alone, mark.is_of(session), Presence(session).alone) == (True, False, True)
+    mark.leave()
 
 
 def test_a_file_is_the_same_by_another_name(session: Session, tmp_path: Path) -> None:

@@ -1,4 +1,7 @@
-"""Presence: whether another app has a session open. A mark in the home that the system takes away with the process."""
+"""Presence: whether another app has a session open. A mark in the home that the system takes away with the process.
+
+Everybody who has a session open holds a shared lock on its mark, so who can lock it for themselves is alone.
+"""
 
 from __future__ import annotations
 
@@ -11,38 +14,81 @@ from sessiontree.errors import StoreError
 from sessiontree.home import home
 from sessiontree.session import Session
 from sessiontree.store.files import make_private_directory
+from sessiontree.store.postgres.address import is_address
 
 
 class Presence:
     """This process's mark on one session."""
 
     def __init__(self, session: Session) -> None:
-        """Put the mark, unless another process has put one."""
+        """Put the mark, beside those of others."""
         self.alone = True
-        """Whether no other process had the session open."""
+        """Whether no other process had the session open when this one came."""
         self._fd: int | None = None
-        self._path: str | None = None
-        if session.file is None:
+        self._path = None if session.kept_at is None else _mark(session.kept_at)
+        if self._path is None:
             return
-        # By its file and not by its id, which a copy of the file has too.
-        name = blake2s(os.fsencode(os.path.realpath(session.file)), digest_size=16).hexdigest()
-        path = os.path.join(home(), "open", name)
         try:
-            make_private_directory(os.path.dirname(path))
-            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self._path = path
-        except BlockingIOError:
-            self.alone = False
-            self.leave()
+            make_private_directory(os.path.dirname(self._path))
+            while self._fd is None:
+                self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+                self.alone = _is_free(self._fd)
+                fcntl.flock(self._fd, fcntl.LOCK_SH)
+                if not _leads_to(self._path, self._fd):  # the last one who had it open left just now
+                    self._close()
         except (OSError, StoreError):  # nobody can tell, and a session without a mark is as good
-            self.leave()
+            self._close()
+
+    def is_of(self, session: Session) -> bool:
+        return session.kept_at is not None and self._path == _mark(session.kept_at)
 
     def leave(self) -> None:
-        """Take the mark away."""
-        if self._fd is not None:
+        """Take the mark away, and the last one of all its file too."""
+        if self._fd is not None and self._path is not None:
             with suppress(OSError):
-                if self._path is not None:
+                if _is_free(self._fd):
                     os.unlink(self._path)
-                os.close(self._fd)
-            self._fd = self._path = None
+        self._close()
+
+    def _close(self) -> None:
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
+
+def is_open(place: str) -> bool:
+    """Whether a process has the session at this path or address open, or nobody can tell."""
+    try:
+        fd = os.open(_mark(place), os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    try:
+        return not _is_free(fd)
+    except OSError:
+        return True
+    finally:
+        os.close(fd)
+
+
+def _mark(place: str) -> str:
+    # By its file and not by its id, which a copy of the file has too.
+    known = place if is_address(place) else os.path.realpath(place)
+    return os.path.join(home(), "open", blake2s(os.fsencode(known), digest_size=16).hexdigest())
+
+
+def _is_free(fd: int) -> bool:
+    """Whether nobody else holds a mark. Our own is given up by asking."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _leads_to(path: str, fd: int) -> bool:
+    try:
+        return os.path.samestat(os.stat(path), os.fstat(fd))
+    except FileNotFoundError:
+        return False
