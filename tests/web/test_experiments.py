@@ -11,7 +11,7 @@ import pytest
 import sessiontree as st
 from sessiontree.model.scripted import Delay
 from sessiontree.swarm.experiment import Experiment
-from sessiontree.swarm.hold import hold_of
+from sessiontree.swarm.hold import hold_of, is_worked_on
 from tests.web.conftest import Gate, House, asking
 
 ARMS = [{"name": "short", "prompt": "In one word?"}, {"name": "long", "prompt": "In detail?"}]
@@ -74,6 +74,26 @@ async def test_an_experiment_that_nobody_runs_is_told_of(house: House, client: h
 
     assert (state["status"], state["done"], state["total"]) == ("failed", 0, 2)
     assert (await client.get("/api/experiments/nothing")).status_code == 404
+
+
+async def test_an_experiment_is_asked_for_where_it_was_made_though_a_fork_tells_of_it_too(
+    house: House, client: httpx.AsyncClient
+) -> None:
+    session = house.session()
+    id = house.experiment(session)
+    forked = (await client.post(f"/api/sessions/{session}/fork", json={"tree": True})).json()["id"]
+    with st.open(session) as original:
+        hold = hold_of(original, id)
+        assert hold.take()
+
+        state = (await client.get(f"/api/experiments/{id}")).json()
+        with st.open(forked) as other:
+            assert not is_worked_on(other, id)
+
+        hold.let_go()
+    assert (state["sessionId"], state["status"]) == (session, "running")
+    (listed,) = (await client.get(f"/api/sessions/{forked}/experiments")).json()["experiments"]
+    assert (listed["id"], listed["sessionId"]) == (id, session)
 
 
 async def test_an_experiment_that_another_process_runs_has_not_failed(house: House, client: httpx.AsyncClient) -> None:

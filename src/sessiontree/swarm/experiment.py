@@ -178,6 +178,7 @@ class Experiment:
         called = _free_name(session, name)
         plan = Plan(
             experiment=session.new_id(),
+            session=session.id,
             name=called,
             at=at,
             arms=[_planned(way, model) for way, model in zip(ways, models, strict=True)],

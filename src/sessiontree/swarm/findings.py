@@ -85,6 +85,7 @@ class ExperimentResult(Struct, frozen=True, kw_only=True, rename="camel"):
     id: str
     name: str
     session_id: str
+    """The session that it was made in: a fork tells of it too."""
     at: EntryId | None
     """The place that all runs go on from."""
     metric: str
@@ -139,6 +140,8 @@ class Plan(Struct, frozen=True, kw_only=True, rename="camel", tag="plan", tag_fi
     seed: int
     tools: list[str] | None = None
     """Names of those that runs may use; `None` in plans from before, which do not say."""
+    session: str | None = None
+    """The session that it was made in, by id; `None` in plans from before."""
 
     @property
     def total(self) -> int:
@@ -357,7 +360,7 @@ class Findings:
         return ExperimentResult(
             id=plan.experiment,
             name=plan.name,
-            session_id=self._session_id,
+            session_id=plan.session or self._session_id,
             at=plan.at,
             metric=plan.metric,
             better=plan.better,

@@ -26,13 +26,13 @@ GLANCES, GLANCE = 5, 0.02
 
 
 def hold_path(work: str) -> str:
-    """Where the lock file of a swarm or an experiment is, by its id."""
+    """Where the lock file of a swarm or an experiment is, by its id and its session's."""
     return f"{spool_path(work).removesuffix(SUFFIX)}.lock"
 
 
 def hold_of(session: Session, work: str) -> Hold:
-    """The hold of a swarm or an experiment; of a session in memory no other process knows."""
-    where = session.kept_at
+    """The hold of a swarm or an experiment; of a session in memory no other process knows, and a fork has its own."""
+    where, work = session.kept_at, f"{work}/{session.id}"
     far = DatabaseHold(where, work) if is_address(where) else None
     return Hold(None if where is None else hold_path(work), far)
 

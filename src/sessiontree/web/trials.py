@@ -205,8 +205,10 @@ class Trials:
 
 
 def _results(opened: Opened) -> dict[str, ExperimentResult]:
+    """The experiments that were made in a session: one of another, that it was forked from, is asked for there."""
     with opened.session.held():
-        return {result.id: result for result in experiments_in(opened.session)}
+        results = experiments_in(opened.session)
+    return {result.id: result for result in results if result.session_id == opened.session.id}
 
 
 def _arm(said: wire.NewArm) -> Arm:
