@@ -459,14 +459,15 @@ async def test_what_was_said_leaves_no_draft(running: Running) -> None:
 
 async def test_what_was_said_first_in_a_session_is_not_in_the_next_one_of_the_folder(running: Running) -> None:
     async with running("Yes.") as app:
-        folder = Drafts(st.create())
+        draft = Drafts(app.app.desk.session)
         await app.type("Said")
-        await app.until(lambda: folder.read().text == "Said")
+        await app.until(lambda: draft.read().text == "Said")
         await app.press("enter")
         await app.until(lambda: app.model.requests)
         await app.idle()
 
-        assert folder.read().empty
+    assert draft.read().empty
+    assert Drafts(st.create()).read().empty
 
 
 async def test_what_could_not_be_said_is_given_back(running: Running) -> None:

@@ -5,17 +5,18 @@ Both are private files in the home. They are conveniences: one that cannot be re
 
 from __future__ import annotations
 
+import fcntl
 import os
 from contextlib import suppress
 
 import msgspec
 from msgspec import Struct
 
-from sessiontree.catalog import folder_of
 from sessiontree.errors import StoreError
 from sessiontree.home import home
 from sessiontree.session import Session
 from sessiontree.store.files import make_private_directory
+from sessiontree.tui.presence import is_open
 
 REMEMBERED = 1000
 """How many lines the history has."""
@@ -35,48 +36,82 @@ class Draft(Struct, frozen=True, kw_only=True, omit_defaults=True):
         return not (self.text or self.queued)
 
 
+class _Kept(Draft, frozen=True, kw_only=True, omit_defaults=True):
+    """A draft as it is in its file."""
+
+    place: str = ""
+    """Where its session is."""
+    new_in: str | None = None
+    """The folder, while nothing is in the session."""
+
+
 class Drafts:
-    """The draft of one session. While nothing is in the session, it is the draft of its folder."""
+    """The draft of one session.
+
+    A session that was left before anything was said in it is no more, and its draft is for the next new one of the
+    same folder: that takes over one whose session nobody has open.
+    """
 
     def __init__(self, session: Session, *, beside: bool = False) -> None:
         """The draft of a session; with `beside`, that of whoever came while another process had it open."""
         self.session = session
-        self._end = ".beside" if beside else ""
-        self._of_folder: str | None = None
-        """The file that it was in while nothing was in the session."""
+        self._beside = beside
 
     @property
     def file(self) -> str:
-        of = self.session.id if self.session.tree.real_count else folder_of(self.session.cwd)
-        name = "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in of)[:200]
-        return os.path.join(home(), "drafts", f"{name}{self._end}.json")
+        name = "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in self.session.id)[:200]
+        return os.path.join(home(), "drafts", f"{name}{'.beside' if self._beside else ''}.json")
 
     def read(self) -> Draft:
-        try:
-            with open(self._file(), "rb") as file:
-                return msgspec.json.decode(file.read(), type=Draft)
-        except (OSError, msgspec.MsgspecError, UnicodeError):
-            return Draft()
+        """The draft as it was kept, or the one that the session takes over."""
+        kept = _read(self.file)
+        if kept is None and self._is_new and not self._beside:
+            with suppress(*UNWRITABLE):
+                kept = self._taken_over()
+        return Draft() if kept is None else Draft(text=kept.text, pastes=kept.pastes, queued=kept.queued)
 
     def write(self, draft: Draft) -> None:
         with suppress(*UNWRITABLE):
-            path = self._file()
             if draft.empty:
-                os.unlink(path)
+                os.unlink(self.file)
             else:
-                make_private_directory(os.path.dirname(path))
-                _write(path, msgspec.json.encode(draft))
+                make_private_directory(os.path.dirname(self.file))
+                self._write(draft)
 
-    def _file(self) -> str:
-        """Where it is now. It moves with the first entry: the next session of the folder does not begin with it."""
-        path = self.file
-        if not self.session.tree.real_count:
-            self._of_folder = path
-        elif self._of_folder is not None:
-            with suppress(OSError):
-                os.unlink(self._of_folder)
-            self._of_folder = None
-        return path
+    @property
+    def _is_new(self) -> bool:
+        return not self.session.tree.real_count
+
+    def _write(self, draft: Draft) -> None:
+        new_in = self.session.cwd if self._is_new else None
+        place = self.session.kept_at or ""
+        kept = _Kept(text=draft.text, pastes=draft.pastes, queued=draft.queued, place=place, new_in=new_in)
+        _write(self.file, msgspec.json.encode(kept))
+
+    def _taken_over(self) -> _Kept | None:
+        """The newest draft that a new session of this folder has left, which is of this one from now on."""
+        folder = os.path.dirname(self.file)
+        fd = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX)  # two who come at once do not both take it
+            names = [entry for entry in os.scandir(folder) if entry.name.endswith(".json")]
+            for entry in sorted(names, key=lambda entry: entry.stat().st_mtime_ns, reverse=True):
+                kept = _read(entry.path)
+                if kept is not None and kept.new_in == self.session.cwd and not is_open(kept.place):
+                    self._write(kept)
+                    os.unlink(entry.path)
+                    return kept
+            return None
+        finally:
+            os.close(fd)
+
+
+def _read(path: str) -> _Kept | None:
+    try:
+        with open(path, "rb") as file:
+            return msgspec.json.decode(file.read(), type=_Kept)
+    except (OSError, msgspec.MsgspecError, UnicodeError):
+        return None
 
 
 class History:

@@ -1,0 +1,100 @@
+"""What was typed in a session and not said is kept for it, and for nobody else."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+import sessiontree as st
+from sessiontree import shelf
+from sessiontree.session import Session
+from sessiontree.tui.drafts import Draft, Drafts
+from sessiontree.tui.presence import Presence
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def typed(session: Session, text: str, seconds: int = 0) -> Drafts:
+    drafts = Drafts(session)
+    drafts.write(Draft(text=text))
+    os.utime(drafts.file, (seconds, seconds))
+    return drafts
+
+
+def test_new_sessions_of_one_folder_that_are_open_at_once_have_drafts_of_their_own(folder: Path) -> None:
+    one, other = st.create(), st.create()
+    marks = [Presence(one), Presence(other)]
+
+    first = typed(one, "one")
+    assert Drafts(other).read().empty
+    second = typed(other, "other")
+
+    assert (first.read().text, second.read().text) == ("one", "other")
+    one.append(st.user("one"))
+    first.write(Draft())
+    assert (first.read().empty, second.read().text) == (True, "other")
+    for mark in marks:
+        mark.leave()
+
+
+def test_the_draft_of_a_new_session_that_nobody_has_open_is_taken_over_once(folder: Path) -> None:
+    left = st.create()
+    mark = Presence(left)
+    typed(left, "begun")
+    assert Drafts(st.create()).read().empty
+    mark.leave()
+    shelf.delete(left.where)
+
+    taken = Drafts(st.create())
+
+    assert taken.read().text == "begun"
+    assert taken.read().text == "begun"
+    mark = Presence(taken.session)
+    assert Drafts(st.create()).read().empty
+    mark.leave()
+
+
+def test_the_newest_is_taken_over_and_the_others_wait(folder: Path) -> None:
+    for number in (2, 3, 1):
+        typed(st.create(), f"draft {number}", number)
+
+    sessions = [st.create() for _ in range(4)]
+    marks = [Presence(session) for session in sessions]
+
+    assert [Drafts(session).read().text for session in sessions] == ["draft 3", "draft 2", "draft 1", ""]
+    for mark in marks:
+        mark.leave()
+
+
+def test_drafts_of_other_folders_and_of_sessions_with_something_in_them_are_left_alone(folder: Path) -> None:
+    (folder / "elsewhere").mkdir()
+    elsewhere, held = st.create(cwd="elsewhere"), st.create()
+    held.append(st.user("hello"))
+    kept = [typed(elsewhere, "there"), typed(held, "more")]
+    (Path(kept[0].file).parent / "noise.json").write_text("no draft")
+
+    assert Drafts(st.create()).read().empty
+    assert [draft.read().text for draft in kept] == ["there", "more"]
+
+
+def test_whoever_is_beside_another_takes_nothing_over(folder: Path) -> None:
+    typed(st.create(), "begun")
+
+    assert Drafts(st.create(), beside=True).read().empty
+    assert Drafts(st.create()).read().text == "begun"
+
+
+def test_drafts_that_cannot_be_kept_are_as_good_as_none(folder: Path, home: Path) -> None:
+    (home / ".sessiontree").mkdir(parents=True, exist_ok=True)
+    (home / ".sessiontree" / "drafts").write_text("in the way")
+    drafts = Drafts(st.create())
+
+    drafts.write(Draft(text="typed"))
+
+    assert drafts.read().empty
