@@ -232,6 +232,35 @@ def test_a_swarm_whose_process_was_killed_is_left_and_goes_on(cli: Run, server: 
     assert len(server.requests) == 3
 
 
+def tools_of(server: Server) -> list[list[str]]:
+    """The names of the tools in each request."""
+    return [[tool["function"]["name"] for tool in body.get("tools", [])] for body in server.requests]
+
+
+def test_it_goes_on_with_the_tools_and_prompts_of_its_file(cli: Run, server: Server, file: Path) -> None:
+    reading = 'tools = ["read"]\nsystem = "Only read."\nstrategy = "pipeline"\n'
+    file.write_text(REVIEW.replace("tools = []\n", reading))
+    server.add("One.", "Two.")
+    cli("swarm", "run", "review.toml", "--max-tokens", "10", code=3)
+    file.unlink()
+
+    cli("swarm", "resume", "review", "--max-tokens", "1000")
+
+    assert [body["messages"][0]["content"] for body in server.requests] == ["Only read."] * 2
+    assert tools_of(server) == [["read"]] * 2
+
+
+def test_a_file_says_anew_what_it_goes_on_with(cli: Run, server: Server, file: Path) -> None:
+    file.write_text(REVIEW.replace("agents = 2", 'strategy = "pipeline"\nagents = 2'))
+    server.add("One.", "Two.")
+    cli("swarm", "run", "review.toml", "--max-tokens", "10", code=3)
+    file.write_text(REVIEW.replace("tools = []", 'tools = ["read"]'))
+
+    cli("swarm", "resume", "review", "--file", "review.toml", "--max-tokens", "1000")
+
+    assert tools_of(server) == [[], ["read"]]
+
+
 def test_a_pause_from_elsewhere_lets_the_calls_under_way_end(cli: Run, server: Server, file: Path) -> None:
     file.write_text(REVIEW.replace("agents = 2", 'strategy = "pipeline"\nagents = 2'))
     paused = threading.Event()

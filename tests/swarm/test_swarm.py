@@ -11,11 +11,14 @@ import msgspec
 import pytest
 
 import sessiontree as st
+from sessiontree.agent.system import SystemPart
 from sessiontree.agent.tool import ToolContext
+from sessiontree.core.entries import Custom
 from sessiontree.core.messages import ToolCall
 from sessiontree.errors import InvalidOperation, NotFound
 from sessiontree.hooks.bus import Hooks
 from sessiontree.model.base import ModelError, Request
+from sessiontree.model.scripted import ScriptedModel
 from sessiontree.session import Session
 from sessiontree.swarm.budget import Budget
 from sessiontree.swarm.crew import Crew
@@ -295,6 +298,65 @@ async def test_one_process_at_a_time_works_on_a_swarm(tmp_path: Path) -> None:
     doors.open()
     await swarm.wait()
     assert not swarm.held
+
+
+@st.tool
+def look() -> str:
+    """Look."""
+    return "seen"
+
+
+@st.tool
+def touch() -> str:
+    """Touch."""
+    return "felt"
+
+
+def given_to(model: ScriptedModel) -> list[tuple[list[str], str, str]]:
+    """The tools, the system prompt and the thinking level of each request."""
+    return [([tool.name for tool in r.tools], r.system, r.thinking) for r in model.requests]
+
+
+async def test_it_goes_on_with_the_tools_the_system_prompt_and_the_thinking_it_began_with(session: Session) -> None:
+    swarm = await Swarm.create(session, "crowd", "Do it", agents=1, tools=[look], system="Be brief.", thinking="high")
+    parts = [SystemPart(name="house", text="Be"), SystemPart(name="style", text="brief.")]
+    other = await Swarm.create(session, "others", "Do it", agents=1, system=parts)
+    model = replying()
+
+    for id in (swarm.id, other.id):
+        await Swarm.open(session, id, model=model, tools=[touch, look]).run()
+
+    assert given_to(model) == [(["look"], "Be brief.", "high"), ([], "Be\n\nbrief.", "off")]
+
+
+async def test_anew_it_goes_on_with_what_is_given(session: Session) -> None:
+    swarm = await Swarm.create(session, "crowd", "Do it", agents=1, tools=[look], system="Be brief.", thinking="high")
+    model = replying()
+
+    await Swarm.open(session, swarm.id, model=model, tools=[touch], system="Be long.", anew=True).run()
+
+    assert given_to(model) == [(["touch"], "Be long.", "off")]
+
+
+async def test_without_the_tools_it_began_with_it_does_not_go_on(session: Session) -> None:
+    swarm = await Swarm.create(session, "crowd", "Do it", tools=[look, touch])
+    lacking = Swarm.open(session, swarm.id, model=replying(), tools=[touch])
+
+    with pytest.raises(InvalidOperation, match="^swarm crowd was begun with tool look, which cannot be had here$"):
+        await lacking.start()
+
+    assert not lacking.held
+    await lacking.cancel()
+
+
+async def test_a_swarm_from_before_goes_on_with_the_tools_that_are_given(session: Session) -> None:
+    swarm = await Swarm.create(session, "crowd", "Do it", agents=1, tools=None)
+    model = replying()
+
+    await Swarm.open(session, swarm.id, model=model, tools=[look]).run()
+
+    assert "tools" not in next(body.data for e in session.tree.entries if isinstance(body := e.body, Custom))
+    assert [tools for tools, *_ in given_to(model)] == [["look"]]
 
 
 # Steering

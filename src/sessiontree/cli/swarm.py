@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from sessiontree.session import Branch, Session
     from sessiontree.swarm.durable.executor import DurableExecutor
     from sessiontree.swarm.events import Event
+    from sessiontree.swarm.facts import Created
     from sessiontree.swarm.status import SwarmStatus
     from sessiontree.swarm.swarm import Swarm
 
@@ -184,7 +185,10 @@ def run(
         )
 
     async def begin(desk: Desk) -> _Begun:
-        swarm = made(desk.session, **outfit.given(desk))
+        given = outfit.given(desk)
+        if durably is not None and said.tools is None:
+            given["tools"] = None  # all that workers have
+        swarm = made(desk.session, **given)
         await swarm.start()
         return _Begun(swarm)
 
@@ -196,7 +200,7 @@ def run(
     target = before or catalog.create(said.name)
     try:
         with target:
-            return outfit.through(target, begin, as_json=as_json)
+            return outfit.through(target, begin, said, as_json=as_json)
     except Exception:
         if before is None:
             _drop_if_unused(target)
@@ -218,7 +222,9 @@ def _drop_if_unused(session: Session) -> None:
 @swarm_argument
 @session_option
 @click.option(
-    "--file", type=click.Path(dir_okay=False), help="The file it was run from: for its tools, extensions and prompts."
+    "--file",
+    type=click.Path(dir_okay=False),
+    help="A swarm file, for its extensions; its tools, system prompt and thinking take the place of those it had.",
 )
 @budget_options
 @agent_budget_options
@@ -246,17 +252,19 @@ def resume(
     A paused one that another process holds goes on there. Larger budgets take the place of those it had.
     """
     from sessiontree.cli.swarm_file import load
+    from sessiontree.swarm.account import Accounts
     from sessiontree.swarm.durable import check_no_worker_has
     from sessiontree.swarm.swarm import Swarm
 
     found, id = _located(name, session)
     durably = _Durable.of(durable, concurrency, database)
-    outfit = _Outfit(None if file is None else load(file), extensions, durably)
+    said = None if file is None else load(file)
+    outfit = _Outfit(said, extensions, durably)
     budget = budget_of(max_cost, max_tokens, max_time)
     agent_budget = budget_of(max_agent_cost, max_agent_tokens, max_agent_time)
 
     async def begin(desk: Desk) -> _Begun:
-        again = Swarm.open(desk.session, id, **outfit.given(desk))
+        again = Swarm.open(desk.session, id, **outfit.given(desk), anew=said is not None or durably is not None)
         told = again.events.last if again.streams else 0
         if durably is None and not again.held:
             check_no_worker_has(id, name)
@@ -273,7 +281,8 @@ def resume(
     if durably is not None:
         durably.check()
     with opened(found) as target:
-        return outfit.through(target, begin, as_json=as_json)
+        before = Accounts(target).read().swarms[id].created
+        return outfit.through(target, begin, said or before, as_json=as_json)
 
 
 class _Begun(NamedTuple):
@@ -305,21 +314,22 @@ class _Durable(NamedTuple):
             raise InvalidOperation("durable swarms need the extra: pip install 'sessiontree[swarm]'") from error
         Database(self.database).make()
 
-    def executor(self, session: Session, said: SwarmFile | None) -> DurableExecutor:
+    def executor(self, session: Session, said: SwarmFile | Created) -> DurableExecutor:
+        from sessiontree.agent.system import joined
         from sessiontree.swarm.durable.executor import DurableExecutor
 
         return DurableExecutor(
             session,
             database=self.database,
             concurrency=self.concurrency,
-            tools=None if said is None else said.tools,
-            system=None if said is None else said.system,
-            thinking=None if said is None else said.thinking,
+            tools=said.tools,
+            system=joined(said.system) if isinstance(said.system, tuple) else said.system,
+            thinking=said.thinking,
         )
 
 
 class _Outfit:
-    """What agents work with: models, tools, extensions and prompts. It is not in the session."""
+    """What agents work with: models, tools, extensions and prompts. A file says it anew, whatever a swarm had."""
 
     def __init__(self, said: SwarmFile | None, extensions: tuple[str, ...], durable: _Durable | None) -> None:
         """Raises `NotFound` for a tool or an extension that is not there."""
@@ -356,8 +366,15 @@ class _Outfit:
             "executor": self._executor,
         }
 
-    def through(self, session: Session, begin: Callable[[Desk], Awaitable[_Begun]], *, as_json: bool) -> int:
-        """Begin, show how far it is until that is over, and tell what came of it."""
+    def through(
+        self,
+        session: Session,
+        begin: Callable[[Desk], Awaitable[_Begun]],
+        said: SwarmFile | Created,
+        *,
+        as_json: bool,
+    ) -> int:
+        """Begin, show how far it is until that is over, and tell what came of it. Workers are told what is `said`."""
         import asyncio
 
         from sessiontree.commands.desk import Desk
@@ -366,7 +383,7 @@ class _Outfit:
             async with Working(desk, self._extensions):
                 if self._durable is None:
                     return await _shown(await begin(desk), quiet=as_json, durable=False)
-                self._executor = self._durable.executor(session, self._said)
+                self._executor = self._durable.executor(session, said)
                 try:
                     begun = await begin(desk)
                     if begun.swarm.running and not await self._executor.workers():

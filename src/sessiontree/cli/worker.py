@@ -115,6 +115,7 @@ class _Opener:
                 settings=desk.settings,
                 system=order.system,
                 thinking=order.thinking,
+                anew=True,
             )
 
 

@@ -12,6 +12,7 @@ from typing import Any, TypeAlias, TypeVar
 import msgspec
 from msgspec import Struct
 
+from sessiontree.agent.system import SystemPart
 from sessiontree.core.entries import AgentAction, Custom, JsonObject
 from sessiontree.swarm.budget import Budget, Kind, Level
 from sessiontree.swarm.status import AgentSpec
@@ -38,6 +39,10 @@ class Created(Fact, frozen=True, kw_only=True, tag="created"):
     specs: tuple[AgentSpec, ...] = ()
     parts: tuple[str, ...] | None = None
     model: str | None = None
+    tools: tuple[str, ...] | None = None
+    """Names of those that agents may use; `None` where that is left to whoever has them work, and from before."""
+    system: str | tuple[SystemPart, ...] | None = None
+    thinking: str | None = None
     budget: Budget | None = None
     agent_budget: Budget | None = None
     retries: int = 3

@@ -49,6 +49,7 @@ from sessiontree.swarm.hold import hold_of
 from sessiontree.swarm.record import Record, in_thread
 from sessiontree.swarm.status import AgentSpec, SwarmStatus
 from sessiontree.swarm.strategies import STRATEGIES, Strategy, strategy_of
+from sessiontree.swarm.tools import begun_with
 from sessiontree.swarm.worker import Outfit, Worker
 
 LOOK = 1.0
@@ -72,7 +73,7 @@ class Swarm:
         parts: Sequence[str] | None = None,
         model: Model | str | None = None,
         model_of: Callable[[str], Model] | None = None,
-        tools: Sequence[Tool] = (),
+        tools: Sequence[Tool] | None = (),
         hooks: Hooks | None = None,
         settings: Config | None = None,
         system: str | Sequence[SystemPart] | None = None,
@@ -89,7 +90,8 @@ class Swarm:
         """A swarm that is not in the session yet: `create` and `start` write it there.
 
         `agents` is how many work, or what each of them is to be; `max_agents` how many `scale` may ask for. `model` is
-        a model or the name of one; `model_of` finds others by name. `at` is where agents begin.
+        a model or the name of one; `model_of` finds others by name. `tools` is `None` where it is left to an executor.
+        `at` is where agents begin.
         """
         specs = () if isinstance(agents, int) else tuple(agents)
         count = agents if isinstance(agents, int) else len(specs)
@@ -119,6 +121,9 @@ class Swarm:
             specs=specs,
             parts=None if parts is None else tuple(parts),
             model=model_name,
+            tools=None if tools is None else tuple(tool.name for tool in tools),
+            system=system if isinstance(system, str) or system is None else tuple(system),
+            thinking=thinking,
             budget=budget,
             agent_budget=agent_budget,
             retries=retries,
@@ -127,12 +132,13 @@ class Swarm:
         )
         outfit = Outfit(
             model_of=_finder(model, model_of, settings),
-            tools=tools,
+            tools=tools or (),
             hooks=Hooks() if hooks is None else hooks,
             settings=settings,
             system=system,
             thinking=thinking,
         )
+        self._named = self._draft.tools
         self._equip(session, self._draft.swarm, outfit, executor, now)
 
     def _equip(
@@ -178,12 +184,15 @@ class Swarm:
         settings: Config | None = None,
         system: str | Sequence[SystemPart] | None = None,
         thinking: str | None = None,
+        anew: bool = False,
         executor: Executor | None = None,
         now: Callable[[], int] = _wall_clock,
     ) -> Swarm:
         """A swarm that is in the session, by its id or name. `start` then goes on with it, finished work aside.
 
-        What belongs to the program is given again: models, tools, hooks, and a strategy of one's own.
+        What belongs to the program is given again: models, tools, hooks, and a strategy of one's own. Of the tools,
+        agents have those that they had before; the system prompt and the thinking level are as before where none is
+        given. `anew` they have what is given, whatever they had.
         """
         accounts = Accounts(session).read().swarms
         named = [key for key, account in accounts.items() if account.created.name == id]
@@ -198,9 +207,10 @@ class Swarm:
             tools=tools,
             hooks=Hooks() if hooks is None else hooks,
             settings=settings,
-            system=system,
-            thinking=thinking,
+            system=created.system if system is None and not anew else system,
+            thinking=created.thinking if thinking is None and not anew else thinking,
         )
+        swarm._named = None if anew else created.tools
         swarm._equip(session, created.swarm, outfit, executor, now)
         return swarm
 
@@ -280,6 +290,7 @@ class Swarm:
             raise InvalidOperation(f"swarm {self.name} is {account.status}: make a new one to try again")
         if self._strategy is None:
             raise InvalidOperation(f"the strategy {account.created.strategy!r} of swarm {self.name} has to be given")
+        self._choose_tools()
         if not await self._hold.taken_over():
             raise InvalidOperation(f"another process works on swarm {self.name}")
         try:
@@ -298,6 +309,10 @@ class Swarm:
         )
         self._task = asyncio.create_task(self._work(self._strategy, self._crew))
         self._task.add_done_callback(self._ended)
+
+    def _choose_tools(self) -> None:
+        """Have agents use the tools that they had before, and no others. Raises `InvalidOperation`."""
+        self._outfit.tools = begun_with(f"swarm {self.name}", self._named, self._outfit.tools)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._hold.let_go()
@@ -331,6 +346,7 @@ class Swarm:
 
     async def carry_out(self, work: Work) -> None:
         """Carry out the work of one agent in this process: for executors that run agents in others."""
+        self._choose_tools()
         off = self._worker.watch()
         try:
             await self._worker.carry_out(work)

@@ -74,7 +74,7 @@ Emit = Callable[[Event, str | None, str | None], None]
 
 @dataclass(kw_only=True)
 class Outfit:
-    """What agents work with. It belongs to the program, and is not in the session."""
+    """What agents work with. It belongs to the program; the session has the names of the tools, and what is text."""
 
     model_of: Callable[[str | None], Model]
     tools: Sequence[Tool] = ()
