@@ -344,6 +344,31 @@ def test_nothing_is_wider_than_the_window(visit: Open, options: dict[str, Any]) 
     assert visited.evaluate("reading.scrollWidth <= reading.clientWidth")
 
 
+@pytest.mark.parametrize("options", [{}, PHONE], ids=["desk", "phone"])
+def test_where_a_tree_is_wide_connectors_go_out_of_sight_and_never_the_words(
+    visit: Open, options: dict[str, Any]
+) -> None:
+    session = st.memory()
+    session.append(st.user("start"))
+    for number in range(25):
+        tried = session.tree[session.head.leaf or ""]
+        session.append(st.assistant(f"first try {number}"), parent=tried, branch=None)
+        session.append(st.assistant(f"second try {number}"), parent=tried)
+    visited = visit(export(session.lines()).content, **options)
+    if options:
+        visited.get_by_role("button", name="Show the tree").tap()
+    out_of_sight = """[...document.querySelectorAll('.row')].filter((row) => {
+      const words = row.querySelector('.words').getBoundingClientRect(), side = tree.getBoundingClientRect();
+      return words.left < side.left || words.right > side.right || words.width < 90; }).map((row) => row.textContent)"""
+
+    assert "second try 24" in visited.locator(".row.cursor").inner_text()
+    assert visited.evaluate(out_of_sight) == []
+
+    visited.locator("#tree").press("Home")
+    assert visited.evaluate(out_of_sight) == []
+    assert visited.locator(".row.cursor .rail.cut").count() == 0
+
+
 def test_light_and_dark_follow_the_system_and_can_be_changed(visit: Open) -> None:
     paper = "getComputedStyle(document.body).backgroundColor"
     light, dark = visit(html()), visit(html(), color_scheme="dark")

@@ -94,6 +94,7 @@
   // The tree: only the rows in sight are in the document
 
   const ROW = 26;
+  const COLUMN = 7.5; // about as wide as a connector is for each of its characters
   let drawn = { rows: [], heads: {}, active: -1 };
   let onPath = new Set();
   let cursor = 0;
@@ -120,11 +121,15 @@
   const paint = () => {
     const first = Math.max(0, Math.floor(tree.scrollTop / ROW) - 8);
     const last = Math.min(drawn.rows.length, Math.ceil((tree.scrollTop + tree.clientHeight) / ROW) + 8);
-    rows.replaceChildren(...drawn.rows.slice(first, last).map((row, index) => rowElement(row, first + index)));
+    // Where a tree is wide, the connectors on the left go out of sight, never the words: as in the app.
+    const room = Math.floor(tree.clientWidth / 2 / COLUMN);
+    const pan = drawn.rows.length ? Math.max(0, drawn.rows[cursor].prefix.length - room) : 0;
+    const rails = ({ prefix }) => Math.min(Math.max(0, prefix.length - pan), room);
+    rows.replaceChildren(...drawn.rows.slice(first, last).map((row, index) => rowElement(row, first + index, rails(row))));
     tree.setAttribute("aria-activedescendant", drawn.rows.length ? `r${drawn.rows[cursor].number}` : "");
   };
 
-  const rowElement = ({ number, prefix, folds }, index) => {
+  const rowElement = ({ number, prefix, folds }, index, rails) => {
     const row = document.createElement("div");
     const here = number === state.leaf;
     row.className = `row ${data.kind[number]}${here ? " at" : ""}${index === cursor ? " cursor" : ""}`;
@@ -138,7 +143,12 @@
     row.setAttribute("aria-setsize", drawn.rows.length);
     const closed = state.folded.has(number);
     if (folds) row.setAttribute("aria-expanded", !closed);
-    row.append(span("rail", prefix), span("fold", folds ? (closed ? "▸" : "▾") : ""));
+    const rail = span("rail", prefix);
+    if (rails < prefix.length) {
+      rail.classList.add("cut");
+      rail.style.width = `${rails}ch`;
+    }
+    row.append(rail, span("fold", folds ? (closed ? "▸" : "▾") : ""));
     if (onPath.has(number)) row.append(span("dot", "• "));
     if (data.label[number]) row.append(span("label", data.label[number]));
     row.append(span("words", data.row[number]));
