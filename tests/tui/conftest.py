@@ -146,7 +146,7 @@ def running(project: Path) -> Running:
         **start: Any,
     ) -> AsyncGenerator[Driver]:
         model = ScriptedModel(answers)
-        opened = start.pop("opened", None) or session or st.create()
+        opened = None if start.pop("picks", False) else session or st.create()
         first = Start(session=opened, cwd=str(project), settings=settings or Config(), **start)
         app = SessionApp(first, models=models or ScriptedModels(model))
         async with app.run_test(size=size, notifications=True) as pilot:

@@ -403,6 +403,70 @@ async def test_one_is_asked_too_when_one_goes_over_to_a_session_that_another_pro
     other.leave()
 
 
+async def test_escape_stays_where_one_was_when_another_process_has_a_session_open(
+    running: Running, talk: Session
+) -> None:
+    other = Presence(talk)
+    async with running("Yes.") as app:
+        before = app.app.desk.session
+        for key in ("escape", "ctrl+c"):
+            await app.say(f"/resume {talk.id}")
+            await app.shows("Another process has this session open.")
+            await app.press(key)
+            await app.shows("cancelled: everything is as it was")
+            await app.idle()
+        assert app.app.desk.session is before
+        assert is_open(before.where)
+        other.leave()
+        assert not is_open(talk.where)
+        await app.answered("Still here?")
+
+
+async def test_escape_leaves_a_session_that_was_asked_for_and_another_process_has_open(
+    running: Running, talk: Session
+) -> None:
+    other = Presence(talk)
+    async with running(session=st.open(talk.file), ready=False) as app:
+        await app.shows("Another process has this session open.")
+        await app.press("escape")
+        await app.until(lambda: not app.app.is_running)
+    other.leave()
+    assert not is_open(talk.where)
+
+
+async def test_escape_has_another_session_chosen_where_one_was_chosen(running: Running, talk: Session) -> None:
+    with st.create("Something else") as free:
+        free.append(st.user("hello"))
+    other = Presence(talk)
+    async with running(picks=True, ready=False) as app:
+        for name in ("talk", "Something"):
+            await app.shows("Sessions", "Something else")
+            await app.press(*name)
+            await app.shows("1 of 2")
+            await app.press("enter")
+            if name == "talk":
+                await app.shows("Another process has this session open.")
+                await app.press("escape")
+        await app.until(app.app.ready.is_set)
+        assert app.app.desk.session.id == free.id
+    other.leave()
+
+
+async def test_the_session_that_one_is_in_can_be_opened_anew(running: Running, talk: Session) -> None:
+    async with running(session=st.open(talk.file)) as app:
+        await app.say(f"/resume {talk.id}")
+        await app.shows("in session")
+        assert is_open(talk.where)
+        other = Presence(talk)
+        await app.say(f"/resume {talk.id}")
+        await app.shows("Another process has this session open.")
+        await app.press("escape")
+        await app.shows("cancelled")
+        other.leave()
+        assert is_open(talk.where)
+    assert not is_open(talk.where)
+
+
 async def test_a_session_that_one_has_gone_over_to_is_marked_and_the_one_before_is_not(
     running: Running, talk: Session
 ) -> None:

@@ -384,7 +384,7 @@ class Desk:
     # Going over to another session
 
     async def new(self, name: str | None = None) -> bool:
-        """Begin a new session. Says whether no handler objected."""
+        """Begin a new session. Says whether nobody objected."""
         return await self._go_over(lambda: self._empty(name), "new", None)
 
     def _empty(self, name: str | None) -> Session:
@@ -394,7 +394,7 @@ class Desk:
         return catalog.create(name, cwd=self.cwd, dir=before.where if is_address(before.where) else None)
 
     async def open(self, session: str) -> bool:
-        """Go over to another session, by any of its names. Says whether no handler objected."""
+        """Go over to another session, by any of its names. Says whether nobody objected."""
         file = catalog.find(session)
         return await self._go_over(lambda: catalog.open(file), "resume", file)
 
@@ -402,8 +402,7 @@ class Desk:
         """Go over to a new session with the path to a place; before a user's message, that is put in the editor."""
         self.at_rest()
         outcome = await fork(self.session, self.place(place), hooks=self.hooks, position=position)
-        if outcome.session is not None:
-            await self._take_over(outcome.session, "fork")
+        if outcome.session is not None and await self._take_over(outcome.session, "fork"):
             self._edit(outcome.editor_text)
         return outcome
 
@@ -413,12 +412,17 @@ class Desk:
         if answer.cancel:
             return False
         previous = self.session.kept_at
-        await self._take_over(make(), reason)
+        if not await self._take_over(make(), reason):
+            return False
         await self.hooks.tell(Switched(reason=reason, previous_session_file=previous))
         return True
 
-    async def _take_over(self, session: Session, reason: Reason) -> None:
+    async def _take_over(self, session: Session, reason: Reason) -> bool:
+        """Go over to a session; says whether one is in it now."""
         previous, branch = self.session.kept_at, await self.host.arrive(session)
+        if branch is None:
+            session.close()
+            return False
         model = self._model_of(session) if reason == "resume" else self.model
         thinking = None if reason == "resume" or self._agent is None else self._agent.thinking
         await self._end()
@@ -431,6 +435,7 @@ class Desk:
         self._sit_down(model, thinking)
         self.host.changed()
         await self.hooks.tell(SessionStart(reason=reason, previous_session_file=previous))
+        return True
 
     def _model_of(self, session: Session) -> Model | None:
         """The model that a session was held with, or the one that there is."""

@@ -16,8 +16,11 @@ class Host(Protocol):
         """Show the tree and have the person choose an entry; `None` when none was chosen."""
         ...
 
-    async def arrive(self, session: Session) -> Branch:
-        """The branch to be on in a session that one goes over to; it may be one of the same session opened anew."""
+    async def arrive(self, session: Session) -> Branch | None:
+        """The branch to be on in a session that one goes over to; it may be one of the same session opened anew.
+
+        `None` when one stays where one is.
+        """
         ...
 
     def changed(self) -> None:

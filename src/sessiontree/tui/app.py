@@ -136,16 +136,17 @@ class SessionApp(OrderedApp[None]):
         self.ui = AppUi(self)
         for fault in faults(self.start.settings.keys):
             self.ui.notify(fault, "warning")
-        session = self.start.session
-        if session is None:
-            session = await self._picked()
-            if session is None:
+        given, here = self.start.session, False
+        while not here:
+            session = await self._picked() if given is None else given
+            if session is not None:
+                self.chat.do("opening")
+                await asyncio.to_thread(_prepare)
+                here = await self._sit_down(session)
+                self.chat.do("")
+            if session is None or (given is not None and not here):
                 self.exit()
                 return
-        self.chat.do("opening")
-        await asyncio.to_thread(_prepare)
-        await self._sit_down(session)
-        self.chat.do("")
         self.set_interval(OTHERS_SECONDS, self._look_for_others)
         await self._find_model()
         await self._load_extensions()
@@ -163,7 +164,8 @@ class SessionApp(OrderedApp[None]):
             except SessionTreeError as error:
                 self.ui.notify(str(error), "error")
 
-    async def _sit_down(self, session: Session) -> None:
+    async def _sit_down(self, session: Session) -> bool:
+        """Begin in a session. Says whether one is in it now."""
         from sessiontree.agent.tools import builtin_tools
         from sessiontree.commands.desk import Desk
         from sessiontree.tui.commands import app_commands
@@ -171,6 +173,9 @@ class SessionApp(OrderedApp[None]):
 
         await asyncio.to_thread(lambda: session.tree)
         branch = await self.arrive(session, self.start.branch)
+        if branch is None:
+            session.close()
+            return False
         self.desk = Desk(
             branch.session,
             branch=branch,
@@ -184,21 +189,32 @@ class SessionApp(OrderedApp[None]):
         self.chat.sit_down(self.desk)
         await self.desk.start()
         self.ready.set()
+        return True
 
-    async def arrive(self, session: Session, branch: str | None = None) -> Branch:
+    async def arrive(self, session: Session, branch: str | None = None) -> Branch | None:
         """Put this process's mark on a session, and say which branch of it to be on: one beside it, if another
-        process has it open and that is wanted."""
+        process has it open and that is wanted. `None` when one stays where one is."""
         from sessiontree.tui.presence import Presence
 
-        if self._presence is not None:
-            self._presence.leave()
-        self._presence = Presence(session)
-        self._followed = False
+        there = None
         here = session.head if branch is None else session.branch(branch)
-        if not self._presence.alone:
-            here = await self._beside(here)
-        self._file_size = _size(here.session)
-        return here
+        before = self._presence
+        again = before is not None and before.is_of(session)
+        if before is not None and again:
+            before.leave()  # it is no other process's
+        presence = Presence(session)
+        try:
+            there = await self._wanted(here, presence.alone)
+        finally:
+            if there is None and not again:
+                presence.leave()
+            else:
+                if before is not None:
+                    before.leave()
+                self._presence = presence
+        if there is not None:
+            self._file_size = _size(there.session)
+        return there
 
     def look_for_faults(self, session: Session) -> None:
         self.run_worker(self._tell_faults(session), group="faults", exclusive=True, exit_on_error=False)
@@ -212,19 +228,21 @@ class SessionApp(OrderedApp[None]):
             more = f", and {len(faults) - 1} more" if len(faults) > 1 else ""
             self.chat.fail(f"{faults[0]}{more}: `sessiontree doctor` tells all")
 
-    async def _beside(self, branch: Branch) -> Branch:
-        """What to do about another process that has the session open."""
+    async def _wanted(self, branch: Branch, alone: bool) -> Branch | None:
+        """Where to be, also where another process has the session open; `None` when that is not wanted then."""
         from sessiontree import catalog
 
         session = branch.session
-        chosen = await self.ui.select("Another process has this session open.", [FOLLOW, BRANCH, READ])
+        chosen = FOLLOW
+        if not alone:
+            chosen = await self.ui.select("Another process has this session open.", [FOLLOW, BRANCH, READ])
+        if chosen is None:
+            return None
+        self._followed = chosen == FOLLOW and not alone
         if chosen == BRANCH:
             name = free_name("beside", session.heads.heads, 2)
             return session.create_branch(name, at=branch.name, current=False)
-        if chosen == FOLLOW or session.kept_at is None:
-            self._followed = True
-            return branch
-        return catalog.open(session.kept_at, read_only=True).branch(branch.name)
+        return branch if chosen == FOLLOW else catalog.open(session.where, read_only=True).branch(branch.name)
 
     async def _find_model(self) -> None:
         """Find the model in a thread: the one that was asked for, that the session had, or the usual one."""

@@ -94,7 +94,7 @@ class AppHost:
     async def choose_entry(self, desk: Desk) -> EntryId | None:
         return await self._app.choose_entry("choose an entry")
 
-    async def arrive(self, session: Session) -> Branch:
+    async def arrive(self, session: Session) -> Branch | None:
         return await self._app.arrive(session)
 
     def changed(self) -> None:
