@@ -635,6 +635,29 @@ async def test_a_tool_that_does_not_stop_is_left_behind(
     assert said(session.head)[-1] == "toolResult: The call was aborted."
 
 
+async def test_tools_that_hang_in_their_threads_hold_up_neither_the_abort_nor_what_is_said_next(
+    session: Session,
+) -> None:
+    let_go = threading.Event()
+
+    @tool(concurrent=True)
+    def hang() -> None:
+        """Hang."""
+        let_go.wait(60)
+
+    calls = [call(f"c{number}", "hang") for number in range(40)]
+    made = Agent(session.head, ScriptedModel([calls, "Here."]), [hang])
+    events = recorded(made.hooks)
+    hanging = asyncio.create_task(made.prompt("Go"))
+    await wait_until(lambda: names(events).count("tool_start") == 40)
+
+    made.abort()
+
+    assert (await asyncio.wait_for(hanging, 5)).aborted
+    assert (await asyncio.wait_for(made.prompt("And now?"), 5)).text == "Here."
+    let_go.set()
+
+
 @pytest.mark.parametrize(
     ("event", "written"),
     [

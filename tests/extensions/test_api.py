@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -68,11 +69,14 @@ async def test_a_command_returns_a_prompt_or_nothing(api: Api) -> None:
 
 async def test_a_command_that_fails_says_whose_it_is(api: Api) -> None:
     api.register_command("crash", lambda args, ctx: 1 / 0)
+    api.register_command("stop", lambda args, ctx: next(iter(())))
     api.register_command("junk", lambda args, ctx: 42)
     api.register_command("refuse", lambda args, ctx: api.session.place("nowhere"))
 
     with pytest.raises(ExtensionError, match="extension mine: /crash failed with ZeroDivisionError"):
         await run(desk_of(api), "/crash")
+    with pytest.raises(ExtensionError, match="/stop failed with RuntimeError: it raised StopIteration"):
+        await asyncio.wait_for(run(desk_of(api), "/stop"), 10)
     with pytest.raises(ExtensionError, match="/junk returned neither"):
         await run(desk_of(api), "/junk")
     with pytest.raises(NotFound, match="nowhere"):
