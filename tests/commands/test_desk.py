@@ -191,14 +191,59 @@ async def test_a_summary_is_given_up_and_the_person_stays(desk: MakeDesk, sessio
     *_, last = talk(session, "one", "1")
     at = desk([Delay(30), "never"])
     popping = asyncio.create_task(run(at, "/pop"))
-    async with asyncio.timeout(10):
-        while not at.model.requests:
-            await asyncio.sleep(0.01)
+    await asked(at)
 
     at.abort()
 
     assert "cancelled" in await asyncio.wait_for(popping, 5)
     assert session.head.leaf == last
+
+
+@pytest.mark.parametrize("move", ["/pop", "/merge side"])
+async def test_while_a_summary_is_made_nothing_is_said_or_moved_beside_it(
+    desk: MakeDesk, session: Session, move: str
+) -> None:
+    talk(session, "one", "1")
+    session.create_branch("side", current=False).append(st.user("aside"))
+    at = desk([Delay(30), "never"])
+    moving = asyncio.create_task(run(at, move))
+    await asked(at)
+
+    assert at.running
+    for line in ("hello", "/pop", "/merge side", "/new", "/clone", "/switch side", "/undo", "/compact", "/clear"):
+        with pytest.raises(InvalidOperation, match="a move or a merge is under way"):
+            await at.submit(line)
+    idle = asyncio.create_task(at.idle())
+    await asyncio.sleep(0)
+    assert not idle.done()
+    at.abort()
+
+    await asyncio.wait_for(idle, 5)
+    assert "cancelled" in await moving
+    assert not at.running
+    assert len(at.model.requests) == 1
+
+
+async def test_who_leaves_while_a_summary_is_made_leaves_the_session_as_it_was(
+    desk: MakeDesk, session: Session
+) -> None:
+    *_, last = talk(session, "one", "1")
+    at = desk([Delay(30), "never"])
+    popping = asyncio.create_task(run(at, "/pop"))
+    await asked(at)
+
+    await asyncio.wait_for(at.close(), 10)
+
+    assert "cancelled" in await popping
+    with st.open(session.file) as again:
+        assert again.head.leaf == last
+
+
+async def asked(at: Desk) -> None:
+    """Wait until the model is asked."""
+    async with asyncio.timeout(10):
+        while not at.model.requests:
+            await asyncio.sleep(0.01)
 
 
 async def test_a_tool_is_added_and_taken_off(desk: MakeDesk) -> None:

@@ -16,8 +16,10 @@ from sessiontree.commands.models import Models
 from sessiontree.config import CompactionSettings, Config
 from sessiontree.core.entries import BranchSummary, CustomMessage
 from sessiontree.core.messages import ToolCall, text
+from sessiontree.core.outline import plain_text
 from sessiontree.model.base import ModelError
 from sessiontree.model.scripted import Delay, Thinking, Used
+from sessiontree.session import Session
 from sessiontree.tui import chat
 from sessiontree.tui.app import SessionApp
 from sessiontree.tui.blocks import Block
@@ -147,6 +149,221 @@ async def test_aborting_gives_back_what_waits(running: Running) -> None:
         await app.press("escape")
 
         assert await app.until(lambda: app.editor.text == "Second")
+
+
+# While a summary is made
+
+
+class Slowly:
+    """An answer that waits until it is let go."""
+
+    def __init__(self, answer: str | Exception) -> None:
+        self.go = asyncio.Event()
+        self._answer = answer
+
+    async def __call__(self, request: object) -> str:
+        await self.go.wait()
+        if isinstance(self._answer, Exception):
+            raise self._answer
+        return self._answer
+
+
+def talked() -> Session:
+    session = st.create()
+    session.extend([st.user("one"), st.assistant("1"), st.user("two"), st.assistant("2")])
+    return session
+
+
+def said(app: Driver) -> list[str]:
+    return [plain_text(entry) for entry in app.app.desk.branch.path() if not entry.type.endswith("_change")]
+
+
+async def test_what_is_said_while_a_summary_is_made_waits_and_is_said_where_one_arrives(running: Running) -> None:
+    summary = Slowly("What was left.")
+    async with running(summary, "Here.", "And here.", session=talked()) as app:
+        await app.say("/pop HEAD~1")
+        await app.shows("summarizing", "esc aborts")
+        await app.say("Where are we?")
+        await app.shows("⋯ Where are we?")
+        await app.type("And now?")
+        await app.press("alt+enter")
+        await app.shows("⋯ And now?")
+        summary.go.set()
+        await app.until(lambda: len(app.model.requests) == 3)
+        await app.idle()
+
+        assert "⋯" not in app.screen
+        first, second, left, *rest = said(app)
+        assert (first, second, rest) == ("one", "1", ["Where are we?", "Here.", "And now?", "And here."])
+        assert "What was left." in left
+        assert app.editor.text == "two"
+
+
+@pytest.mark.parametrize("ended", ["fails", "is aborted"])
+async def test_what_waited_for_a_summary_that_comes_to_nothing_is_in_the_editor(running: Running, ended: str) -> None:
+    summary = Slowly(ModelError("scripted:scripted", "auth", "no summaries today"))
+    async with running(summary, session=talked()) as app:
+        await app.say("/pop HEAD~1")
+        await app.shows("summarizing")
+        await app.say("Where are we?")
+        await app.shows("⋯ Where are we?")
+        if ended == "fails":
+            summary.go.set()
+        else:
+            await app.press("escape")
+        await app.until(lambda: app.editor.text == "Where are we?")
+        await app.idle()
+
+        assert said(app) == ["one", "1", "two", "2"]
+        assert len(app.model.requests) == 1
+        assert "⋯" not in app.screen
+
+
+async def test_while_a_summary_is_made_one_does_not_leave_for_another_session(running: Running) -> None:
+    other = st.create("other")
+    other.append(st.user("elsewhere"))
+    summary = Slowly("What was left.")
+    async with running(summary, session=talked()) as app:
+        await app.say("/pop HEAD~1")
+        await app.shows("summarizing")
+        await app.say(f"/resume {other.id}")
+        await app.shows("a move or a merge is under way")
+        assert app.editor.text == f"/resume {other.id}"
+        summary.go.set()
+        await app.idle()
+
+        assert said(app)[:2] == ["one", "1"]
+
+
+async def test_keys_and_commands_beside_a_summary_leave_it_alone_and_escape_aborts_it(running: Running) -> None:
+    summary = Slowly("What was left.")
+    async with running(summary, session=talked()) as app:
+        await app.press("ctrl+t")
+        await app.shows("two", "one")
+        await app.press("up", "up", "enter")
+        await app.shows("Summarize")
+        await app.press("down", "enter")
+        await app.shows("summarizing")
+        await app.press("f1")
+        await app.shows("newline")
+        await app.press("escape")
+        await app.say("/name kept")
+        await app.say("!true")
+        await app.until(lambda: app.app.desk.session.name == "kept" and not app.chat._beside)
+        await app.shows("summarizing", "esc aborts")
+        await app.press("ctrl+t")
+        await app.until(lambda: app.app.screen is not app.chat)
+        await app.press("home", "enter")
+        await app.until(lambda: app.app.screen is app.chat or "Summarize" in app.screen)
+        if app.app.screen is not app.chat:
+            await app.press("enter")
+        await app.shows("a move or a merge is under way")
+        await app.shows("summarizing")
+        await app.press("escape")
+        await app.shows("aborted: everything is where it was")
+        await app.idle()
+
+        assert said(app)[:4] == ["one", "1", "two", "2"]
+
+
+@pytest.mark.parametrize("key", ["ctrl+t", "ctrl+r", "f1"])
+async def test_a_key_that_is_pressed_twice_asks_once(running: Running, key: str) -> None:
+    async with running(session=talked()) as app:
+        app.app.simulate_key(key)
+        app.app.simulate_key(key)
+        await app.until(lambda: app.app.screen is not app.chat)
+        await app.press("escape")
+        await app.until(lambda: app.app.screen is app.chat)
+
+
+# What waits when a run is over
+
+
+async def test_what_is_said_while_the_conversation_is_compacted_is_said_after_that(running: Running) -> None:
+    summary = Slowly("What was said.")
+    settings = Config(compaction=CompactionSettings(keep_recent_tokens=1))
+    async with running(summary, "What was asked.", "Here.", session=talked(), settings=settings) as app:
+        await app.say("/compact")
+        await app.shows("compacting")
+        await app.say("Where are we?")
+        await app.shows("⋯ Where are we?")
+        summary.go.set()
+        await app.until(lambda: said(app)[-2:] == ["Where are we?", "Here."])
+        await app.idle()
+        assert "⋯" not in app.screen
+
+
+@pytest.mark.parametrize("ended", ["fails", "is aborted"])
+async def test_what_waited_for_a_compaction_that_comes_to_nothing_is_in_the_editor(
+    running: Running, ended: str
+) -> None:
+    summary = Slowly(ModelError("scripted:scripted", "auth", "no summaries today"))
+    settings = Config(compaction=CompactionSettings(keep_recent_tokens=1))
+    async with running(summary, session=talked(), settings=settings) as app:
+        await app.say("/compact")
+        await app.shows("compacting")
+        await app.say("Where are we?")
+        await app.shows("⋯ Where are we?")
+        if ended == "fails":
+            summary.go.set()
+        else:
+            await app.press("escape")
+        await app.until(lambda: app.editor.text == "Where are we?")
+        await app.idle()
+
+        assert said(app) == ["one", "1", "two", "2"]
+        assert "⋯" not in app.screen
+
+
+async def test_what_waited_for_a_run_that_fails_is_in_the_editor(running: Running) -> None:
+    answer = Slowly(ModelError("scripted:scripted", "auth", "the key was refused"))
+    async with running(answer, "Two.") as app:
+        await app.say("First")
+        await app.until(lambda: app.model.requests)
+        await app.say("Second")
+        await app.shows("⋯ Second")
+        answer.go.set()
+        await app.until(lambda: app.editor.text == "Second")
+        await app.idle()
+
+        assert "⋯" not in app.screen
+        assert len(app.model.requests) == 1
+
+
+async def test_what_is_said_as_a_run_ends_is_said_after_it(running: Running) -> None:
+    ends, go = asyncio.Event(), asyncio.Event()
+
+    async def hold(event: Any, ctx: Any) -> None:
+        ends.set()
+        await go.wait()
+
+    async with running("One.", "Two.") as app:
+        off = app.app.desk.hooks.on("run_end", hold)
+        await app.say("First")
+        await asyncio.wait_for(ends.wait(), 10)
+        off()
+        await app.say("Second")
+        await app.shows("⋯ Second")
+        go.set()
+        await app.until(lambda: len(app.model.requests) == 2)
+        await app.idle()
+
+        assert said(app) == ["First", "One.", "Second", "Two."]
+
+
+async def test_what_waits_in_one_session_is_not_shown_or_kept_in_another(running: Running) -> None:
+    session = talked()
+    async with running(session=session) as app:
+        await app.app.desk.agent.steer("For here alone")
+        await app.shows("⋯ For here alone")
+        await app.say("/new")
+        await app.until(lambda: app.app.desk.session is not session)
+        await app.idle()
+
+        assert "⋯" not in app.screen
+        assert app.editor.text == ""
+        assert Drafts(app.app.desk.session).read().empty
+        assert Drafts(session).read().queued == ("For here alone",)
 
 
 async def test_a_shell_command_is_run_and_the_model_sees_it_with_one_mark_only(running: Running) -> None:

@@ -6,6 +6,7 @@ through `submit`. Drawing and asking are the business of the front end, behind `
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
@@ -96,6 +97,10 @@ class Desk:
         self._added: dict[str, Tool] = {}
         self._system = system
         self._signal: Signal | None = None
+        """Gives up the move or the merge that is under way."""
+        self._moved = asyncio.Event()
+        """Set when none is."""
+        self._moved.set()
         self._shell = Shell(self.hooks, self._write_beside)
         """Runs commands while there is no agent."""
         self._edited: str | None = None
@@ -149,12 +154,26 @@ class Desk:
 
     @property
     def running(self) -> bool:
-        return self._agent is not None and self._agent.running
+        """Whether the agent runs, or one is about to be elsewhere: the summary of a move or a merge is made."""
+        return self._signal is not None or (self._agent is not None and self._agent.running)
+
+    def staying(self) -> None:
+        """Raises `InvalidOperation` while one is about to be elsewhere: what is said now would be left behind."""
+        if self._signal is not None:
+            raise InvalidOperation("a move or a merge is under way: abort it, or wait until it is done")
 
     def at_rest(self) -> None:
-        """Raises `InvalidOperation` while the agent runs: its place cannot be changed under it."""
+        """Raises `InvalidOperation` while anything runs: its place cannot be changed under it."""
+        self.staying()
         if self.running:
             raise InvalidOperation("the agent is running: abort it, or wait until it is done")
+
+    async def idle(self) -> None:
+        """Wait until nothing runs, commands of the shell aside."""
+        while self.running:
+            await self._moved.wait()
+            if self._agent is not None:
+                await self._agent.idle()
 
     def abort(self) -> None:
         """Give up what is under way: the agent's run, a command of the shell, or the summary of a move."""
@@ -165,13 +184,16 @@ class Desk:
         self._shell.abort()
 
     @contextlib.contextmanager
-    def abortable(self) -> Generator[Signal]:
-        """A signal that `abort` gives."""
-        before, self._signal = self._signal, Signal()
+    def moving(self) -> Generator[Signal]:
+        """While one is about to be elsewhere: a signal that `abort` gives. Raises `InvalidOperation` unless at rest."""
+        self.at_rest()
+        self._signal = Signal()
+        self._moved.clear()
         try:
             yield self._signal
         finally:
-            self._signal = before
+            self._signal = None
+            self._moved.set()
 
     # Beginning and ending
 
@@ -206,6 +228,8 @@ class Desk:
 
     async def _end(self) -> None:
         """Give up what is under way, and wait until what has come of it is written."""
+        self.abort()
+        await self._moved.wait()
         if self._agent is not None:
             await self._agent.end()
         await self._shell.end()
@@ -260,6 +284,7 @@ class Desk:
 
     async def say(self, words: str, images: Sequence[JsonObject] = ()) -> Outcome:
         """Say something to the model, whatever it begins with."""
+        self.staying()
         return await self.agent.prompt(words, images)
 
     async def _bash(self, command: str, *, in_context: bool) -> Ran:
@@ -293,8 +318,7 @@ class Desk:
         summary: str | None = None,
     ) -> NavigateOutcome:
         """Go to a place by the rules of selection. Text to be said anew is put in the editor."""
-        self.at_rest()
-        with self.abortable() as signal:
+        with self.moving() as signal:
             outcome = await navigate(
                 self.session,
                 self.place(place),
@@ -318,7 +342,8 @@ class Desk:
         plan = plan_move(self.session.tree, self.branch.leaf, self.session.place(self.place(place)))
         if not plan.moves:
             return NavigateOutcome(old_leaf=plan.old_leaf, new_leaf=plan.new_leaf)
-        outcome = await travel(self.branch, plan, self.hooks)
+        with self.moving() as signal:
+            outcome = await travel(self.branch, plan, self.hooks, signal=signal)
         self.arrived()
         return outcome
 

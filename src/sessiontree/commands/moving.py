@@ -141,9 +141,8 @@ async def _label(desk: Desk, args: Sequence[str]) -> Done:
 
 
 async def _merge(desk: Desk, args: Sequence[str]) -> Done:
-    desk.at_rest()
     source, focus = [*args, None][:2]
-    with desk.abortable() as signal:
+    with desk.moving() as signal:
         outcome = await merge(
             desk.session.branch(source or ""),
             desk.branch,
@@ -178,6 +177,7 @@ def _copied(desk: Desk, outcome: CopyOutcome) -> Done:
 
 
 async def _compact(desk: Desk, args: Sequence[str]) -> Done:
+    desk.staying()
     outcome = await desk.agent.compact(args[0] if args else None)
     desk.host.changed()
     if outcome.cancelled:

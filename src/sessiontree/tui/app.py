@@ -25,7 +25,7 @@ from sessiontree.config import Config
 from sessiontree.core.entries import EntryId
 from sessiontree.core.places import free_name
 from sessiontree.core.safe import safe, safe_lines
-from sessiontree.errors import NotFound, SessionTreeError
+from sessiontree.errors import InvalidOperation, NotFound, SessionTreeError
 from sessiontree.session import Branch, Session
 from sessiontree.tui.chat import ChatScreen
 from sessiontree.tui.keys import Key, faults, keymap, listed
@@ -361,10 +361,12 @@ class SessionApp(OrderedApp[None]):
             self._later(doing)
 
     def _later(self, line: str) -> None:
-        self.run_worker(self._command(line), group="command", exclusive=True, exit_on_error=False)
+        self.run_worker(self._command(line), group="command", exit_on_error=False)
 
     async def _command(self, line: str) -> None:
         await self.ready.wait()
+        if self.screen is not self.chat:  # a key before this one asks already
+            return
         try:
             await self.chat.run_command(line)
         except SessionTreeError as error:
@@ -410,7 +412,7 @@ class SessionApp(OrderedApp[None]):
         )
         if choice is None:
             return Done()
-        if desk.running:
+        if desk.has_agent and desk.agent.running:
             desk.abort()
             await desk.agent.idle()
         try:
@@ -421,8 +423,7 @@ class SessionApp(OrderedApp[None]):
                 summary=choice.summary,
             )
         except SessionTreeError as error:
-            self.chat.fail(f"{error}; everything is where it was")
-            return Done()
+            raise InvalidOperation(f"{error}; everything is where it was") from error
         return Done(text="aborted: everything is where it was" if outcome.aborted else "")
 
     async def pick_session(self) -> None:

@@ -36,6 +36,7 @@ from sessiontree.tui.tally import Tally
 from sessiontree.tui.transcript import Transcript
 
 if TYPE_CHECKING:
+    from sessiontree.agent.agent import Agent
     from sessiontree.commands.desk import Desk
     from sessiontree.core.entries import JsonObject
     from sessiontree.session import Session
@@ -162,6 +163,7 @@ class ChatScreen(Screen[None]):
             draft = self._drafts.read()
             if not draft.empty and not self.editor.text:
                 self.editor.put_draft(draft)
+            self._queued(())  # what waited in the session before is in its draft
             self.app.look_for_faults(desk.session)
         self.update_footer()
 
@@ -214,7 +216,8 @@ class ChatScreen(Screen[None]):
             self.fail(f"internal error, {type(error).__name__}: {error}")
             self._give_back(said, words=words)
         finally:
-            self._unsaid = ""
+            if self._unsaid == said:
+                self._unsaid = ""
             self.keep_draft()
             self.update_footer()
 
@@ -226,7 +229,9 @@ class ChatScreen(Screen[None]):
             named = mentioned(said)
             images = await to_thread(_images, named, desk.cwd) if named else []
         if desk.running:
-            await (desk.agent.follow_up(said, images) if later else desk.agent.steer(said, images))
+            agent, self._unsaid = desk.agent, ""
+            await (agent.follow_up(said, images) if later else agent.steer(said, images))
+            await self._see_to(agent)
             return
         outcome = await desk.say(said, images)
         if outcome.cancelled:
@@ -244,9 +249,12 @@ class ChatScreen(Screen[None]):
             return
         try:
             submitted = await desk.submit(filled)
+        except Exception:
+            if not desk.running:  # one stays here, and what waited was for elsewhere
+                self.action_take_back()
+            raise
         finally:
-            if not desk.running:  # what runs beside the command is told on
-                self.do(self._beside)
+            self._settle()
         if submitted.text:
             self.tell(submitted.text)
 
@@ -257,7 +265,7 @@ class ChatScreen(Screen[None]):
         self._commands.append(block)
         self.transcript.add(block)
         await self.app.model_found.wait()
-        self.do("running")
+        self._settle()
         try:
             submitted = await desk.submit(line)
         except Exception:
@@ -268,7 +276,12 @@ class ChatScreen(Screen[None]):
                 block.text, block.state = submitted.text, "done"
                 self.transcript.changed(block)
         finally:
-            self.do("working" if desk.running else self._beside)
+            self._settle()
+
+    def _settle(self) -> None:
+        """Say what goes on without the agent; what it does, or whatever else is under way, is said already."""
+        if self.desk is not None and not self.desk.running:
+            self.do(self._beside)
 
     def _command(self, command: object) -> Block | None:
         return next((block for block in self._commands if block.head == f"! {command}"), None)
@@ -376,8 +389,10 @@ class ChatScreen(Screen[None]):
             case told.Compacted(compaction_entry=entry):
                 self.transcript.add(*self.blocks.of_entry(entry))
                 self.do("working" if self.desk is not None and self.desk.running else self._beside)
-            case told.CompactFailed(error=error, aborted=aborted):
+            case told.CompactFailed(error=error, aborted=aborted, reason=reason):
                 self.fail("the compaction was aborted" if aborted else f"the compaction failed: {error}")
+                if reason == "manual":
+                    self.action_take_back()
             case told.BeforeNavigate(preparation=preparation) if preparation.user_wants_summary:
                 self.do("summarizing")
             case told.BeforeMerge(user_wants_summary=True):
@@ -455,8 +470,8 @@ class ChatScreen(Screen[None]):
         if error is not None and not (shown and error.endswith(shown)):
             self.fail(error)
         self.do(self._beside)
-        if aborted:
-            self.run_worker(self._take_back(), group="queue", exit_on_error=False)
+        if aborted or error is not None:
+            self.action_take_back()
 
     # What waits
 
@@ -468,17 +483,29 @@ class ChatScreen(Screen[None]):
         self._queue.say(Text("\n").join([*lines, Text(hint, "dim")]))
         self.keep_draft()
 
-    def action_take_back(self) -> None:
-        self.run_worker(self._take_back(), group="queue", exit_on_error=False)
+    async def _see_to(self, agent: Agent) -> None:
+        """Have what waits said when nothing runs any more: it came as a run ended, or while a summary was made."""
+        desk = self.desk
+        assert desk is not None
+        while agent.queues.has_due:
+            await desk.idle()
+            if not desk.has_agent or desk.agent is not agent:
+                return
+            if agent.queues.has_due:
+                await agent.say_waiting()
 
-    async def _take_back(self) -> None:
-        """Put what waits in the editor, before what is being typed."""
+    def action_take_back(self) -> None:
+        """Put what waits in the editor, before what is being typed. At once, so that nobody says it meanwhile."""
         if self.desk is None or not self.desk.has_agent:
             return
-        taken_back = await self.desk.agent.take_back()
-        words = [*taken_back.steering, *taken_back.follow_up]
-        if words:
-            self.editor.put_words(words, self.editor.text)
+        queues = self.desk.agent.queues
+        listed = queues.listed()
+        waiting = [*listed.steering, *listed.follow_up]
+        if waiting:
+            queues.take("steering")
+            queues.take("follow_up")
+            self.editor.put_words(waiting, self.editor.text)
+            self.run_worker(self.desk.hooks.tell(queues.changed()), group="queue", exit_on_error=False)
 
     # The draft
 
@@ -507,6 +534,7 @@ class ChatScreen(Screen[None]):
             return
         if desk is not None and (desk.running or self._doing):
             desk.abort()
+            self.action_take_back()
             return
         now = time.monotonic()
         if self.editor.text:
