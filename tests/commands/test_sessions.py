@@ -245,6 +245,21 @@ async def test_an_exported_branch_is_a_session_that_begins_at_the_entry(desk: Ma
     assert not part.problems
 
 
+async def test_what_is_exported_beside_the_current_branch_is_of_the_branch_that_one_is_on(
+    desk: MakeDesk, session: Session
+) -> None:
+    talk(session, "one", "1")
+    session.create_branch("aside", current=False)
+    session.append(st.user("on main"))
+    session.branch("aside").append(st.user("on aside"))
+
+    await run(desk(branch=session.branch("aside")), "/export-branch HEAD part.md")
+
+    text = (Path(session.cwd) / "part.md").read_text()
+    assert "on aside" in text
+    assert "on main" not in text
+
+
 async def test_quitting_tells_the_front_end(desk: MakeDesk) -> None:
     at = desk()
 

@@ -147,7 +147,7 @@ async def _export(desk: Desk, args: Sequence[str]) -> Done:
 
 async def _export_branch(desk: Desk, args: Sequence[str]) -> Done:
     path, form = _target(desk, args[1])
-    _write(path, await _exported(desk, form, subtree=args[0]))
+    _write(path, await _exported(desk, form, subtree=str(desk.place(args[0]))))
     return Done(text=f"{path} has {args[0]} and what hangs below it, as {form}")
 
 
