@@ -77,11 +77,16 @@ async def test_where_the_cheaper_model_fails_the_usual_one_compacts(
 async def test_files_are_brought_back_to_how_they_were_at_a_turn(load: Load, project: Path) -> None:
     git(project, "init", "--quiet")
     (project / "a.txt").write_text("first")
+    (project / ".gitignore").write_text("*.log")
+    (project / "build.log").write_text("built")
     person = Person("yes", "yes", "no")
     loaded = await load(
         [ToolCall("1", "write", {"path": "a.txt", "content": "second"})],
         "Written.",
-        [ToolCall("2", "write", {"path": "a.txt", "content": "third"})],
+        [
+            ToolCall("2", "write", {"path": "a.txt", "content": "third"}),
+            ToolCall("3", "write", {"path": "new/b.txt", "content": "new"}),
+        ],
         "Again.",
         files=(EXAMPLES / "git_checkpoint.py",),
         tools=builtin_tools("write"),
@@ -96,12 +101,16 @@ async def test_files_are_brought_back_to_how_they_were_at_a_turn(load: Load, pro
 
     await desk.navigate(second)
     assert (project / "a.txt").read_text() == "second"
+    assert not (project / "new").exists()
+    assert (project / "build.log").read_text() == "built"
+    before = person.told[-1][1].split()[-1]
+    assert git(project, "show", f"{before}:new/b.txt") == "new"
     await desk.navigate("root")
     assert (project / "a.txt").read_text() == "first"
     await desk.undo()
     assert (project / "a.txt").read_text() == "first"
 
-    assert git(project, "status", "--porcelain") == "?? a.txt\n"
+    assert git(project, "status", "--porcelain") == "?? .gitignore\n?? a.txt\n"
     assert "refs/sessiontree/" in git(project, "for-each-ref")
 
 
