@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,8 @@ from sessiontree.core.messages import ToolCall
 from sessiontree.errors import InvalidOperation, NotFound
 from sessiontree.extensions.api import Api, Fittings
 from sessiontree.extensions.errors import ExtensionError
-from sessiontree.hooks.events import TurnEnd
-from tests.commands.conftest import Person, Scripts, run, scripted, talk
+from sessiontree.hooks.events import Notice, TurnEnd
+from tests.commands.conftest import Person, Scripts, listened, run, scripted, talk
 
 
 @pytest.fixture
@@ -71,6 +72,7 @@ async def test_a_command_that_fails_says_whose_it_is(api: Api) -> None:
     api.register_command("crash", lambda args, ctx: 1 / 0)
     api.register_command("stop", lambda args, ctx: next(iter(())))
     api.register_command("junk", lambda args, ctx: 42)
+    api.register_command("leave", lambda args, ctx: sys.exit(2))
     api.register_command("refuse", lambda args, ctx: api.session.place("nowhere"))
 
     with pytest.raises(ExtensionError, match="extension mine: /crash failed with ZeroDivisionError"):
@@ -79,8 +81,23 @@ async def test_a_command_that_fails_says_whose_it_is(api: Api) -> None:
         await asyncio.wait_for(run(desk_of(api), "/stop"), 10)
     with pytest.raises(ExtensionError, match="/junk returned neither"):
         await run(desk_of(api), "/junk")
+    with pytest.raises(ExtensionError, match="/leave failed with SystemExit: 2"):
+        await run(desk_of(api), "/leave")
     with pytest.raises(NotFound, match="nowhere"):
         await run(desk_of(api), "/refuse")
+
+
+@pytest.mark.parametrize("given", [[None, 5], 7, None, ["a", sys]])
+async def test_a_completion_that_offers_no_texts_offers_nothing_which_is_told_once(api: Api, given: Any) -> None:
+    desk = desk_of(api)
+    events = listened(desk)
+    api.register_command("odd", lambda args, ctx: None, complete=lambda desk, begun: given)
+
+    offered = [desk.commands.complete(desk, line).choices for line in ("/odd a", "/odd ab")]
+
+    assert offered == [(), ()]
+    (notice,) = [event.text for event in events if isinstance(event, Notice)]
+    assert notice.startswith("extension mine: the completion of /odd failed with TypeError: ")
 
 
 async def test_a_tool_may_take_the_place_of_a_built_in_one(tmp_path: Path) -> None:

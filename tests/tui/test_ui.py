@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from textual import events
 from textual.screen import ModalScreen
 from textual.widgets import Button, Static
 
 import sessiontree as st
 from sessiontree.config import Config
-from sessiontree.core.entries import CustomMessage
+from sessiontree.core.entries import Custom, CustomMessage
 
 from .conftest import Driver, Running
 
@@ -169,12 +170,22 @@ async def test_a_screen_or_a_widget_of_an_extension_has_the_keyboard_until_it_is
 
 
 EXTENSION = """
+import sys
+
 from rich.text import Text
+
+class Odd:
+    def __rich_console__(self, console, options):
+        yield 1 / 0
 
 def setup(api):
     api.register_renderer("plain", lambda entry: f"**shown** {entry.body.content}")
     api.register_renderer("rich", lambda entry: Text("drawn by Rich \\x1b[2J"))
     api.register_renderer("bad", lambda entry: 1 / 0)
+    api.register_renderer("size", lambda entry: entry.body.data)
+    api.register_renderer("number", lambda entry: len(entry.body.content))
+    api.register_renderer("odd", lambda entry: Odd())
+    api.register_renderer("end", lambda entry: sys.exit(1))
 
     @api.register_command("ask")
     async def ask(text, ctx):
@@ -188,12 +199,44 @@ def setup(api):
 
 
 FAILING = """
+import sys
+import threading
+
 from sessiontree.errors import InvalidOperation
+
+released = threading.Event()
 
 def setup(api):
     @api.register_shortcut("f7", help="fails")
     async def fail(ctx):
         raise InvalidOperation("it is broken")
+
+    @api.register_shortcut("f8", help="asks")
+    async def ask(ctx):
+        ctx.ui.notify(f"you chose {await ctx.ui.select('Colour?', ['red', 'blue'])}")
+
+    @api.register_shortcut("f9", help="ends")
+    def end(ctx):
+        sys.exit(4)
+
+    @api.register_command("deploy", complete=lambda desk, begun: 1 / 0)
+    def deploy(text, ctx):
+        "Deploys"
+        sys.exit(3)
+
+    @api.register_command("wait", complete=lambda desk, begun: released.wait() and [])
+    def wait(text, ctx):
+        "Lets go of what waits"
+        released.set()
+
+    @api.register_command("odd")
+    async def odd(text, ctx):
+        "Shows what is no text"
+        ctx.ui.status("n", 17)
+        ctx.ui.notify(18)
+        picked = await ctx.ui.select(19, [20, 21])
+        ctx.ui.notify(f"of {picked} confirmed {await ctx.ui.confirm(22, 23)}")
+        ctx.ui.notify(f"so {await ctx.ui.input(24, placeholder=25)} and {await ctx.ui.editor(26, 27)}")
 """
 
 
@@ -216,6 +259,17 @@ async def test_an_extension_renders_asks_and_has_keys(running: Running, project:
         assert await app.shows("mine               says hello")
 
 
+async def test_what_cannot_be_drawn_is_shown_as_text(running: Running, project: Path) -> None:
+    (project / "mine.py").write_text(EXTENSION)
+    session = st.create()
+    session.append(Custom(custom_type="size", data=17))
+    for kind in ("number", "odd", "end"):
+        session.append(CustomMessage(custom_type=kind, content=f"words of {kind}"))
+    async with running(session=session, extensions=("mine.py",)) as app:
+        assert await app.shows("size\n   17", "words of number", "cannot be drawn: NotRenderableError")
+        assert await app.shows("words of odd", "cannot be drawn: ZeroDivisionError", "failed with SystemExit: 1")
+
+
 async def test_a_key_of_an_extension_that_fails_again_is_told_again(running: Running, project: Path) -> None:
     (project / "mine.py").write_text(FAILING)
     async with running(extensions=("mine.py",)) as app:
@@ -223,6 +277,62 @@ async def test_a_key_of_an_extension_that_fails_again_is_told_again(running: Run
         for count in (1, 2):
             await app.press("f7")
             await app.until(lambda count=count: sum("it is broken" in block for block in app.blocks) == count)
+
+
+async def test_nothing_that_an_extension_does_ends_the_app(running: Running, project: Path) -> None:
+    (project / "mine.py").write_text(FAILING)
+    async with running(extensions=("mine.py",)) as app:
+        await app.until(lambda: any(worker.group == "watch" for worker in app.app.workers))
+        await app.press("f9")
+        await app.shows("extension mine: f9 failed with SystemExit: 4")
+        await app.say("/deploy")
+        await app.shows("extension mine: /deploy failed with SystemExit: 3")
+        app.editor.clear_words()
+        for letter in "/deploy ab":
+            await app.type(letter)
+        failed = "extension mine: the completion of /deploy failed with ZeroDivisionError: division by zero"
+        await app.until(lambda: f"error: {failed}" in app.blocks)
+        await app.type("c")
+        await app.until(lambda: not any(worker.group == "completion" for worker in app.app.workers))
+        assert app.blocks.count(f"error: {failed}") == 1
+
+
+async def test_a_key_of_an_extension_asks(running: Running, project: Path) -> None:
+    (project / "mine.py").write_text(FAILING)
+    async with running(extensions=("mine.py",)) as app:
+        await app.until(lambda: any(worker.group == "watch" for worker in app.app.workers))
+        app.app.post_message(events.Key("f8", None))  # not waited for: it would never come back
+        await app.shows("Colour?")
+        await app.press("down", "enter")
+        assert await app.shows("you chose blue")
+
+
+async def test_a_completion_that_hangs_keeps_nothing_else_waiting(running: Running, project: Path) -> None:
+    (project / "mine.py").write_text(FAILING)
+    async with running(extensions=("mine.py",)) as app:
+        await app.until(lambda: any(worker.group == "watch" for worker in app.app.workers))
+        for letter in f"/wait {'x' * 40}":
+            await app.type(letter)
+        async with asyncio.timeout(10):
+            await asyncio.to_thread(str)
+        await app.press("enter")
+        await app.until(lambda: not app.editor.text)
+
+
+async def test_what_an_extension_shows_becomes_text(running: Running, project: Path) -> None:
+    (project / "mine.py").write_text(FAILING)
+    async with running(extensions=("mine.py",)) as app:
+        await app.until(lambda: any(worker.group == "watch" for worker in app.app.workers))
+        await app.say("/odd")
+        await app.shows("19", "20", "21")
+        await app.press("down", "enter")
+        await app.shows("22", "23", "[y/N]")
+        await app.press("y")
+        await app.shows("24", "25")
+        await app.press("x", "enter")
+        await app.shows("26", "27")
+        await app.press("ctrl+s")
+        assert await app.shows("17", "of 21 confirmed True", "so x and 27")
 
 
 async def test_an_extension_that_changes_is_loaded_anew(running: Running, project: Path) -> None:

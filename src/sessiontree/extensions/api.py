@@ -23,7 +23,7 @@ from sessiontree.errors import SessionTreeError
 from sessiontree.extensions.errors import ExtensionError
 from sessiontree.hooks.bus import DEADLINE, Context, Handler
 from sessiontree.hooks.calling import call
-from sessiontree.hooks.events import Event
+from sessiontree.hooks.events import Event, Notice
 from sessiontree.hooks.ui import Ui
 from sessiontree.ops.fork import ForkOutcome
 from sessiontree.ops.navigate import NavigateOutcome
@@ -133,7 +133,8 @@ class Api:
                 return Done(prompt=given)
 
             said = (help or inspect.getdoc(handler) or "").split("\n")[0].rstrip(".")
-            argument = Argument(name=usage or "TEXT", complete=complete, rest=True)
+            offer = None if complete is None else self._guarded(f"the completion of /{name}", complete)
+            argument = Argument(name=usage or "TEXT", complete=offer, rest=True)
             command = Command(name=name, help=said, run=run, arguments=(argument,), source=self.name)
             self._off.append(self._desk.commands.add(command))
             return handler
@@ -179,8 +180,28 @@ class Api:
             return await call(handler, *arguments)
         except SessionTreeError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise ExtensionError(self.name, f"{what} failed with {type(error).__name__}: {error}") from error
+
+    def _guarded(self, what: str, complete: Complete) -> Complete:
+        """A completion that offers nothing where it fails, which is told once: it is asked for at every letter."""
+        told = False
+
+        def offered(desk: Desk, begun: str) -> list[str]:
+            nonlocal told
+            try:
+                choices = list(complete(desk, begun))
+                if not all(isinstance(choice, str) for choice in choices):  # pyright: ignore[reportUnnecessaryIsInstance]
+                    raise TypeError("it offers something else than texts")
+            except (Exception, SystemExit) as error:  # noqa: BLE001 - an extension may raise anything
+                if not told:
+                    told = True
+                    text = f"extension {self.name}: {what} failed with {type(error).__name__}: {error}"
+                    desk.hooks.show(Notice(level="error", text=text))
+                return []
+            return choices
+
+        return offered
 
     # Doing
 

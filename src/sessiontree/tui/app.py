@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from sessiontree.commands.command import Done
     from sessiontree.commands.desk import Desk
     from sessiontree.commands.models import Models
+    from sessiontree.extensions.api import Shortcut
     from sessiontree.extensions.extensions import Extensions
     from sessiontree.tui.beside import Sides
     from sessiontree.tui.blocks import Renderer
@@ -373,18 +374,21 @@ class SessionApp(OrderedApp[None]):
             self.chat.fail(error)
         self.chat.update_footer()
 
-    async def on_key(self, event: Any) -> None:
-        """Keys of extensions."""
+    def on_key(self, event: Any) -> None:
+        """Keys of extensions. What they do is not waited for: it may ask the person, by keys again."""
         shortcuts = {} if self._extensions is None else self._extensions.fittings.shortcuts
         shortcut = shortcuts.get(event.key)
         if shortcut is not None:
             event.stop()
             event.prevent_default()
-            self.chat.asked()
-            try:
-                await shortcut.run()
-            except SessionTreeError as error:
-                self.chat.fail(error)
+            self.run_worker(self._pressed(shortcut), group="shortcut", exit_on_error=False)
+
+    async def _pressed(self, shortcut: Shortcut) -> None:
+        self.chat.asked()
+        try:
+            await shortcut.run()
+        except SessionTreeError as error:
+            self.chat.fail(error)
 
     async def choose_entry(self, question: str) -> EntryId | None:
         """Have an entry chosen in the tree, for a command that needs one."""

@@ -76,7 +76,7 @@ class Pen:
                 return [*_cut(head, width), *_indented(body)]
             case "custom":
                 head = _row([Segment("▪ ", look.warning), Segment(safe(block.head), look.warning)], width)
-                body = self._markdown(block, inner) if block.component is None else self._rich(block.component, inner)
+                body = self._markdown(block, inner) if block.component is None else self._component(block, inner)
                 return [*_cut([head], width), *_indented(body)]
             case "note":
                 return _marked(self._plain(block.text, inner, look.muted), Segment("· ", look.muted))
@@ -161,6 +161,16 @@ class Pen:
     def _segments(self, text: Text) -> Iterator[Segment]:
         styled = Segment.apply_style(text.render(self._console), self._console.get_style(text.style))
         return (segment for segment in styled if segment.text)
+
+    def _component(self, block: Block, width: int) -> list[Strip]:
+        """What an extension made; as text where Rich cannot draw it."""
+        try:
+            return self._rich(block.component, width)
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - it draws itself by code of the extension
+            said = block.text or repr(block.component)
+            block.component = None
+            block.text = f"{said}\n\n(what its renderer gave cannot be drawn: {type(error).__name__}: {error})"
+            return self._markdown(block, width)
 
     # Markdown
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -20,6 +19,7 @@ from textual.widgets import TextArea
 
 from sessiontree.commands.command import is_words
 from sessiontree.core.safe import safe, safe_lines
+from sessiontree.hooks.calling import in_thread
 from sessiontree.tui.completion import NOTHING, Completer, Offer
 from sessiontree.tui.drafts import Draft
 from sessiontree.tui.keys import bind
@@ -221,7 +221,7 @@ class Editor(TextArea):
     async def _offer(self, before: str) -> None:
         if self.completer is None:
             return
-        offer = await asyncio.to_thread(self.completer.offer, before)
+        offer = await in_thread(self.completer.offer, before)
         if before == self._before:
             whole = len(offer.choices) == 1 and before[offer.start :] == offer.choices[0].text
             self._choices.show(NOTHING if whole else offer)

@@ -26,7 +26,10 @@ SEVERITY: dict[Level, Any] = {"info": "information", "warning": "warning", "erro
 
 
 class AppUi:
-    """Asks by dialogs. `notify` and `status` may be called from any thread."""
+    """Asks by dialogs. `notify` and `status` may be called from any thread.
+
+    What is shown is made text here, whatever it is: the app could not draw it later.
+    """
 
     has_person = True
 
@@ -51,24 +54,26 @@ class AppUi:
                 screen.dismiss(None)
 
     async def select(self, title: str, options: Sequence[str], *, at: str | None = None) -> str | None:
-        chosen = await self.ask(Chooser(title, options, at=options.index(at) if at in options else 0))
+        rows = [str(option) for option in options]
+        chosen = await self.ask(Chooser(str(title), rows, at=options.index(at) if at in options else 0))
         return None if chosen is None else options[chosen]
 
     async def confirm(self, title: str, text: str = "", *, default: bool = False) -> bool:
-        return bool(await self.ask(Confirm(title, text, default=default)))
+        return bool(await self.ask(Confirm(str(title), str(text), default=default)))
 
     async def input(self, title: str, *, placeholder: str = "") -> str | None:
-        return await self.ask(Ask(title, placeholder=placeholder))
+        return await self.ask(Ask(str(title), placeholder=str(placeholder)))
 
     async def editor(self, title: str, text: str = "") -> str | None:
-        return await self.ask(Write(title, text))
+        return await self.ask(Write(str(title), str(text)))
 
     def notify(self, text: str, level: Level = "info") -> None:
-        shown = safe_lines(text)
-        self._soon(lambda: self._app.notify(shown, severity=SEVERITY[level], markup=False))
+        shown, severity = safe_lines(str(text)), SEVERITY[level]
+        self._soon(lambda: self._app.notify(shown, severity=severity, markup=False))
 
     def status(self, key: str, text: str | None) -> None:
-        self._soon(lambda: self._app.chat.set_status(key, text))
+        shown = None if text is None else str(text)
+        self._soon(lambda: self._app.chat.set_status(key, shown))
 
     async def custom(self, component: Any) -> Any:
         """A Textual screen, whose result is returned, or a widget, which is framed and ends by `screen.dismiss`."""
