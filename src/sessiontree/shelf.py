@@ -125,6 +125,14 @@ def restore(session: str) -> str:
     return origin
 
 
+def meant(session: str | os.PathLike[str], *, in_trash: bool = False) -> str:
+    """The file or address of the session that would be put aside; with `in_trash`, of one there if there is any."""
+    if (named := _in_database(session)) is not None:
+        return named[0].address.of(named[0].meant(named[1], in_trash=in_trash))
+    thrown = _in_trash(os.fspath(session)) if in_trash and not is_file(session) else None
+    return thrown or _own(session)
+
+
 def purge(session: str | os.PathLike[str], *, at: Cursor | None = None) -> str:
     """Remove a session for good, from the trash or from where it lives. Returns the file it was.
 
@@ -132,8 +140,7 @@ def purge(session: str | os.PathLike[str], *, at: Cursor | None = None) -> str:
     """
     if (named := _in_database(session)) is not None:
         return named[0].purge(named[1], at=at)
-    in_trash = None if is_file(session) else _in_trash(os.fspath(session))
-    file = in_trash or _own(session)
+    file = meant(session, in_trash=True)
     folder = os.path.dirname(os.path.abspath(file))
     try:
         with _held(file):

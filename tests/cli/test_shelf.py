@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import sessiontree as st
+from sessiontree import shelf
 from sessiontree.cli.app import run
 from tests.cli.conftest import HOSTILE, Run, process
 
@@ -221,12 +222,29 @@ def at_a_terminal(*arguments: str, answer: bytes = b"") -> tuple[int, bytes]:
 def test_delete_asks_at_a_terminal(talk: st.Session) -> None:
     assert talk.file is not None
 
-    code, shown = at_a_terminal("delete", "auth", answer=b"n\n")
+    code, shown = at_a_terminal("delete", "@", answer=b"n\n")
     assert (code, talk.file.exists()) == (130, True)
-    assert b"Move auth to the trash? [y/N]" in shown
+    assert b'Move auth "How do I make it faster?" to the trash? [y/N]' in shown
 
-    code, _ = at_a_terminal("delete", "auth", answer=b"y\n")
+    code, _ = at_a_terminal("delete", "@", answer=b"y\n")
     assert (code, talk.file.exists()) == (0, False)
+
+    code, shown = at_a_terminal("delete", talk.id, "--purge", answer=b"y\n")
+    assert b'Remove auth "How do I make it faster?" for good? [y/N]' in shown
+    assert (code, shelf.thrown_away()) == (0, [])
+
+
+def test_delete_names_a_session_without_a_name_or_words_by_its_id_and_one_without_a_header_by_its_file(
+    here: Path,
+) -> None:
+    empty, broken = st.create(cwd=here), st.create(cwd=here)
+    assert broken.file is not None
+    broken.file.write_bytes(b"garbage\n")
+
+    for place, named in ((empty.id, f"{empty.id} (empty)"), (str(broken.file), str(broken.file))):
+        code, shown = at_a_terminal("delete", place, answer=b"y\n")
+        assert code == 0
+        assert f"Move {named} to the trash?".encode() in shown.replace(b"\r\n", b"")
 
 
 def test_progress_is_shown_at_a_terminal_alone_and_only_of_what_takes_long(talk, monkeypatch, capsys) -> None:

@@ -12,6 +12,7 @@ from sessiontree import catalog, shelf
 from sessiontree.cli.app import app, json_option, session_argument, short
 from sessiontree.cli.output import brief, colored, dim, echo, echo_json, progress, safe, strong, warn
 from sessiontree.core.figures import dollars
+from sessiontree.errors import SessionTreeError
 from sessiontree.index.reading import SessionSummary, summary_to_wire
 from sessiontree.index.search import Hit, hit_to_wire
 
@@ -178,7 +179,8 @@ def delete(session: str, restore: bool, purge: bool, yes: bool, as_json: bool) -
     if restore:
         file, done = shelf.restore(session), "restored"
     else:
-        _confirm(f"Remove {session} for good?" if purge else f"Move {session} to the trash?", yes)
+        if not yes:
+            session = _confirmed(session, purge)
         file, done = (shelf.purge(session), "removed") if purge else (shelf.delete(session), "deleted")
     if as_json:
         echo_json({"done": done, "file": file})
@@ -186,9 +188,24 @@ def delete(session: str, restore: bool, purge: bool, yes: bool, as_json: bool) -
         echo(done, dim(safe(file)))
 
 
-def _confirm(question: str, yes: bool) -> None:
-    if yes:
-        return
+def _confirmed(session: str, purge: bool) -> str:
+    """Have the session that is meant named, and give where it is: `@` may be another one by the time of the answer."""
     if not sys.stdin.isatty():
         raise click.UsageError("there is no terminal to ask at: give --yes")
-    click.confirm(safe(question), abort=True, err=True)
+    place = shelf.meant(session, in_trash=purge)
+    named = _named(place)
+    click.confirm(f"Remove {named} for good?" if purge else f"Move {named} to the trash?", abort=True, err=True)
+    return place
+
+
+def _named(place: str) -> str:
+    """A session by its name, or else its id, and by what was said first in it, as far as it can be read."""
+    from sessiontree.index.reading import tally_of
+
+    try:
+        with catalog.open(place, read_only=True) as session:
+            first = tally_of(session).first_message
+            named = [session.name or session.id, f'"{first[:60]}{"…" if first[60:] else ""}"' if first else "(empty)"]
+    except SessionTreeError:
+        named = [place]
+    return " ".join(map(brief, named))

@@ -272,6 +272,10 @@ class Sessions:
 
     # Putting aside
 
+    def meant(self, text: str, *, in_trash: bool = False) -> str:
+        """The id of the session that `text` names; with `in_trash`, of one there if there is any."""
+        return (self._named(text, deleted=True) if in_trash else None) or self.find(text)
+
     def archive(self, text: str, *, archived: bool = True) -> str:
         """Take a session out of listings, or put it back. Returns its address."""
         id = self.find(text)
@@ -297,7 +301,7 @@ class Sessions:
 
         Forks that share lines with it get them as their own. Raises `Conflict` for one that does not end at `at`.
         """
-        id = self._named(text, deleted=True) or self.find(text)
+        id = self.meant(text, in_trash=True)
 
         def work(connection: Connection) -> None:
             with connection.transaction():
