@@ -157,6 +157,35 @@ def test_equal_proportions_have_a_winner_in_one_trial_of_twenty_at_most(arms: in
     assert named(2, arms, runs, lambda chance, _: float(chance.random() < 0.5), proportions=True) <= 0.05
 
 
+@pytest.mark.parametrize("runs", [4, 8, 12])
+def test_equal_arms_of_two_grades_differ_by_chance_in_one_case_of_twenty_at_most(runs: int) -> None:
+    """Not drawn, but summed over all that may come: Welch's interval alone has 7.7 % for eight runs."""
+
+    def graded(good: int) -> list[float]:
+        return [5.0] * good + [4.0] * (runs - good)
+
+    cases = [(a, b) for a in range(runs + 1) for b in range(runs + 1)]
+    named = [(a, b) for a, b in cases if contrast(graded(a), graded(b)).chance <= 0.05]
+
+    assert named
+    assert sum(math.comb(runs, a) * math.comb(runs, b) for a, b in named) / 4**runs <= 0.05
+
+
+def test_of_grades_the_arrangements_are_counted_as_well() -> None:
+    found = contrast([5.0, 5, 5, 4], [3.0, 3, 3, 4])  # 4 of the 70 ways to share them out are so far apart
+
+    assert found.low is not None
+    assert found.chance == pytest.approx(4 / 70)
+
+
+def test_of_more_values_than_can_be_counted_welchs_interval_tells() -> None:
+    many = [float(value % 1000) for value in range(3000)]
+
+    assert contrast(many, [value + 500 for value in many]).chance < 1e-6
+    assert contrast([1.0] * 20_000, [0.0] * 20_000).chance == 0
+    assert contrast([0.0, 1.0] * 10_000, [0.0] * 20_000, proportions=True).chance < 1e-6
+
+
 def test_arms_that_clearly_differ_have_a_winner() -> None:
     assert named(3, 2, 5, lambda chance, arm: chance.gauss(10 + 10 * arm, 2)) > 0.95
     assert named(4, 3, 5, lambda chance, arm: chance.gauss(10 + 12 * arm, 2)) > 0.95

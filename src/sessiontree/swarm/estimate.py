@@ -7,7 +7,9 @@ cannot well be chance: one is named by mistake among equal arms in one experimen
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from fractions import Fraction
 from itertools import combinations
 from typing import Literal, NamedTuple, TypeAlias
 
@@ -20,6 +22,12 @@ LEVEL = 0.95
 
 PRECISION = 1e-9
 """Of quantiles."""
+
+FEW = 2 / 3
+"""How many of the values are different at most, where they are few."""
+
+EFFORT = 5_000_000
+"""What counting arrangements may take: some tenths of a second."""
 
 LIMIT = 1e100
 """Values beyond it are none: their squares could not be summed."""
@@ -91,21 +99,22 @@ class Contrast(Struct, frozen=True, kw_only=True):
 def contrast(a: Sequence[float], b: Sequence[float], *, proportions: bool = False, level: float = LEVEL) -> Contrast:
     """Compare two arms, each with two values or more.
 
-    Means are compared by Welch's interval, which lets arms vary differently. It knows nothing of values that do not
-    vary, and is too sure of proportions; there, arrangements of the values are counted instead.
+    Means are compared by Welch's interval, which lets arms vary differently. It is too sure where few different values
+    are there, as of grades: then arrangements of the values are counted as well. Of proportions, and of values that do
+    not vary, nothing else counts.
     """
     difference = _mean(a) - _mean(b)
-    if proportions:
-        return Contrast(difference=difference, low=None, high=None, chance=_fisher(a, b))
+    few = len({*a, *b}) <= FEW * (len(a) + len(b))
+    counted = _rearranged(a, b) if few or proportions else None
     parts = [_variance(values) / len(values) for values in (a, b)]
-    if not sum(parts):
-        chance = 2 / math.comb(len(a) + len(b), len(a)) if difference else 1.0
-        return Contrast(difference=difference, low=None, high=None, chance=min(chance, 1.0))
+    if not sum(parts) or (proportions and counted is not None):
+        chance = counted if counted is not None else float(not difference)
+        return Contrast(difference=difference, low=None, high=None, chance=chance)
     error = math.sqrt(sum(parts))
     shares = [part / sum(parts) for part in parts]
     freedom = 1 / sum(share**2 / (len(values) - 1) for share, values in zip(shares, (a, b), strict=True))
     half = t_quantile((1 + level) / 2, freedom) * error
-    chance = 2 * (1 - t_below(abs(difference) / error, freedom))
+    chance = max(2 * (1 - t_below(abs(difference) / error, freedom)), counted or 0.0)
     return Contrast(difference=difference, low=difference - half, high=difference + half, chance=chance)
 
 
@@ -163,14 +172,30 @@ def _variance(values: Sequence[float]) -> float:
     return math.fsum((value - middle) ** 2 for value in values) / (len(values) - 1)
 
 
-def _fisher(a: Sequence[float], b: Sequence[float]) -> float:
-    """Fisher's exact test: how likely equal arms share their ones as unevenly as this, or more so."""
-    ones, all_ = round(math.fsum(a)), round(math.fsum((*a, *b)))
-    ways = {
-        k: math.comb(len(a), k) * math.comb(len(b), all_ - k)
-        for k in range(max(0, all_ - len(b)), min(len(a), all_) + 1)
-    }
-    return sum(count for count in ways.values() if count <= ways[ones]) / sum(ways.values())
+def _rearranged(a: Sequence[float], b: Sequence[float]) -> float | None:
+    """How likely the means are as far apart as this, or further, if chance shared the values out to the arms.
+
+    All arrangements are counted: of zeros and ones, and arms of one size, that is Fisher's exact test. `None` where it
+    would take too long; with so many values, Welch's interval does well.
+    """
+    fractions = [Fraction(value) for value in (*a, *b)]
+    scale = math.lcm(*(value.denominator for value in fractions))
+    whole = [int(value * scale) for value in fractions]
+    ways = Counter({(0, 0): 1})  # by how many values the first arm has, and their sum
+    left, effort = len(whole), 0
+    for value, count in Counter(whole).items():
+        left -= count
+        effort += len(ways) * (count if left else 1) * len(whole)
+        if effort > EFFORT:
+            return None
+        before, ways = ways, Counter[tuple[int, int]]()
+        for (taken, total), known in before.items():
+            for more in range(max(0, len(a) - taken - left), min(count, len(a) - taken) + 1):
+                ways[taken + more, total + more * value] += known * math.comb(count, more)
+    usual = sum(whole) * len(a)  # the first arm's sum if the means were equal, times how many values there are
+    far = abs(sum(whole[: len(a)]) * len(whole) - usual)
+    as_far = sum(known for (_, total), known in ways.items() if abs(total * len(whole) - usual) >= far)
+    return as_far / math.comb(len(whole), len(a))
 
 
 # Distributions
