@@ -159,6 +159,26 @@ def test_a_budget_pauses_it_and_a_larger_one_goes_on(cli: Run, server: Server, f
     assert len(server.requests) == 2
 
 
+def test_limits_that_are_not_given_stay_when_it_goes_on_and_0_takes_one_away(
+    cli: Run, server: Server, file: Path
+) -> None:
+    limits = "[budget]\ntokens = 10\ncost = 5\nseconds = 900\n[agent_budget]\ntokens = 500\nseconds = 90\n"
+    file.write_text(REVIEW.replace("agents = 2", 'strategy = "pipeline"\nagents = 3') + limits)
+    server.add("One.", "Two.", "Three.")
+    cli("swarm", "run", "review.toml", code=3)
+
+    cli("swarm", "resume", "review", "--max-tokens", "20", "--max-agent-cost", "2", code=3)
+    first = status()
+    cli("swarm", "resume", "review", "--max-tokens", "0", "--max-agent-tokens", "0")
+    second = status()
+
+    assert (first.budget, first.agent_budget) == (
+        st.Budget(cost=5, tokens=20, seconds=900),
+        st.Budget(cost=2, tokens=500, seconds=90),
+    )
+    assert (second.budget, second.agent_budget) == (st.Budget(cost=5, seconds=900), st.Budget(cost=2, seconds=90))
+
+
 def test_an_agent_goes_on_with_a_larger_budget_of_its_own_and_only_what_is_new_is_told(
     server: Server, file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -342,7 +342,7 @@ async def test_without_the_tools_it_began_with_it_does_not_go_on(session: Sessio
     swarm = await Swarm.create(session, "crowd", "Do it", tools=[look, touch])
     lacking = Swarm.open(session, swarm.id, model=replying(), tools=[touch])
 
-    with pytest.raises(InvalidOperation, match="^swarm crowd was begun with tool look, which cannot be had here$"):
+    with pytest.raises(InvalidOperation, match=r"^swarm crowd was begun with tool look, which cannot be had here$"):
         await lacking.start()
 
     assert not lacking.held

@@ -12,11 +12,13 @@ import httpx
 import pytest
 
 import sessiontree as st
+from sessiontree.agent.tools import builtin_tools
 from sessiontree.errors import StoreError
 from sessiontree.model.base import Model, ModelError
 from sessiontree.model.find import NoModel
 from sessiontree.model.scripted import Delay, ScriptedModel, ToolCall
 from sessiontree.store.jsonl import JsonlStore
+from sessiontree.swarm.facts import Paused, fact_body
 from sessiontree.swarm.record import swarms_in
 from sessiontree.swarm.strategies import STRATEGIES, parallel
 from sessiontree.swarm.swarm import Swarm
@@ -270,6 +272,49 @@ async def test_a_branch_on_which_an_agent_of_a_swarm_works_is_not_moved_and_the_
     assert steered.json() == {"branch": branch}
     assert [row["text"] for row in path if row["role"] in ("user", "assistant")][-2:] == ["Only here", "Seen."]
     assert (after["running"], after["swarming"]) == ([], {})
+
+
+async def test_limits_that_are_not_given_stay_when_a_swarm_goes_on(house: House, client: httpx.AsyncClient) -> None:
+    budget, each = {"cost": 1, "tokens": 100}, {"seconds": 60}
+    id = (await made(client, session=house.session(), start=False, budget=budget, agentBudget=each))["id"]
+    with st.open((await client.get(f"/api/swarms/{id}")).json()["sessionId"]) as opened:
+        opened.append(fact_body(Paused(swarm=id)), branch="crew")
+
+    said = {"budget": {"cost": 5, "tokens": None}, "agentBudget": {"tokens": 9}}
+    await client.post(f"/api/swarms/{id}/resume", json=said)
+    status = await settled(client, id, "paused", "completed")
+
+    assert status["budget"] == {"cost": 5, "tokens": None, "seconds": None}
+    assert status["agentBudget"] == {"cost": None, "tokens": 9, "seconds": 60}
+
+
+async def test_a_swarm_goes_on_here_with_the_tools_that_it_began_with(house: House, client: httpx.AsyncClient) -> None:
+    id = await house.swarm(house.session(), agents=1, tools=builtin_tools("read"), system="Only read.")
+    lacking = await house.swarm(house.session(), agents=1, tools=[look])
+
+    await client.post(f"/api/swarms/{id}/resume", json={})
+    await settled(client, id, "completed")
+    refused = await client.post(f"/api/swarms/{lacking}/resume", json={})
+
+    (request,) = house.models.model.requests
+    assert ([tool.name for tool in request.tools], request.system) == (["read"], "Only read.")
+    assert refused.status_code == 409
+    assert refused.json()["error"]["message"] == "swarm crew was begun with tool look, which cannot be had here"
+
+
+@st.tool
+def look() -> str:
+    """Look."""
+    return "seen"
+
+
+async def test_a_swarm_tells_how_many_agents_are_wanted(house: House, client: httpx.AsyncClient) -> None:
+    id = (await made(client, session=house.session(), start=False, agents=4, strategy="pipeline"))["id"]
+
+    first = (await client.get(f"/api/swarms/{id}")).json()
+    scaled = (await client.post(f"/api/swarms/{id}/scale", json={"agents": 6})).json()
+
+    assert [(status["wanted"], status["agentCount"]) for status in (first, scaled)] == [(4, 0), (6, 0)]
 
 
 async def test_a_budget_changes_only_while_a_swarm_is_paused(house: House, client: httpx.AsyncClient) -> None:

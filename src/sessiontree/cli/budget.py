@@ -11,28 +11,28 @@ from sessiontree.cli.app import F
 if TYPE_CHECKING:
     from sessiontree.swarm.budget import Budget
 
-MORE = click.FloatRange(min=0, min_open=True)
-
 LIMITS = (
-    ("cost", MORE, "DOLLARS", "Money that may be spent"),
-    ("tokens", click.IntRange(1), "COUNT", "Tokens that may be used"),
-    ("time", MORE, "SECONDS", "Time at work that it may take"),
+    ("cost", click.FloatRange, "DOLLARS", "Money that may be spent"),
+    ("tokens", click.IntRange, "COUNT", "Tokens that may be used"),
+    ("time", click.FloatRange, "SECONDS", "Time at work that it may take"),
 )
+NONE = "; 0 for no limit"
 
 
 def budget_options(function: F) -> F:
     """`--max-cost`, `--max-tokens` and `--max-time`."""
-    return _options(function, "--max-", "")
+    return _options(function, "--max-", "", min_open=True)
 
 
-def agent_budget_options(function: F) -> F:
-    """`--max-agent-cost`, `--max-agent-tokens` and `--max-agent-time`."""
-    return _options(function, "--max-agent-", ", for each agent")
+def new_budget_options(function: F) -> F:
+    """The same and `--max-agent-cost`, `--max-agent-tokens` and `--max-agent-time`, in the place of earlier limits."""
+    return _options(_options(function, "--max-agent-", f", for each agent{NONE}"), "--max-", NONE)
 
 
-def _options(function: F, prefix: str, whose: str) -> F:
+def _options(function: F, prefix: str, more: str, *, min_open: bool = False) -> F:
     for name, kind, unit, what in reversed(LIMITS):
-        function = click.option(f"{prefix}{name}", type=kind, metavar=unit, help=f"{what}{whose}.")(function)
+        limit = kind(min=0, min_open=min_open)
+        function = click.option(f"{prefix}{name}", type=limit, metavar=unit, help=f"{what}{more}.")(function)
     return function
 
 
@@ -41,3 +41,11 @@ def budget_of(cost: float | None, tokens: int | None, seconds: float | None) -> 
     from sessiontree.swarm.budget import Budget
 
     return None if cost is tokens is seconds is None else Budget(cost=cost, tokens=tokens, seconds=seconds)
+
+
+def new_budget(before: Budget | None, cost: float | None, tokens: int | None, seconds: float | None) -> Budget | None:
+    """What the options say laid over an earlier budget; `None` where they say nothing."""
+    from sessiontree.swarm.budget import laid_over
+
+    said = {"cost": cost, "tokens": tokens, "seconds": seconds}
+    return laid_over(before, {kind: limit or None for kind, limit in said.items() if limit is not None})

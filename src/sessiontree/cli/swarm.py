@@ -13,7 +13,7 @@ import click
 
 from sessiontree import catalog
 from sessiontree.cli.app import MODEL_FAILED, F, app, json_option, opened, tell_set_aside, typeable
-from sessiontree.cli.budget import agent_budget_options, budget_of, budget_options
+from sessiontree.cli.budget import budget_of, budget_options, new_budget, new_budget_options
 from sessiontree.cli.desk import PrintedUi, Working, extension_option
 from sessiontree.cli.live import Progress
 from sessiontree.cli.output import dim, echo, echo_json, safe, strong, table, warn
@@ -226,8 +226,7 @@ def _drop_if_unused(session: Session) -> None:
     type=click.Path(dir_okay=False),
     help="A swarm file, for its extensions; its tools, system prompt and thinking take the place of those it had.",
 )
-@budget_options
-@agent_budget_options
+@new_budget_options
 @durable_options
 @extension_option
 @json_option
@@ -249,7 +248,8 @@ def resume(
 ) -> int:
     """Go on with a swarm that was paused or whose process ended. What is done is not repeated.
 
-    A paused one that another process holds goes on there. Larger budgets take the place of those it had.
+    A paused one that another process holds goes on there. Limits that are given take the place of those it had; the
+    others stay.
     """
     from sessiontree.cli.swarm_file import load
     from sessiontree.swarm.account import Accounts
@@ -260,20 +260,19 @@ def resume(
     durably = _Durable.of(durable, concurrency, database)
     said = None if file is None else load(file)
     outfit = _Outfit(said, extensions, durably)
-    budget = budget_of(max_cost, max_tokens, max_time)
-    agent_budget = budget_of(max_agent_cost, max_agent_tokens, max_agent_time)
 
     async def begin(desk: Desk) -> _Begun:
         again = Swarm.open(desk.session, id, **outfit.given(desk), anew=said is not None or durably is not None)
         told = again.events.last if again.streams else 0
         if durably is None and not again.held:
             check_no_worker_has(id, name)
-        if again.status().status == "paused":
+        status = again.status()
+        budget = new_budget(status.budget, max_cost, max_tokens, max_time)
+        agent_budget = new_budget(status.agent_budget, max_agent_cost, max_agent_tokens, max_agent_time)
+        if status.status == "paused":
             await again.resume(budget=budget, agent_budget=agent_budget)
         elif budget is not None or agent_budget is not None:
-            raise InvalidOperation(
-                f"swarm {again.name} is {again.status().status}: a budget changes while it is paused"
-            )
+            raise InvalidOperation(f"swarm {again.name} is {status.status}: a budget changes while it is paused")
         else:
             await again.start()
         return _Begun(again, told)

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Literal, NamedTuple, TypeAlias
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from sessiontree.errors import InvalidOperation
 
@@ -55,6 +56,11 @@ class Use(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.kind} {self.used:g} of {self.limit:g}"
+
+
+def laid_over(before: Budget | None, given: Mapping[str, float | None]) -> Budget | None:
+    """A budget with the limits that are given, where `None` is no limit; gives `None` where none is given."""
+    return replace(before or Budget(), **given) if given else None
 
 
 class Budget(Struct, frozen=True, kw_only=True):

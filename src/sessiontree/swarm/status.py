@@ -57,6 +57,8 @@ class SwarmStatus(Struct, frozen=True, kw_only=True):
     status: SwarmState
     """`running` is also one whose process died: `Swarm.open` and `start` go on with it."""
     agents: tuple[AgentInfo, ...]
+    wanted: int
+    """How many agents are to work, as `scale` takes it."""
     progress: float
     """From 0 to 1: how many of the agents that are known of have completed; 1 when the swarm has."""
     branch: str
@@ -68,6 +70,8 @@ class SwarmStatus(Struct, frozen=True, kw_only=True):
     tokens: float
     seconds: float
     budget: Budget | None
+    agent_budget: Budget | None
+    """That of each agent that has none of its own."""
     budget_used: float | None
     """The largest fraction of a limit that is used."""
     reason: str | None

@@ -20,7 +20,7 @@ from sessiontree import catalog
 from sessiontree.errors import InvalidOperation
 from sessiontree.hooks.events import Notice
 from sessiontree.swarm.account import Accounts
-from sessiontree.swarm.budget import Budget
+from sessiontree.swarm.budget import Budget, laid_over
 from sessiontree.swarm.durable import check_no_worker_has
 from sessiontree.swarm.facts import SWARM
 from sessiontree.swarm.hold import is_worked_on
@@ -162,14 +162,15 @@ class Swarms:
 
     def _row(self, opened: Opened, status: SwarmStatus) -> wire.SwarmRow:
         told = msgspec.structs.asdict(status)
-        for name in ("agents", "budget", "budget_used", "task", "result"):
+        for name in ("agents", "budget", "agent_budget", "budget_used", "task", "result"):
             del told[name]
-        budget, used, task = status.budget, status.budget_used, status.task
+        used, task = status.budget_used, status.task
         return wire.SwarmRow(
             **told,
             task=task if len(task) <= BEGINNING else f"{task[:BEGINNING]}…",
             agent_count=len(status.agents),
-            budget=None if budget is None else wire.Limited(**msgspec.structs.asdict(budget)),
+            budget=_limited(status.budget),
+            agent_budget=_limited(status.agent_budget),
             budget_used=used if used is None or math.isfinite(used) else None,
             here=status.id in self._live,
             left=status.status == "running"
@@ -278,7 +279,10 @@ class Swarms:
                 await self._begin(
                     opened,
                     swarm,
-                    swarm.resume(budget=budget_of(said.budget), agent_budget=budget_of(said.agent_budget)),
+                    swarm.resume(
+                        budget=_relimited(known.budget, said.budget),
+                        agent_budget=_relimited(known.agent_budget, said.agent_budget),
+                    ),
                 )
             elif said.budget is not None or said.agent_budget is not None:
                 raise InvalidOperation(f"swarm {swarm.name} is {status}: a budget changes while it is paused")
@@ -326,6 +330,16 @@ def _asked(said: wire.NewSwarm) -> dict[str, Any]:
         "enable_branching": said.enable_branching,
         "enable_event_streaming": said.enable_event_streaming,
     }
+
+
+def _limited(budget: Budget | None) -> wire.Limited | None:
+    return None if budget is None else wire.Limited(**msgspec.structs.asdict(budget))
+
+
+def _relimited(before: Budget | None, said: wire.Relimiting | None) -> Budget | None:
+    """The budget that a swarm goes on with, where it is another."""
+    given = {} if said is None else msgspec.structs.asdict(said)
+    return laid_over(before, {kind: limit for kind, limit in given.items() if limit is not msgspec.UNSET})
 
 
 def budget_of(said: wire.Limits | None) -> Budget | None:

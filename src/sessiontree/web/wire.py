@@ -620,7 +620,11 @@ class SwarmRow(Answer, frozen=True, kw_only=True):
     cost: Amount
     tokens: Annotated[float, Meta(examples=[5400])]
     seconds: Amount
+    wanted: Count
+    """How many agents are to work, as `scale` takes it."""
     budget: Limited | None
+    agent_budget: Limited | None
+    """That of each agent that has none of its own."""
     budget_used: Amount | None
     reason: Text | None
     created_at: Moment
@@ -657,9 +661,17 @@ class SteeringAgent(Asked, frozen=True, kw_only=True):
     text: Text
 
 
+class Relimiting(Asked, frozen=True, kw_only=True):
+    """Limits that are others from now on; `null` takes one away."""
+
+    cost: Annotated[float, Meta(examples=[0.5], gt=0)] | UnsetType | None = UNSET
+    tokens: Annotated[int, Meta(examples=[100_000], gt=0, le=1 << 53)] | UnsetType | None = UNSET
+    seconds: Annotated[float, Meta(examples=[600], gt=0)] | UnsetType | None = UNSET
+
+
 class Resuming(Asked, frozen=True, kw_only=True):
-    budget: Limits | None = None
-    agent_budget: Limits | None = None
+    budget: Relimiting | None = None
+    agent_budget: Relimiting | None = None
 
 
 # Experiments

@@ -389,19 +389,27 @@ def test_a_swarm_is_steered_scaled_paused_resumed_and_destroyed(serve: Serve, vi
 
 def test_a_swarm_whose_budget_is_used_up_goes_on_with_a_larger_one(serve: Serve, visit: Visit) -> None:
     dear = [ToolCall("c1", "ls", {}), Used({"input": 100, "output": 10, "cost": 0.05})]
-    page = visit(serve(ScriptedModel([dear, priced("It is done.", 0.01)])), "/swarms")
+    page = visit(serve(ScriptedModel([dear, *[priced("It is done.", 0.01)] * 2])), "/swarms")
     page.get_by_label("Dollars", exact=True).fill("0.04")
-    begin(page, agents=1)
+    page.get_by_label("Tokens each", exact=True).fill("9000")
+    page.get_by_label("Strategy").select_option("pipeline")
+    begin(page, agents=2)
     page.wait_for_selector("text=the budget is used up")
     page.wait_for_selector(".head .chip.label >> text=paused")
 
+    page.get_by_role("button", name="Scale").click()
+    assert page.locator(".agents > li").count() == 1
+    assert page.locator("dialog input").input_value() == "2"
+    page.keyboard.press("Escape")
     page.get_by_role("button", name="Resume").click()
     assert page.locator("dialog").get_by_label("Dollars", exact=True).input_value() == "0.04"
+    assert page.locator("dialog").get_by_label("Tokens each", exact=True).input_value() == "9000"
     page.locator("dialog").get_by_label("Dollars", exact=True).fill("1")
+    page.locator("dialog").get_by_label("Tokens each", exact=True).fill("")
     page.locator("dialog").get_by_role("button", name="Resume").click()
 
     page.wait_for_selector(".head .chip.branch >> text=completed")
-    assert page.get_by_role("progressbar", name="Budget used").get_attribute("aria-valuenow") == "6"
+    assert page.get_by_role("progressbar", name="Budget used").get_attribute("aria-valuenow") == "7"
 
 
 def test_a_swarm_that_nobody_works_on_is_gone_on_with_in_the_page(serve: Serve, visit: Visit) -> None:

@@ -107,7 +107,7 @@ export class SwarmView extends Component {
   ask = (dialog) => this.setState({ dialog });
 
   scaling() {
-    const now = String(this.state.status.agents.length);
+    const now = String(this.state.status.wanted);
     return {
       title: "Scale",
       action: "Scale",
@@ -120,21 +120,25 @@ export class SwarmView extends Component {
   }
 
   /** Where it was paused for a reason, that may be its budget. */
-  resuming({ budget }) {
-    const field = (name, label, value) => ({ name, label, kind: "number", min: 0, step: "any", value: value ?? "" });
+  resuming({ budget, agentBudget }) {
+    const field = (name, label, value) => ({ name, label, kind: "number", min: 0, step: "any", value: String(value ?? "") });
+    const fields = [
+      field("budget.cost", "Dollars", budget?.cost),
+      field("budget.tokens", "Tokens", budget?.tokens),
+      field("budget.seconds", "Seconds", budget?.seconds),
+      field("agentBudget.cost", "Dollars each", agentBudget?.cost),
+      field("agentBudget.tokens", "Tokens each", agentBudget?.tokens),
+      field("agentBudget.seconds", "Seconds each", agentBudget?.seconds),
+    ];
     return {
       title: "Resume",
       action: "Resume",
-      note: "Larger budgets take the place of those it had.",
-      fields: [
-        field("budget.cost", "Dollars", budget?.cost),
-        field("budget.tokens", "Tokens", budget?.tokens),
-        field("budget.seconds", "Seconds", budget?.seconds),
-        field("agentBudget.cost", "Dollars each"),
-        field("agentBudget.tokens", "Tokens each"),
-      ],
+      note: "What you change takes the place of the limit it had; an empty field is no limit.",
+      fields,
       submit: async (values) => {
-        await this.props.api.post(`${this.base}/resume`, asked(values));
+        const changed = fields.filter(({ name, value }) => (values[name] ?? "") !== value);
+        const said = Object.fromEntries(changed.map(({ name }) => [name, values[name] ?? null]));
+        await this.props.api.post(`${this.base}/resume`, asked(said));
         await this.load();
       },
     };

@@ -119,12 +119,12 @@ const New = ({ create, busy, sessions, models }) => html`<form onSubmit=${create
 
 const NUMBERS = new Set(["agents", "maxAgents", "cost", "tokens", "seconds"]);
 
-/** What the form says, as the server takes it: `budget.cost` is the cost of the budget. */
+/** What the form says, as the server takes it: `budget.cost` is the cost of the budget, and `null` none. */
 export const asked = (values) => {
   const body = {};
   for (const [path, value] of Object.entries(values)) {
     const [name, inner] = path.split(".");
-    const said = NUMBERS.has(inner ?? name) ? Number(value) : value;
+    const said = NUMBERS.has(inner ?? name) && value !== null ? Number(value) : value;
     if (inner) body[name] = { ...body[name], [inner]: said };
     else body[name] = said;
   }
