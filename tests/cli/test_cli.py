@@ -906,6 +906,25 @@ def test_no_standard_input_is_told(talk) -> None:
     )
 
 
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
+def test_an_output_that_is_closed_is_no_failure(closed: str, here: Path) -> None:
+    for arguments in ("new --name auth --json", "append auth --role user Hello", "tree auth", "--version"):
+        script = f"{sys.executable} -c 'from sessiontree.cli import main; main()' {arguments} {closed}"
+        result = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
+        assert (result.returncode, result.stderr) == (0, "")
+        assert bool(result.stdout) == (closed == "2>&-")
+    assert [summary.message_count for summary in st.sessions()] == [1]
+
+
+def test_an_input_that_is_closed_is_as_good_as_nobody_there(here: Path) -> None:
+    st.create("auth").close()
+    for arguments, code in (("", 0), ("chat", 1), ("delete auth", 2), ("tree auth --interactive", 2)):
+        script = f"{sys.executable} -c 'from sessiontree.cli import main; main()' {arguments} <&-"
+        result = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
+        assert result.returncode == code
+        assert "internal error" not in result.stderr
+
+
 @pytest.mark.parametrize("to", ["| true", "> /dev/full"])
 def test_output_that_nobody_takes_is_no_traceback(talk, to: str) -> None:
     for arguments in ("--version", "tree @", "log @ --json"):

@@ -137,6 +137,7 @@ def app(ctx: click.Context, color: bool | None) -> None:
 
 def run(arguments: list[str]) -> int:
     """Run the command and return its exit code. Errors are one clear sentence, never a traceback."""
+    _fill_gaps()
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
@@ -179,9 +180,16 @@ def _spelled_out(arguments: list[str]) -> list[str]:
         rest.remove("-p")
         return [*arguments[:at], "prompt", *rest]
     option = first.startswith("-") and first not in ("-h", "--help", "--version")
-    if option or (not arguments and sys.stdin.isatty() and sys.stdout.isatty()):
+    if option or (not arguments and is_terminal()):
         return [*arguments[:at], "chat", *arguments[at:]]
     return arguments
+
+
+def _fill_gaps() -> None:
+    """What is for an output that is closed goes nowhere; and no file that is opened takes its number."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - for as long as the process runs
 
 
 def _give_up_output() -> None:
@@ -197,6 +205,16 @@ def fail(message: str, code: int = FAILED) -> int:
 
 
 # What commands share
+
+
+def is_terminal() -> bool:
+    """Whether somebody is there to read and to answer."""
+    return sys.stdout.isatty() and can_answer()
+
+
+def can_answer() -> bool:
+    """Whether somebody is there to answer. There is no standard input where the shell closed it."""
+    return sys.stdin is not None and sys.stdin.isatty()  # pyright: ignore[reportUnnecessaryComparison]
 
 
 def opened(session: str, *, read_only: bool = False) -> Session:

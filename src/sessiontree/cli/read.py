@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
@@ -14,6 +13,7 @@ from sessiontree import catalog
 from sessiontree.cli.app import (
     app,
     branch_argument,
+    is_terminal,
     json_option,
     opened,
     place_argument,
@@ -63,7 +63,7 @@ def tree(context: click.Context, session: str, filter: str | None, interactive: 
 
 def _choose_and_go(context: click.Context, name: str) -> None:
     """Have a place chosen in the terminal, and carry out `navigate` with it."""
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+    if not is_terminal():
         raise click.UsageError("--interactive needs a terminal")
     try:
         from sessiontree.tui.tree import choose

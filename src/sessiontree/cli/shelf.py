@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Iterable
 
 import click
 
 from sessiontree import catalog, shelf
-from sessiontree.cli.app import app, json_option, session_argument, short
+from sessiontree.cli.app import app, can_answer, json_option, session_argument, short
 from sessiontree.cli.output import brief, colored, dim, echo, echo_json, progress, safe, strong, warn
 from sessiontree.core.figures import dollars
 from sessiontree.errors import SessionTreeError
@@ -190,7 +189,7 @@ def delete(session: str, restore: bool, purge: bool, yes: bool, as_json: bool) -
 
 def _confirmed(session: str, purge: bool) -> str:
     """Have the session that is meant named, and give where it is: `@` may be another one by the time of the answer."""
-    if not sys.stdin.isatty():
+    if not can_answer():
         raise click.UsageError("there is no terminal to ask at: give --yes")
     place = shelf.meant(session, in_trash=purge)
     named = _named(place)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import sys
 
 import click
 
 from sessiontree import catalog
-from sessiontree.cli.app import app, branch_option, opened, session_option
+from sessiontree.cli.app import app, branch_option, is_terminal, opened, session_option
 from sessiontree.errors import InvalidOperation
 
 
@@ -57,7 +56,3 @@ def chat(
             fresh=fresh,
         )
     ).run()
-
-
-def is_terminal() -> bool:
-    return sys.stdin.isatty() and sys.stdout.isatty()
