@@ -21,7 +21,7 @@ from sessiontree.core.messages import ToolCall, tool_call
 from sessiontree.errors import BranchMoved, InvalidOperation, StoreError
 from sessiontree.format.codec import LINE_LIMIT
 from sessiontree.hooks.bus import Context, Hooks
-from sessiontree.hooks.events import MessageDelta, MessageEnd, Navigated, Notice, RunEnd, ToolEnd, ToolUpdate
+from sessiontree.hooks.events import MessageDelta, MessageEnd, Navigated, Notice, RunEnd, ToolEnd, ToolUpdate, TurnEnd
 from sessiontree.model.base import ModelError, TextDelta
 from sessiontree.model.scripted import INFO, Delay, ScriptedModel, Stop, Thinking
 from sessiontree.session import Session
@@ -458,6 +458,32 @@ async def test_a_tool_of_several_agents_is_told_of_a_place_once_when_all_handler
     assert told == ["handler", "tool"]
     for other in others:
         other.close()
+
+
+async def test_handlers_that_several_agents_share_are_told_whose_event_it_is(session: Session) -> None:
+    hooks, told, shown = Hooks(), [], []
+    hooks.on(TurnEnd, lambda event, ctx: told.append((ctx.agent, ctx.session, ctx.branch)))
+    hooks.listen(lambda event: shown.append(event) if isinstance(event, TurnEnd) else None)
+    branches = [session.head, session.create_branch("side"), st.memory().head]
+    agents = [Agent(branch, ScriptedModel(["Yes."]), hooks=hooks, system="") for branch in branches]
+
+    for one in reversed(agents):
+        await one.prompt("Well?")
+
+    assert told == [(one, one.branch.session, one.branch) for one in reversed(agents)]
+    assert len(shown) == 3
+
+
+async def test_an_agent_after_one_that_is_closed_has_its_hooks(session: Session) -> None:
+    hooks, told = Hooks(), []
+    hooks.on(TurnEnd, lambda event, ctx: told.append((ctx.agent, ctx.session)))
+    Agent(session.head, ScriptedModel([]), hooks=hooks).close()
+
+    after = Agent(st.memory().head, ScriptedModel(["Yes."]), hooks=hooks, system="")
+    await after.prompt("Well?")
+
+    assert after.hooks is hooks
+    assert told == [(after, after.branch.session)]
 
 
 async def test_tools_that_an_agent_gets_later_are_told_of_places_and_those_that_it_loses_are_not(

@@ -10,6 +10,7 @@ import asyncio
 import os
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -55,11 +56,14 @@ class Agent:
         """An agent on `branch`.
 
         `system` takes the place of the whole system prompt. The thinking level is by default the one that holds at
-        the branch's head; `cwd`, where tools work, is the session's folder.
+        the branch's head; `cwd`, where tools work, is the session's folder. Hooks that another agent has already are
+        shared: this one has its own beside them, with the same handlers and listeners.
         """
         self.branch = branch
         self.model = model
-        self.hooks = Hooks() if hooks is None else hooks
+        self.hooks = _own(Hooks() if hooks is None else hooks)
+        context = self.hooks.context
+        context.session, context.branch, context.agent = branch.session, branch, self
         self._tools: Mapping[str, Tool] = {}
         self._untold: list[Callable[[], None]] = []
         """Each has a tool not told of other places any more."""
@@ -78,14 +82,13 @@ class Agent:
         """Whether another process works on the branch."""
         self._noting = asyncio.Lock()
         """Held while something is written without a run, so that none starts from before it."""
-        context = self.hooks.context
-        context.agent = context.agent or self
-        context.session, context.branch = context.session or branch.session, context.branch or branch
 
     def close(self) -> None:
         """Give up what runs, and take no part any more: tools are not told of navigation."""
         self.abort()
         self._tell_no_tools()
+        if self.hooks.context.agent is self:
+            self.hooks.context.agent = None
 
     # Running
 
@@ -216,6 +219,7 @@ class Agent:
             if not task.done():
                 self.abort()
                 await asyncio.wait([task])
+            self._report(task)
             raise
 
     # What waits to be said
@@ -258,7 +262,7 @@ class Agent:
         else:
             await self.write_beside(Beside(self.branch), message)
 
-    def _report(self, task: asyncio.Task[Outcome]) -> None:
+    def _report(self, task: asyncio.Task[Any]) -> None:
         """Tell of the failure of a run that nobody waits for."""
         if not task.cancelled() and task.exception() is not None:
             self.hooks.show(Notice(level="error", text=str(task.exception())))
@@ -328,6 +332,15 @@ class Agent:
     def _tell_no_tools(self) -> None:
         for off in self._untold:
             off()
+
+
+def _own(hooks: Hooks) -> Hooks:
+    """These hooks, or some beside them where another agent has them: its handlers must know whose event it is."""
+    if hooks.context.agent is None:
+        return hooks
+    own = hooks.beside(replace(hooks.context))
+    own.listen(hooks.show)
+    return own
 
 
 async def _tell_tool(on_session: OnSession, event: SessionChange, context: Any) -> None:
