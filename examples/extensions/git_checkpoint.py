@@ -1,9 +1,9 @@
 """A checkpoint of the files for each turn, so that going back in the tree can bring back the files too.
 
 After each turn all files are kept as a commit that no branch names, and an entry says which commit belongs to which
-message. After going somewhere, one is asked whether the files are to be put back to how they were there: those that were
-made since are gone then, and what there was is kept as a commit too. Your own branches, your index and files that git
-ignores are not touched.
+message. After going somewhere, one is asked whether the files are to be put back to how they were there. Files that
+were made since are gone then; what there was is kept as a commit too. Your own branches, your index and files that
+git ignores are not touched.
 """
 
 STATE = "git-checkpoint"
