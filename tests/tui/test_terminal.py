@@ -87,6 +87,13 @@ class Terminal:
         self.raw += data
         self._stream.feed(data)
 
+    def reads(self, seconds: float) -> None:
+        """Take in what comes in some time."""
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0:
+            if select.select([self._fd], [], [], left)[0]:
+                self._read()
+
     def ends(self) -> None:
         until = time.monotonic() + SECONDS
         while self.process.poll() is None and time.monotonic() < until:
@@ -209,16 +216,88 @@ def test_without_colour_there_are_no_colours(session: Session, terminals: list[T
 
 
 def test_the_external_editor_gives_its_text_back(session: Session, terminals: list[Terminal], tmp_path: Path) -> None:
-    script = tmp_path / "editor"
-    script.write_text("#!/bin/sh\necho 'and more' >> \"$1\"\n")
-    script.chmod(0o755)
-    terminal = Terminal(session, EDITOR=str(script), VISUAL="")
+    terminal = Terminal(session, EDITOR=editor(tmp_path, "echo 'and more' >> \"$1\""), VISUAL="")
     terminals.append(terminal)
     terminal.shows("scripted")
     terminal.type(b"begun")
     terminal.shows("begun")
     terminal.type(b"\x07")
     assert terminal.shows("begun", "and more")
+
+
+def test_while_the_external_editor_is_open_work_goes_on_and_nothing_is_drawn_over_it(
+    session: Session, terminals: list[Terminal], tmp_path: Path
+) -> None:
+    os.mkfifo(tmp_path / "leave")
+    more = f"{MAX_QUEUED_WRITES} {MAX_QUEUED_WRITES * 3}"  # than the terminal would take in while it is lent
+    terminal = Terminal(session, EDITOR=editor(tmp_path, f"echo EDITING; cat '{tmp_path}/leave' >> \"$1\""), VISUAL="")
+    terminals.append(terminal)
+    terminal.shows("scripted")
+    terminal.type(
+        f"!until test -e begun; do sleep 0.1; done; for i in `seq {more}`; do echo $i; sleep 0.05; done\r".encode()
+    )
+    terminal.shows("running")
+    terminal.type(b"begun \x07")
+    terminal.shows("EDITING")
+    drawn = len(terminal.raw)
+    Path("begun").touch()
+
+    until = time.monotonic() + SECONDS
+    while b"bashExecution" not in Path(str(session.file)).read_bytes():
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    terminal.reads(0.2)
+    assert len(terminal.raw) == drawn
+    (tmp_path / "leave").write_text("and more")
+    assert terminal.shows(f"{MAX_QUEUED_WRITES * 3}", "begun and more", "on main")
+    terminal.type(b"\x03\x04")
+    terminal.ends()
+
+
+@pytest.mark.parametrize(
+    ("script", "told"),
+    [("kill -INT 0; sleep 0.2; exit 3", "ended with code 3"), (None, "cannot be run here")],
+    ids=["it is interrupted", "it is not there"],
+)
+def test_after_an_external_editor_that_fails_the_app_goes_on(
+    session: Session, terminals: list[Terminal], tmp_path: Path, script: str | None, told: str
+) -> None:
+    program = "/nowhere/ed" if script is None else editor(tmp_path, f"trap '' INT\n{script}")
+    terminal = Terminal(session, EDITOR=program, VISUAL="")
+    terminals.append(terminal)
+    terminal.shows("scripted")
+    terminal.type(b"begun\x07")
+    terminal.shows(told, "begun", "on main")
+    terminal.type(b" and typed on")
+    terminal.shows("begun and typed on")
+    terminal.type(b"\x03\x04")
+    terminal.ends()
+    assert terminal.process.returncode == 0
+
+
+def test_who_is_ended_while_the_external_editor_is_open_keeps_what_was_typed(
+    session: Session, terminals: list[Terminal], tmp_path: Path
+) -> None:
+    terminal = Terminal(session, EDITOR=editor(tmp_path, "echo EDITING; exec sleep 60"), VISUAL="")
+    terminals.append(terminal)
+    terminal.shows("scripted")
+    terminal.type(b"begun\x07")
+    terminal.shows("EDITING")
+    terminal.process.send_signal(signal.SIGTERM)
+    terminal.ends()
+    assert terminal.process.returncode == 0
+
+    again = Terminal(session)
+    terminals.append(again)
+    again.shows("what was said before", "begun")
+
+
+def editor(folder: Path, script: str) -> str:
+    """A program that edits a file as a script says."""
+    file = folder / "editor"
+    file.write_text(f"#!/bin/sh\n{script}\n")
+    file.chmod(0o755)
+    return str(file)
 
 
 @pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not here")

@@ -554,11 +554,16 @@ class ChatScreen(Screen[None]):
             self.notify("once more to quit", timeout=2)
 
     def action_external_editor(self) -> None:
-        from sessiontree.tui.outside import edited
+        from sessiontree.tui.outside import edit
 
-        text = edited(self.app, self.editor.words)
-        if text is not None:
-            self.editor.put(text)
+        before = self.editor.words
+
+        def put(text: str) -> None:
+            come = self.editor.words.removesuffix(before).strip("\n")  # such as what waited for a run that failed
+            if text != before:
+                self.editor.put("\n\n".join(filter(None, [come, text])))
+
+        edit(self.app, before, put)
 
     def action_unfold(self) -> None:
         self.transcript.unfold_all(not self.transcript.unfolded)

@@ -179,12 +179,14 @@ class Write(Dialog[str]):
         self.dismiss(self.query_one(TextArea).text)
 
     def action_outside(self) -> None:
-        from sessiontree.tui.outside import edited
+        from sessiontree.tui.outside import edit
 
         area = self.query_one(TextArea)
-        text = edited(self.app, area.text)
-        if text is not None:
+
+        def put(text: str) -> None:
             area.text = safe_lines(text)
+
+        edit(self.app, area.text, put)
 
 
 class Page(Dialog[None]):

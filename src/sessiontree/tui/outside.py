@@ -1,43 +1,87 @@
-"""The external editor: a text written in `$VISUAL` or `$EDITOR` while the app steps aside."""
+"""The external editor: a text written in `$VISUAL` or `$EDITOR` while the app steps aside and works on."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shlex
-import subprocess
+import signal
 import tempfile
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from types import FrameType
 from typing import Any
 
 from textual.app import App, SuspendNotSupported
 
 from sessiontree.errors import InvalidOperation
 
+GROUP = "outside"
 
-def edited(app: App[Any], text: str) -> str | None:
-    """The text as the editor leaves it; `None` when it failed, which is told."""
+
+def edit(app: App[Any], text: str, done: Callable[[str], None]) -> None:
+    """Have a text edited, and hand it over as the editor leaves it; if that fails, it is told. One has the terminal."""
+    if not any(worker.group == GROUP for worker in app.workers):
+        app.run_worker(_edit(app, text, done), group=GROUP, exit_on_error=False)
+
+
+async def _edit(app: App[Any], text: str, done: Callable[[str], None]) -> None:
     try:
-        return _edit(app, text)
+        written = await _edited(app, text)
     except InvalidOperation as error:
         app.notify(str(error), severity="error", markup=False)
-        return None
+    else:
+        done(written)
 
 
-def _edit(app: App[Any], text: str) -> str:
+async def _edited(app: App[Any], text: str) -> str:
     command = _command()
     with tempfile.TemporaryDirectory(prefix="sessiontree-") as folder:
         path = os.path.join(folder, "message.md")
         with open(path, "w", encoding="utf-8", errors="replace") as file:
             file.write(text)
-        try:
-            with app.suspend():
-                code = subprocess.run([*command, path], check=False).returncode
-        except (OSError, SuspendNotSupported) as error:
-            raise InvalidOperation(f"{command[0]} cannot be run here: {error or 'no terminal'}") from error
+        code = await _run(app, [*command, path])
         app.refresh(layout=True)
+        if isinstance(code, OSError):
+            raise InvalidOperation(f"{command[0]} cannot be run here: {code}")
         if code != 0:
             raise InvalidOperation(f"{command[0]} ended with code {code}: the text is as it was")
         with open(path, encoding="utf-8", errors="replace") as file:
             return file.read().removesuffix("\n")
+
+
+async def _run(app: App[Any], command: list[str]) -> int | OSError:
+    """Run a program that has the terminal meanwhile: the code that it ends with, or why it did not begin.
+
+    What is raised while the app has stepped aside has it stay there, which is right only where it ends.
+    """
+    try:
+        with app.suspend(), _uninterrupted():
+            try:
+                process = await asyncio.create_subprocess_exec(*command)
+            except OSError as error:
+                return error
+            try:
+                return await process.wait()
+            except asyncio.CancelledError:
+                process.terminate()
+                raise
+    except SuspendNotSupported as error:
+        return OSError(str(error) or "no terminal")
+
+
+@contextmanager
+def _uninterrupted() -> Generator[None]:
+    """While another program has the terminal: the interrupts that one types are for it."""
+
+    def pass_over(number: int, frame: FrameType | None) -> None:  # ignored as such, it would be by the program too
+        pass
+
+    before = signal.signal(signal.SIGINT, pass_over)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _command() -> list[str]:

@@ -1,7 +1,8 @@
-"""The terminal that the app draws on, which may be closed under it: what is written then goes nowhere.
+"""The terminal that the app draws on, which may be closed under it, or lent to another program: what is written then
+goes nowhere.
 
-Textual writes in a thread that ends with the first write that fails, and then waits for it for ever when it has more to
-write than the thread's queue holds: a process that nobody sees would keep its session open.
+Textual writes in a thread that ends with the first write that fails, or when the app steps aside, and waits for it for
+ever when it has more to write than the thread's queue holds: a process that nobody sees would keep its session open.
 """
 
 from __future__ import annotations
@@ -38,3 +39,16 @@ class TerminalDriver(LinuxDriver):
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)  # pyright: ignore[reportUnknownMemberType]
         self._file: Any = Lasting(self._file)
+        self._aside = False
+
+    def suspend_application_mode(self) -> None:
+        super().suspend_application_mode()
+        self._aside = True
+
+    def resume_application_mode(self) -> None:
+        self._aside = False
+        super().resume_application_mode()
+
+    def write(self, data: str) -> None:
+        if not self._aside:
+            super().write(data)
