@@ -21,6 +21,8 @@ from sessiontree.cli.swarm import swarm
 from sessiontree.cli.swarm_file import AgentTable, Limits, SwarmFile, load
 from sessiontree.cli.swarm_view import resuming
 from sessiontree.config import ConfigError
+from sessiontree.errors import StoreError
+from sessiontree.store.jsonl import JsonlStore
 from sessiontree.swarm.record import swarms_in
 from sessiontree.swarm.status import SwarmStatus
 from tests.cli.conftest import Run
@@ -320,6 +322,34 @@ def test_on_a_terminal_a_table_shows_how_far_it_is_and_others_can_follow(cli: Ru
     assert "review completed" in out
     assert "".join(event.get("delta", "") for event in followed).count("word") == 16
     assert followed[-1]["status"] == "completed"
+
+
+def test_where_its_session_cannot_be_written_it_says_so_and_how_it_goes_on(
+    cli: Run, server: Server, file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = threading.Event()
+    append: Any = JsonlStore.append
+
+    def failing(store: JsonlStore, *given: Any, **named: Any) -> Any:
+        if full.is_set():
+            raise StoreError("review.jsonl", "no space left")
+        return append(store, *given, **named)
+
+    def answer(body: Any) -> str:
+        full.set()
+        return "Fine."
+
+    monkeypatch.setattr(JsonlStore, "append", failing)
+    server.add(answer, answer)
+    assert run(["swarm", "run", "review.toml"]) == 1
+    err = capsys.readouterr().err
+    full.clear()
+    server.add("Fine.", "Fine.")
+
+    assert "review.jsonl: no space left" in err
+    assert "`sessiontree swarm resume review` goes on with it" in err
+    assert "never retrieved" not in err
+    assert "review completed" in cli("swarm", "resume", "review")
 
 
 # Looking

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from pathlib import Path
 
 import pytest
@@ -241,3 +242,25 @@ async def test_a_disk_that_takes_nothing_more_is_an_error_for_whoever_waits(tmp_
     doors.open()
     assert (await swarm.run()).status == "completed"
     assert said(session, "crowd/worker-1")[-1] == "assistant: Done with 'Do it'."
+
+
+async def test_of_a_store_that_fails_under_several_agents_only_whoever_waits_is_told(tmp_path: Path) -> None:
+    unheard: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, told: unheard.append(told))
+    session = st.create(file=tmp_path / "s.jsonl")
+    doors = Doors()
+    swarm = Swarm(session, "crowd", "Do it", agents=3, model=replying(doors))
+    await swarm.start()
+    await doors.until(3)
+
+    def gone(*_: object, **__: object) -> None:
+        raise StoreError("s.jsonl", "the server is gone")
+
+    session.store.append = session.refresh = gone
+    with pytest.raises(StoreError, match="the server is gone"):
+        await swarm.wait()
+    del swarm
+    gc.collect()
+    await asyncio.sleep(0)
+
+    assert unheard == []

@@ -21,7 +21,7 @@ from sessiontree.cli.swarm_view import event_line, resuming, rows_of, state_of, 
 from sessiontree.cli.worker import database_option
 from sessiontree.core.figures import dollars
 from sessiontree.core.places import PREFIX
-from sessiontree.errors import Ambiguous, InvalidOperation, NotFound, SessionTreeError
+from sessiontree.errors import Ambiguous, InvalidOperation, NotFound, SessionTreeError, StoreError
 
 if TYPE_CHECKING:
     from sessiontree.cli.swarm_file import SwarmFile
@@ -416,13 +416,13 @@ async def _shown(begun: _Begun, *, quiet: bool, durable: bool) -> SwarmStatus:
     try:
         async with progress:
             await swarm.wait()
-    except asyncio.CancelledError:
+    except (asyncio.CancelledError, StoreError):
         warn(f"`{resuming(swarm.name, durable=durable)}` goes on with it")
         raise
     finally:
         await swarm.leave()
         telling.cancel()
-        await asyncio.wait([telling])
+        await asyncio.gather(telling, return_exceptions=True)
     return swarm.status()
 
 

@@ -370,7 +370,7 @@ class Swarm:
         finally:
             for task in (watching, working):
                 task.cancel()
-            await asyncio.wait([watching, working])
+            await asyncio.gather(watching, working, return_exceptions=True)
             off()
 
     async def _carried_through(self, strategy: Strategy, crew: Crew) -> None:
