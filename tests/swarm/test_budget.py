@@ -58,6 +58,7 @@ def test_of_several_limits_the_most_used_one_counts() -> None:
     assert budget.exhausted(spending) is None
     assert budget.exhausted(Spending(cost=10)) == Use("cost", 10, 10)
     assert Budget().fraction(spending) is None
+    assert (Budget(cost=1).fraction(Spending()), Budget(cost=1).fraction(Spending(), answered=True)) == (0, None)
 
 
 def test_the_next_level_of_time_is_known_beforehand() -> None:
@@ -153,6 +154,7 @@ async def test_a_limit_that_cannot_be_kept_pauses_it_and_without_that_limit_it_g
 
     why = "the limit on cost cannot be kept: what p:m costs is not known"
     assert (first.status, first.reason, asked) == ("paused", why, 1)
+    assert first.budget_used is None
     assert (again.status, again.reason) == ("paused", why)
     assert last.status == "completed"
     assert len(model.requests) == 3

@@ -48,7 +48,8 @@ def event_line(event: Event) -> str:
         case AgentStart(role=role, model=model):
             what = f"started as {role}{f', {model}' if model else ''}"
         case AgentComplete(tokens=tokens, cost=cost, seconds=seconds):
-            what = f"completed, {tokens:,.0f} tokens, {dollars(cost)}, {seconds:.1f}s"
+            used, paid = took(tokens, cost)
+            what = f"completed, {used} tokens, {paid}, {seconds:.1f}s"
         case AgentFail(error=error, attempts=attempts):
             what = f"failed after {attempts} {'attempt' if attempts == 1 else 'attempts'}: {error}"
         case TurnStart(number=number):
@@ -83,7 +84,7 @@ def resuming(name: str, *, durable: bool) -> str:
 
 
 def tell_status(status: SwarmStatus, session: Session, *, as_json: bool, durable: bool = False) -> None:
-    from sessiontree.swarm.budget import USED_UP
+    from sessiontree.swarm.budget import UNKEPT, USED_UP, Budget
 
     if as_json:
         echo_json(status_to_wire(status))
@@ -93,13 +94,15 @@ def tell_status(status: SwarmStatus, session: Session, *, as_json: bool, durable
     echo(strong(safe(status.branch)), state, dim(safe(made)))
     echo(safe_lines(_beginning(status.task)))
     table(rows_of(status))
-    if status.budget is not None and status.budget_used is not None:
-        echo(dim(f"{status.budget_used:.0%} of the budget is used"))
+    if status.budget not in (None, Budget()):
+        used = "-" if status.budget_used is None else f"{status.budget_used:.0%}"
+        echo(dim(f"{used} of the budget is used"))
     if status.reason:
         echo(strong(f"{status.status}:"), safe(status.reason))
     if state in ("paused", LEFT):
-        larger = ", given a larger budget," if USED_UP in (status.reason or "") else ""
-        echo(dim(f"`{resuming(status.branch, durable=durable)}`{larger} goes on with it"))
+        hints = {USED_UP: ", given a larger budget,", UNKEPT: ", given 0 for that limit,"}
+        given = next((hint for part, hint in hints.items() if part in (status.reason or "")), "")
+        echo(dim(f"`{resuming(status.branch, durable=durable)}`{given} goes on with it"))
     if status.result:
         click.echo(f"\n{safe_lines(status.result)}")
 
@@ -111,14 +114,19 @@ def _beginning(task: str) -> str:
     return begun if begun == task.strip() else f"{begun} …"
 
 
+def took(tokens: float, cost: float) -> tuple[str, str]:
+    """Tokens and cost as people read them. What no answer has told is unknown, not nothing."""
+    return f"{tokens:,.0f}" if tokens else "-", dollars(cost) if cost else "-"
+
+
 def rows_of(status: SwarmStatus) -> list[list[str]]:
     rows = [["agent", "state", "model", "tokens", "cost", "time", "last"]]
     for agent in status.agents:
         last = agent.error if agent.error is not None else agent.text or ""
-        figures = [f"{agent.tokens:,.0f}", dollars(agent.cost), f"{agent.seconds:.1f}s"]
+        figures = [*took(agent.tokens, agent.cost), f"{agent.seconds:.1f}s"]
         first = next(iter(last.split("\n")), "")
         rows.append([safe(cell) for cell in (agent.id, agent.status, agent.model or "-", *figures, first[:60])])
-    total = [f"{status.tokens:,.0f}", dollars(status.cost), f"{status.seconds:.1f}s"]
+    total = [*took(status.tokens, status.cost), f"{status.seconds:.1f}s"]
     return [*rows, ["all", f"{status.progress:.0%}", "", *total, ""]]
 
 

@@ -24,6 +24,8 @@ KINDS: tuple[Kind, ...] = ("cost", "tokens", "seconds")
 _UNITS = {"cost": "dollars", "tokens": "tokens", "seconds": "seconds"}
 USED_UP = "used up"
 """In the reason of every pause for a budget that is."""
+UNKEPT = "cannot be kept"
+"""In the reason of every pause for a limit on what models do not tell."""
 
 
 class Spending(NamedTuple):
@@ -86,9 +88,12 @@ class Budget(Struct, frozen=True, kw_only=True):
             if limit is not None:
                 yield Use(kind, getattr(spending, kind), limit)
 
-    def fraction(self, spending: Spending) -> float | None:
-        """The largest fraction of a limit that is used; `None` where nothing is limited."""
-        return max((use.fraction for use in self.uses(spending)), default=None)
+    def fraction(self, spending: Spending, *, answered: bool = False) -> float | None:
+        """The largest fraction of a limit that is used; `None` where nothing is limited.
+
+        Once a model has answered, what is still 0 was not measured, and tells nothing.
+        """
+        return max((use.fraction for use in self.uses(spending) if use.used or not answered), default=None)
 
     def exhausted(self, spending: Spending) -> Use | None:
         """A limit that is used up."""
@@ -97,9 +102,9 @@ class Budget(Struct, frozen=True, kw_only=True):
     def unkept(self, untold: Mapping[Kind, str]) -> str | None:
         """Why a limit cannot be kept. `untold` has models that did not tell what they took, by what of it."""
         if self.cost is not None and "cost" in untold:
-            return f"the limit on cost cannot be kept: what {untold['cost']} costs is not known"
+            return f"the limit on cost {UNKEPT}: what {untold['cost']} costs is not known"
         if self.tokens is not None and "tokens" in untold:
-            return f"the limit on tokens cannot be kept: how many {untold['tokens']} takes is not known"
+            return f"the limit on tokens {UNKEPT}: how many {untold['tokens']} takes is not known"
         return None
 
     def time_left(self, spending: Spending) -> float | None:

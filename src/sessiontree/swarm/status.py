@@ -73,7 +73,7 @@ class SwarmStatus(Struct, frozen=True, kw_only=True):
     agent_budget: Budget | None
     """That of each agent that has none of its own."""
     budget_used: float | None
-    """The largest fraction of a limit that is used."""
+    """The largest fraction of a limit that is used, of what was measured."""
     reason: str | None
     """Why it is paused, or has failed."""
     created_at: str

@@ -10,9 +10,9 @@ MONEY = """async (costs) => {
 }"""
 
 
-def test_no_cost_looks_like_nothing_and_one_below_zero_has_its_sign(serve: Serve, visit: Visit) -> None:
+def test_every_cost_is_told_none_is_unknown_and_one_below_zero_has_its_sign(serve: Serve, visit: Visit) -> None:
     costs = [0, 12.345, 0.05, 0.0123, 0.0000123, 0.00000045, -0.05]
 
     told = visit(serve()).evaluate(MONEY, costs)
 
-    assert told == ["$0", "$12.35", "$0.05", "$0.0123", "$0.0000123", "$0.00000045", "-$0.05"]
+    assert told == ["–", "$12.35", "$0.05", "$0.0123", "$0.0000123", "$0.00000045", "-$0.05"]

@@ -12,9 +12,9 @@ export const short = (value) => {
   return `${(value / 1_000_000).toFixed(1).replace(/\.0$/, "")}M`;
 };
 
-/** 0.05 as `$0.05`, with as many digits as it takes. */
+/** 0.05 as `$0.05`, with as many digits as it takes. Nothing is what nobody has measured. */
 export const money = (value) => {
-  if (!value) return "$0";
+  if (!value) return "–";
   if (value < 0) return `-${money(-value)}`;
   if (value >= 1) return `$${value.toFixed(2)}`;
   const digits = Math.max(2, Math.min(12, 2 - Math.floor(Math.log10(value))));

@@ -215,15 +215,16 @@ export class SwarmView extends Component {
     </header>`;
   }
 
-  gauges({ progress, budgetUsed, cost, tokens, seconds, strategy }) {
-    const facts = [["Cost", money(cost)], ["Tokens", short(tokens)], ["Time", duration(seconds)], ["Strategy", strategy]];
+  gauges({ progress, budget, budgetUsed, cost, tokens, seconds, strategy }) {
+    const limited = Object.values(budget ?? {}).some((limit) => limit !== null);
+    const facts = [["Cost", money(cost)], ["Tokens", tokens ? short(tokens) : "–"], ["Time", duration(seconds)], ["Strategy", strategy]];
     return html`<div class="gauges">
       <div class="card">
         <div class="row"><b>Progress</b><span class="gap"></span><span>${percent(progress)}</span></div>
         <${Meter} part=${progress} label="Progress" />
       </div>
       <div class="card">
-        <div class="row"><b>Budget</b><span class="gap"></span><span>${budgetUsed === null ? "none" : percent(budgetUsed)}</span></div>
+        <div class="row"><b>Budget</b><span class="gap"></span><span>${!limited ? "none" : budgetUsed === null ? "–" : percent(budgetUsed)}</span></div>
         <${Meter} part=${budgetUsed} level=${levelOf(budgetUsed)} label="Budget used" />
       </div>
       <dl class="card facts-list">${facts.map(([name, value]) => html`<div><dt>${name}</dt><dd>${value}</dd></div>`)}</dl>
