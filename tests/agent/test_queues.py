@@ -14,7 +14,8 @@ from sessiontree.agent.queues import Queued
 from sessiontree.agent.tool import tool
 from sessiontree.core.entries import CustomMessage
 from sessiontree.core.messages import ToolCall
-from sessiontree.errors import BranchMoved, StoreError
+from sessiontree.errors import BranchMoved, InvalidOperation, StoreError
+from sessiontree.format.codec import LINE_LIMIT
 from sessiontree.hooks.events import Notice, QueueChanged, ToolUpdate
 from sessiontree.model.base import ModelError
 from sessiontree.model.scripted import Delay, ScriptedModel
@@ -93,6 +94,61 @@ async def test_follow_ups_wait_for_the_end_of_the_run_and_go_one_by_one(agent: M
     ]
     changes = [event.follow_up for event in events if isinstance(event, QueueChanged)]
     assert changes == [("Then this",), ("Then this", "And that"), ("And that",), ()]
+
+
+async def test_what_could_not_be_written_later_is_not_queued(agent: MakeAgent, session: Session) -> None:
+    @tool
+    async def report() -> str:
+        """Report."""
+        await made.send_message(CustomMessage(custom_type="note", content="It failed", details={"error": ValueError()}))
+        return "fine"
+
+    made = agent(ToolCall("c1", "report", {}), "I see.", "Again.", tools=[report])
+    odd = {"type": "image", "data": object()}
+    for queue in (made.steer, made.follow_up, made.next_turn):
+        with pytest.raises(InvalidOperation, match=r"this cannot be written down later: .* object is unsupported"):
+            await queue("Look", [odd])
+    with pytest.raises(InvalidOperation, match=r"more than the [0-9]+ that an entry can hold"):
+        await made.next_turn("x" * LINE_LIMIT)
+
+    assert made.queued == Queued()
+    assert [(await made.prompt(text)).text for text in ("Go", "On")] == ["I see.", "Again."]
+    assert said(session.head)[2].startswith("toolResult: report failed with InvalidOperation: this cannot be written")
+
+
+async def test_what_is_queued_stays_as_it_was_said(agent: MakeAgent, session: Session) -> None:
+    blocks: list[dict[str, Any]] = [{"type": "text", "text": "as it was"}]
+
+    @tool
+    async def report() -> str:
+        """Report."""
+        await made.send_message(CustomMessage(custom_type="note", content="Noted", details=details))
+        details["error"] = ValueError()
+        return "fine"
+
+    details: dict[str, Any] = {"job": 7}
+    made = agent(ToolCall("c1", "report", {}), "I see.", "Again.", tools=[report])
+    await made.next_turn(st.user(blocks))
+    blocks[0]["text"] = object()
+
+    assert (await made.prompt("Go")).text == "I see."
+    assert said(session.head)[0] == "user: as it was"
+    (noted,) = [entry.body for entry in session.head.path() if isinstance(entry.body, CustomMessage)]
+    assert (noted.content, noted.details) == ("Noted", {"job": 7})
+
+
+async def test_a_text_with_images_may_wait_for_the_next_turn(agent: MakeAgent, session: Session) -> None:
+    made = agent("I see.")
+    image = {"type": "image", "data": "AAAA", "mimeType": "image/png"}
+
+    await made.next_turn("By the way", [image])
+    await made.next_turn("And this")
+
+    assert made.queued.next_turn == ("By the way", "And this")
+    await made.prompt("Go")
+    assert said(session.head) == ["user: By the way", "user: And this", "user: Go", "assistant: I see."]
+    first = next(entry for entry in session.head.path() if entry.type == "message")
+    assert first.body.message["content"] == [{"type": "text", "text": "By the way"}, image]
 
 
 async def test_messages_for_the_next_turn_stand_before_the_next_prompt(agent: MakeAgent, session: Session) -> None:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from sessiontree.agent.handlers import Handlers
 from sessiontree.agent.loop import Outcome, Run, tell_written
+from sessiontree.agent.plain import settled
 from sessiontree.agent.queues import Queued, QueueName, Queues, Said
 from sessiontree.agent.record import Beside, Record
 from sessiontree.agent.room import compact
@@ -232,12 +233,13 @@ class Agent:
         """Say something when the run would end."""
         await self._queue("follow_up", _user(text, images))
 
-    async def next_turn(self, message: Said) -> None:
-        """Put a message before the next prompt."""
-        await self._queue("next_turn", message)
+    async def next_turn(self, message: str | Said, images: Sequence[JsonObject] = ()) -> None:
+        """Put a text with images, or a message, before the next prompt."""
+        await self._queue("next_turn", _user(message, images) if isinstance(message, str) else message)
 
     async def _queue(self, name: QueueName, message: Said) -> None:
-        self.queues.put(name, message)
+        """Have a message wait. Raises `InvalidOperation` for one that could not be written then."""
+        self.queues.put(name, settled(message))
         await self.hooks.tell(self.queues.changed())
 
     @property
@@ -276,10 +278,13 @@ class Agent:
         return await self._shell.run(command, self.branch, cwd=self.cwd, in_context=in_context, timeout=timeout)
 
     async def write_beside(self, record: Beside, body: Body) -> None:
-        """Write something that nobody answers; when the turn ends, if one goes on there."""
+        """Write something that nobody answers; when the turn ends, if one goes on there.
+
+        Raises `InvalidOperation` for what could not be written then.
+        """
         async with self._noting:
             if self._record is not None and record.branch == self._record.branch and not record.left():
-                self.queues.annexes.append(body)
+                self.queues.annexes.append(settled(body))
                 return
             if self._gave_way:
                 record.give_way(self._elsewhere())

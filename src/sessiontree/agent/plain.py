@@ -6,16 +6,19 @@ becomes text. Whether something is written, and where, is in `loop` and `record`
 
 from __future__ import annotations
 
+import copy
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
-from sessiontree.core.entries import JsonObject
+from sessiontree.core.entries import Body, JsonObject
 from sessiontree.core.messages import is_list, is_object
-from sessiontree.errors import SessionTreeError
-from sessiontree.format.codec import LINE_LIMIT, write_value
+from sessiontree.errors import InvalidOperation, SessionTreeError
+from sessiontree.format.codec import LINE_LIMIT, body_to_wire, write_value
 from sessiontree.format.nesting import is_deep
+
+B = TypeVar("B", bound=Body)
 
 LONGEST = LINE_LIMIT - (1 << 16)
 """The longest message, in bytes: the line that it stands in says where and when, too."""
@@ -53,6 +56,17 @@ def unwritable(message: JsonObject) -> str | None:
     except (SessionTreeError, TypeError, ValueError, RecursionError) as error:
         return str(error)
     return None if size <= LONGEST else f"its {size} bytes are more than the {LONGEST} that an entry can hold"
+
+
+def settled(body: B) -> B:
+    """A copy of what is to be written later, so that nobody can change it meanwhile.
+
+    Raises `InvalidOperation` for what cannot be written.
+    """
+    fault = unwritable(body_to_wire(body))
+    if fault is not None:
+        raise InvalidOperation(f"this cannot be written down later: {fault}")
+    return copy.deepcopy(body)
 
 
 def _shallow(value: Any) -> Any:
