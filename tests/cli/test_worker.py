@@ -160,3 +160,18 @@ async def test_a_swarm_waits_for_a_worker_which_carries_it_out(server: Server, f
     with st.open("review") as session:
         assert [status.status for status in swarms_in(session)] == ["completed"]
         assert not session.problems
+
+
+def test_workers_go_on_with_the_tools_and_the_prompt_that_a_swarm_began_with(
+    server: Server, file: Path, workers: Workers, cli: Run
+) -> None:
+    file.write_text(REVIEW.replace("agents = 2", 'agents = 2\nstrategy = "pipeline"'))
+    server.add("Fine.", "Good.")
+    cli("swarm", "run", str(file), "--max-tokens", "10", code=3)
+    workers.start()
+
+    told = cli("swarm", "resume", "review", "--durable", "--max-tokens", "0")
+
+    assert "review completed" in told
+    assert [[tool["function"]["name"] for tool in body["tools"]] for body in server.requests] == [["ls"]] * 2
+    assert [body["messages"][0]["content"] for body in server.requests] == ["Be brief."] * 2
