@@ -278,6 +278,43 @@ async def test_handlers_know_that_the_session_begins_and_ends(desk: MakeDesk, se
         session.label("HEAD", "x") if session.head.leaf else session.rename("x")
 
 
+async def test_a_session_that_was_made_here_and_left_with_nothing_in_it_is_not_kept(
+    desk: MakeDesk, session: Session
+) -> None:
+    talk(session, "one", "1")
+    first = st.create(cwd=session.cwd)
+    at = desk("Hello.", session=first, fresh=True)
+
+    await at.open(first.id)  # it is the same one
+    await at.new()
+    assert first.file.exists()
+    second = at.session
+    await at.new()
+    assert not second.file.exists()
+    third = at.session
+    await at.submit("hi")
+    await at.open(session.id)
+    await at.close()
+    await at.drop_unused()
+
+    assert third.file.exists()
+    assert session.file.exists()
+
+
+async def test_a_session_made_for_a_desk_goes_with_it_unless_somebody_wrote_to_it(
+    desk: MakeDesk, session: Session
+) -> None:
+    first, second = st.create(cwd=session.cwd), st.create(cwd=session.cwd)
+    with st.open(second.file) as elsewhere:
+        elsewhere.append(st.user("from elsewhere"))
+
+    for made in (first, second):
+        await desk(session=made, fresh=True).open(session.id)
+
+    assert not first.file.exists()
+    assert second.file.exists()
+
+
 async def test_work_on_another_branch_than_the_current_one_does_not_move_that(desk: MakeDesk, session: Session) -> None:
     talk(session, "one", "1")
     side = session.create_branch("side", current=False)

@@ -498,6 +498,23 @@ async def test_a_new_session_in_which_nothing_was_said_is_not_kept(running: Runn
     assert not session.file.exists()
 
 
+async def test_a_new_session_that_is_left_for_another_one_before_anything_was_said_is_not_kept(
+    running: Running, talk: Session
+) -> None:
+    session = st.create()
+    async with running(session=session, fresh=True) as app:
+        await app.say(f"/resume {talk.id}")
+        await app.until(lambda: app.app.desk.session.id == talk.id)
+        await app.idle()
+        await app.say("/new")
+        await app.until(lambda: app.app.desk.session.id != talk.id)
+        await app.idle()
+        await app.press("ctrl+d")
+        await app.until(lambda: not app.app.is_running)
+
+    assert [summary.id for summary in st.sessions()] == [talk.id]
+
+
 async def test_a_new_session_to_which_another_process_has_written_is_kept(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:

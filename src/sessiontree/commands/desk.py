@@ -30,7 +30,7 @@ from sessiontree.config import Config
 from sessiontree.core.entries import JsonObject, Message
 from sessiontree.core.places import free_name
 from sessiontree.core.plan import NavigatePlan, plan_move
-from sessiontree.errors import InvalidOperation, NotFound, StoreError
+from sessiontree.errors import InvalidOperation, NotFound, SessionTreeError, StoreError
 from sessiontree.hooks.bus import Hooks
 from sessiontree.hooks.events import (
     BeforeSwitch,
@@ -78,8 +78,12 @@ class Desk:
         branch: Branch | None = None,
         system: str | Sequence[SystemPart] | None = None,
         thinking: str | None = None,
+        fresh: bool = False,
     ) -> None:
-        """A desk with `session` on it. Without a model it does everything but answer."""
+        """A desk with `session` on it. Without a model it does everything but answer.
+
+        One that is `fresh` was made for this desk: if nothing was said in it, it is not kept when one leaves it.
+        """
         if commands is None:
             from sessiontree.commands.builtin import builtin_commands
 
@@ -103,6 +107,7 @@ class Desk:
         self._moved.set()
         self._shell = Shell(self.hooks, self._write_beside)
         """Runs commands while there is no agent."""
+        self._fresh = fresh
         self._edited: str | None = None
         self._branch = session.head if branch is None else branch
         self._agent: Agent | None = None
@@ -240,6 +245,14 @@ class Desk:
             self._agent.close()
             self._agent = None
         self.session.close()
+
+    async def drop_unused(self) -> None:
+        """Remove the session, which is closed, if it was made here and nothing was said in it."""
+        from sessiontree import shelf
+
+        if self._fresh and self.session.kept_at is not None:
+            with contextlib.suppress(SessionTreeError):  # one can always leave
+                await asyncio.to_thread(shelf.purge_unused, self.session, lambda tree: not len(tree))
 
     # Tools
 
@@ -456,7 +469,9 @@ class Desk:
             await self._stand_up()
         except StoreError as error:  # it is left all the same, and may be left because of that
             self.hooks.show(Notice(level="warning", text=str(error)))
-        self.session, self._branch = branch.session, branch
+        if reason != "fork" and session.kept_at != previous:
+            await self.drop_unused()
+        self.session, self._branch, self._fresh = branch.session, branch, reason != "resume"
         self._sit_down(model, thinking)
         self.host.changed()
         await self.hooks.tell(SessionStart(reason=reason, previous_session_file=previous))

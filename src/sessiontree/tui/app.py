@@ -186,6 +186,7 @@ class SessionApp(OrderedApp[None]):
             ui=self.ui,
             host=AppHost(self),
             settings=self.start.settings,
+            fresh=self.start.fresh,
         )
         self.chat.sit_down(self.desk)
         await self.desk.start()
@@ -322,16 +323,8 @@ class SessionApp(OrderedApp[None]):
                 await self.desk.close()
             except SessionTreeError as error:  # one can always leave
                 message = Text(f"sessiontree: {safe(str(error))}")
-            await asyncio.to_thread(self._drop_if_unused, self.desk.session)
+            await self.desk.drop_unused()
         self.exit(message=message)
-
-    def _drop_if_unused(self, session: Session) -> None:
-        """A session that was made for this run, and in which nothing was said, is not kept."""
-        from sessiontree import shelf
-
-        if self.start.fresh and session is self.start.session and session.kept_at is not None:
-            with suppress(SessionTreeError):  # one can always leave
-                shelf.purge_unused(session, lambda tree: not len(tree))
 
     def on_unmount(self) -> None:
         for number in ENDING:
