@@ -37,3 +37,4 @@ def test_what_no_answer_told_is_unknown(cli: Run, server: Server, file: Path) ->
     _, _, _, first, _, total, *_ = shown.splitlines()
     assert first.split()[3:5] == ["-", "-"]
     assert total.split()[2:4] == ["-", "-"]
+    assert cli("swarm", "ls").splitlines()[1].split()[6:8] == ["-", "-"]

@@ -17,9 +17,8 @@ from sessiontree.cli.budget import budget_of, budget_options, new_budget, new_bu
 from sessiontree.cli.desk import PrintedUi, Working, extension_option
 from sessiontree.cli.live import Progress
 from sessiontree.cli.output import dim, echo, echo_json, safe, strong, table, warn
-from sessiontree.cli.swarm_view import event_line, resuming, rows_of, state_of, status_to_wire, tell_status
+from sessiontree.cli.swarm_view import event_line, resuming, rows_of, state_of, status_to_wire, tell_status, took
 from sessiontree.cli.worker import database_option
-from sessiontree.core.figures import dollars
 from sessiontree.core.places import PREFIX
 from sessiontree.errors import Ambiguous, InvalidOperation, NotFound, SessionTreeError, StoreError
 
@@ -508,7 +507,7 @@ def ls(session: str | None, everywhere: bool, as_json: bool) -> None:
                 continue
             done = sum(agent.status == "completed" for agent in status.agents)
             made = status.created_at[:16].replace("T", " ")
-            figures = [f"{done} of {len(status.agents)}", f"{status.tokens:,.0f}", dollars(status.cost)]
+            figures = [f"{done} of {len(status.agents)}", *took(status.tokens, status.cost)]
             known = [status.branch, state_of(status, found), status.strategy, *figures, made, found.name or found.id]
             rows.append([safe(cell) for cell in known])
     if not as_json:
