@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from weakref import WeakKeyDictionary
 
 from rich.text import Text
 from textual import events
@@ -21,6 +22,9 @@ from sessiontree.tui.keys import bind, hints
 from sessiontree.tui.line import Line
 
 T = TypeVar("T")
+
+_GIVEN_UP: WeakKeyDictionary[App[Any], dict[str, str]] = WeakKeyDictionary()
+"""What was written in dialogs of an app that were left without an answer, by their titles."""
 
 
 class Dialog(ModalScreen[T | None]):
@@ -156,11 +160,12 @@ class Ask(Dialog[str]):
 
 
 class Write(Dialog[str]):
-    """A text at length."""
+    """A text at length. One that begins empty has what was written when it was last given up."""
 
     HINT = ("ctrl+s is done", ("external_editor", "writes in $EDITOR"), "esc cancels")
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+s", "done", priority=True),
+        Binding("ctrl+c", "copy", priority=True),
         bind("external_editor", "outside", priority=True),
     ]
 
@@ -168,8 +173,13 @@ class Write(Dialog[str]):
         super().__init__(title)
         self._text = text
 
+    @property
+    def _given_up(self) -> dict[str, str]:
+        return _GIVEN_UP.setdefault(self.app, {})
+
     def compose_question(self) -> ComposeResult:
-        yield TextArea(safe_lines(self._text), soft_wrap=True, tab_behavior="indent", highlight_cursor_line=False)
+        text = self._text or self._given_up.pop(self._asked, "")
+        yield TextArea(safe_lines(text), soft_wrap=True, tab_behavior="indent", highlight_cursor_line=False)
 
     def on_mount(self) -> None:
         area = self.query_one(TextArea)
@@ -177,6 +187,20 @@ class Write(Dialog[str]):
 
     def action_done(self) -> None:
         self.dismiss(self.query_one(TextArea).text)
+
+    def action_copy(self) -> None:
+        """Copy what is selected; leave where there is nothing, as other dialogs are left by this key."""
+        area = self.query_one(TextArea)
+        if area.selected_text:
+            self.app.copy_to_clipboard(area.selected_text)
+        elif not area.text:
+            self.dismiss(None)
+
+    def action_give_up(self) -> None:
+        text = self.query_one(TextArea).text
+        if not self._text and text.strip():
+            self._given_up[self._asked] = text
+        self.dismiss(None)
 
     def action_outside(self) -> None:
         from sessiontree.tui.outside import edit
