@@ -18,6 +18,7 @@ from sessiontree.model.scripted import ScriptedModel, Used
 from sessiontree.session import Session
 from sessiontree.swarm.budget import Budget, Spending, Use
 from sessiontree.swarm.events import BudgetEvent
+from sessiontree.swarm.executor import CarryOut, LocalExecutor, Work
 from sessiontree.swarm.status import AgentSpec
 from sessiontree.swarm.swarm import Swarm
 from tests.swarm.conftest import Doors, facts, replying
@@ -158,6 +159,33 @@ async def test_a_limit_that_cannot_be_kept_pauses_it_and_without_that_limit_it_g
     assert (again.status, again.reason) == ("paused", why)
     assert last.status == "completed"
     assert len(model.requests) == 3
+
+
+async def test_what_an_agent_in_another_process_was_not_told_counts_too(session: Session) -> None:
+    model = silent()
+
+    class Elsewhere(LocalExecutor):
+        """Each agent is carried out by a swarm that was opened for it alone."""
+
+        async def run(self, work: Work, carry_out: CarryOut) -> None:
+            there = Swarm.open(session, work.swarm, model=model)
+            await there.carry_out(work)
+
+    swarm = Swarm(
+        session,
+        "crowd",
+        "Do it",
+        strategy="pipeline",
+        agents=3,
+        model=model,
+        budget=Budget(cost=1),
+        executor=Elsewhere(),
+    )
+
+    status = await swarm.run()
+
+    assert status.status == "paused"
+    assert len(model.requests) == 1
 
 
 async def test_a_limit_on_cost_holds_for_a_model_that_is_known_to_cost_nothing(session: Session) -> None:

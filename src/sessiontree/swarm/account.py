@@ -26,7 +26,7 @@ from sessiontree.core.heads import renamed_by
 from sessiontree.core.messages import model_of, role, shortcoming, spent, stopped_abnormally, text
 from sessiontree.core.times import milliseconds
 from sessiontree.session import Session
-from sessiontree.swarm.budget import Budget, Level, Spending
+from sessiontree.swarm.budget import Budget, Kind, Level, Spending
 from sessiontree.swarm.facts import (
     SWARM,
     AnyDeed,
@@ -51,6 +51,7 @@ from sessiontree.swarm.facts import (
     Split,
     Started,
     Switched,
+    Untold,
     read_deed,
     read_fact,
 )
@@ -151,6 +152,8 @@ class Account(Struct):
     same_for_all: bool = False
     """Whether agents with a budget of their own have been given the common one since."""
     reached: set[tuple[str, str, Level]] = field(default_factory=set[tuple[str, str, Level]])
+    untold: dict[str, dict[Kind, str]] = field(default_factory=dict[str, dict[Kind, str]])
+    """Models that did not tell what they took since it was resumed last, by agent and by what of it."""
     watch: Stopwatch = field(default_factory=Stopwatch)
     last: int = 0
 
@@ -209,7 +212,7 @@ class Account(Struct):
                 self._stop(now)
                 self.status, self.reason = "paused", reason
             case Resumed():
-                self.status, self.reason = "running", None
+                self.status, self.reason, self.untold = "running", None, {}
                 self.budget = fact.budget or self.budget
                 if fact.agent_budget is not None:
                     self.agent_budget, self.same_for_all = fact.agent_budget, True
@@ -227,6 +230,8 @@ class Account(Struct):
                 self.reached.add((scope, kind, level))
                 if level == "exhausted" and scope in self.agents:
                     self.agents[scope].watch.stop(now)
+            case Untold(agent=agent, kind=kind, model=model):
+                self.untold.setdefault(agent, {})[kind] = model
             case Switched(branch=branch):
                 self.branch = branch
             case Completed(result=result, reason=reason):

@@ -85,6 +85,14 @@ class Reached(Fact, frozen=True, kw_only=True, tag="budget"):
     limit: float
 
 
+class Untold(Fact, frozen=True, kw_only=True, tag="untold"):
+    """A model did not tell what it took of what is limited."""
+
+    agent: str
+    kind: Kind
+    model: str
+
+
 class Switched(Fact, frozen=True, kw_only=True, tag="switched"):
     """Agents begin at the head of another branch from now on."""
 
@@ -116,6 +124,7 @@ AnyFact: TypeAlias = (
     | Scaled
     | Expected
     | Reached
+    | Untold
     | Switched
     | Completed
     | Failed

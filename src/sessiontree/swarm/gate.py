@@ -7,7 +7,7 @@ spent beyond a budget is therefore no more than the calls that were under way.
 from __future__ import annotations
 
 import asyncio
-from collections import ChainMap, defaultdict
+from collections import defaultdict
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 
@@ -16,7 +16,7 @@ from sessiontree.model.base import Finished, Model, ModelEvent, ModelInfo, Reque
 from sessiontree.swarm.account import Account, AgentAccount
 from sessiontree.swarm.budget import USED_UP, Budget, Kind, Spending, Use
 from sessiontree.swarm.events import BudgetEvent, Event, SwarmEvent
-from sessiontree.swarm.facts import Paused, Reached
+from sessiontree.swarm.facts import Paused, Reached, Untold
 from sessiontree.swarm.meter import BudgetExhausted, untold
 from sessiontree.swarm.record import Record
 
@@ -80,7 +80,7 @@ class Gate:
         self._now = now
         self._noting = asyncio.Lock()
         self.untold = defaultdict[str, dict[Kind, str]](dict)
-        """Models that did not tell here what they took, by agent and by what of it."""
+        """Models that did not tell what they took to agents that are at work here, by agent and by what of it."""
 
     async def admits(self, agent: str) -> bool:
         """Whether the agent may go on; otherwise it has to wait, for what the session tells.
@@ -92,10 +92,16 @@ class Gate:
         return account.status == "running" and free(account, account.agents[agent])
 
     async def note(self, agent: str | None = None) -> None:
-        """Write down which levels of budgets were reached, by those at work and by an agent that may have ended."""
-        if not self._due(await self._record.look(), agent):
+        """Write down which levels of budgets were reached, by those at work and by an agent that may have ended.
+
+        And who did not tell what is limited.
+        """
+        account = await self._record.look()
+        if not self._due(account, agent) and not self._lacking(account):
             return
         async with self._noting:
+            for fact in self._lacking(self._record.account):
+                await self._record.tell(fact)
             for fact in self._due(self._record.account, agent):
                 await self._record.tell(fact)
                 self._emit(
@@ -119,10 +125,26 @@ class Gate:
         use = account.budget and account.budget.exhausted(account.spending(self._now()))
         if use is not None:
             return f"the budget is {USED_UP}: {use}"
-        limits = [(account.budget, ChainMap(*self.untold.values()))]
-        limits += [(account.budget_of(account.agents[id]), ChainMap(kinds)) for id, kinds in self.untold.items()]
-        reasons = (budget.unkept(kinds) for budget, kinds in limits if budget is not None)
+        reasons = (
+            budget.unkept(kinds) for id, kinds in account.untold.items() for budget in self._budgets(account, id)
+        )
         return next((why for why in reasons if why is not None), None)
+
+    def _lacking(self, account: Account) -> list[Untold]:
+        """What models did not tell of what is limited, where that is not written down yet."""
+        return [
+            Untold(swarm=self._record.id, agent=id, kind=kind, model=model)
+            for id, kinds in self.untold.items()
+            for kind, model in kinds.items()
+            if kind not in account.untold.get(id, {})
+            and any(getattr(budget, kind) is not None for budget in self._budgets(account, id))
+        ]
+
+    def _budgets(self, account: Account, agent: str) -> list[Budget]:
+        """All that limit an agent."""
+        own = account.agents.get(agent)
+        limits = (account.budget, None if own is None else account.budget_of(own))
+        return [budget for budget in limits if budget is not None]
 
     def used_up(self, agent: str, loose: Spending) -> Use | None:
         """A limit that is used up with what the agent has spent beside what the session tells."""
