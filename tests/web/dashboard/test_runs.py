@@ -317,6 +317,26 @@ def test_nothing_is_written_to_the_branch_of_an_agent_that_is_paused(serve: Serv
     assert page.locator(".composer.told a").get_attribute("href").startswith("#/swarms/")
 
 
+def test_nothing_is_written_to_the_branch_of_a_run_until_it_is_done(serve: Serve, visit: Visit) -> None:
+    door = threading.Event()
+
+    async def behind_the_door(request: Request) -> str:
+        await asyncio.to_thread(door.wait, 30)
+        return "Seen."
+
+    session = a_story()
+    page = visit(serve(ScriptedModel([behind_the_door] * 2)), f"/s/{session.id}/ab")
+    start(page, 1, {"one": "Why?", "other": "Why so?"})
+    page.wait_for_selector("text=0 of 2 runs")
+    page.goto(page.url.split("#")[0] + f"#/s/{session.id}/tree?branch=ab-1/one-1")
+    page.wait_for_selector(".composer.told >> text=A run of an experiment is at work here")
+    assert page.locator(".composer textarea").count() == 0
+
+    door.set()
+
+    page.get_by_label("Prompt on ab-1/one-1").wait_for()
+
+
 LINES = "\n".join(f"line {number}" for number in range(500))
 
 
