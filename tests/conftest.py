@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +15,8 @@ from hypothesis import settings
 if TYPE_CHECKING:
     from tests.postgres import Server
 
+os.environ["TZ"] = "UTC"  # times are shown as clocks show them here
+time.tzset()
 settings.register_profile("default", deadline=None, max_examples=60, print_blob=True)
 settings.register_profile("torture", deadline=None, max_examples=3000, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))

@@ -22,6 +22,7 @@ from sessiontree.cli.app import (
     short,
 )
 from sessiontree.cli.output import brief, colored, dim, echo, echo_json, echo_raw, safe, safe_lines, strong, table, warn
+from sessiontree.commands.text import local_time
 from sessiontree.core.context import Explanation, explain, explanation_to_wire
 from sessiontree.core.entries import Entry, JsonObject, Problem
 from sessiontree.core.figures import dollars
@@ -170,7 +171,7 @@ def log(session: str, at: str, as_json: bool) -> None:
             continue
         label = opened_session.tree.label(entry.id)
         echo(
-            dim(f"{short(entry.id)}  {safe(entry.timestamp[:19].replace('T', ' ')):19}"),
+            dim(f"{short(entry.id)}  {safe(local_time(entry.timestamp, seconds=True)):19}"),
             colored(f"[{safe(label)}]", "yellow") if label else "",
             safe(row_text(entry, calls)),
             "".join(colored(f"({safe(name)})", "cyan") for name in names.get(entry.id, ())),
@@ -327,7 +328,7 @@ def echo_branches(session: Session, *, as_json: bool, show_all: bool = True) -> 
                 safe(info.name),
                 short(info.head),
                 str(info.entry_count),
-                safe(info.created_at[:16].replace("T", " ")),
+                safe(local_time(info.created_at)),
                 safe(info.description or ""),
             ]
         )

@@ -15,6 +15,7 @@ import click
 
 from sessiontree.cli.app import app, json_option
 from sessiontree.cli.output import dim, echo, echo_json, safe, table
+from sessiontree.commands.text import local_time
 from sessiontree.core.times import iso
 from sessiontree.errors import InvalidOperation
 from sessiontree.home import home
@@ -174,7 +175,7 @@ def ls(as_json: bool) -> None:
     rows = [["token", "made", "scopes", "projects"]]
     for one in kept:
         projects = "all" if one.projects is None else ", ".join(one.projects)
-        rows.append([safe(one.id), safe(one.created[:16].replace("T", " ")), ", ".join(one.scopes), safe(projects)])
+        rows.append([safe(one.id), safe(local_time(one.created)), ", ".join(one.scopes), safe(projects)])
     if kept:
         table(rows)
     else:

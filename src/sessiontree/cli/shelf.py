@@ -10,6 +10,7 @@ import click
 from sessiontree import catalog, shelf
 from sessiontree.cli.app import app, can_answer, json_option, session_argument, short
 from sessiontree.cli.output import brief, colored, dim, echo, echo_json, progress, safe, strong, warn
+from sessiontree.commands.text import local_time
 from sessiontree.core.figures import dollars
 from sessiontree.errors import SessionTreeError
 from sessiontree.index.reading import SessionSummary, summary_to_wire
@@ -93,7 +94,7 @@ def _count(number: int, one: str, many: str) -> str:
 
 
 def _time(timestamp: str) -> str:
-    return safe(timestamp[:16].replace("T", " "))
+    return safe(local_time(timestamp))
 
 
 @app.command(

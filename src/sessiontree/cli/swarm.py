@@ -19,6 +19,7 @@ from sessiontree.cli.live import Progress
 from sessiontree.cli.output import dim, echo, echo_json, safe, strong, table, warn
 from sessiontree.cli.swarm_view import event_line, resuming, rows_of, state_of, status_to_wire, tell_status, took
 from sessiontree.cli.worker import database_option
+from sessiontree.commands.text import local_time
 from sessiontree.core.places import PREFIX
 from sessiontree.errors import Ambiguous, InvalidOperation, NotFound, SessionTreeError, StoreError
 
@@ -506,7 +507,7 @@ def ls(session: str | None, everywhere: bool, as_json: bool) -> None:
                 echo_json(status_to_wire(status))
                 continue
             done = sum(agent.status == "completed" for agent in status.agents)
-            made = status.created_at[:16].replace("T", " ")
+            made = local_time(status.created_at)
             figures = [f"{done} of {len(status.agents)}", *took(status.tokens, status.cost)]
             known = [status.branch, state_of(status, found), status.strategy, *figures, made, found.name or found.id]
             rows.append([safe(cell) for cell in known])

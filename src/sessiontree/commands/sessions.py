@@ -12,7 +12,7 @@ from sessiontree.commands.arguments import FILE, PLACE, PROMPT, sessions
 from sessiontree.commands.command import Argument, Command, Done
 from sessiontree.commands.desk import Desk
 from sessiontree.commands.moving import CANCELLED
-from sessiontree.commands.text import excerpt, short, table
+from sessiontree.commands.text import excerpt, local_time, short, table
 from sessiontree.comparison import stats_of, took
 from sessiontree.core.entries import Entry, EntryId, Message
 from sessiontree.core.messages import role
@@ -87,7 +87,7 @@ async def _chosen_session(desk: Desk) -> str | None:
     if not known:
         raise InvalidOperation("there is no other session of this folder")
     shown = {
-        f"{summary.id[-8:]}  {summary.modified[:16].replace('T', ' ')}  "
+        f"{summary.id[-8:]}  {local_time(summary.modified)}  "
         f"{excerpt(summary.name or summary.first_message or '(empty)', 48)}": summary.file
         for summary in known
     }

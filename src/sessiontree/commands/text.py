@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 
 from sessiontree.core.entries import EntryId
 from sessiontree.core.outline import Calls, outline, row_text
 from sessiontree.core.places import shortened
+from sessiontree.core.times import milliseconds
 from sessiontree.session import Session
 
 WIDTH = 72
@@ -16,6 +18,16 @@ WIDTH = 72
 def short(id: EntryId | None) -> str:
     """An entry id as people are shown it."""
     return "root" if id is None else shortened(id)
+
+
+def local_time(timestamp: str, *, seconds: bool = False) -> str:
+    """A time that was written down, as a clock shows it here; what is no time as it stands."""
+    moment = milliseconds(timestamp)
+    try:
+        shown = timestamp if moment is None else datetime.fromtimestamp(moment // 1000).isoformat()
+    except (ValueError, OverflowError, OSError):  # before or after all calendars
+        shown = timestamp
+    return shown[: 19 if seconds else 16].replace("T", " ")
 
 
 def table(rows: Sequence[Sequence[str]]) -> str:

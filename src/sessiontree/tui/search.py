@@ -19,7 +19,7 @@ from textual.widgets import Input, OptionList
 from textual.widgets.option_list import Option
 
 from sessiontree import catalog
-from sessiontree.commands.text import short
+from sessiontree.commands.text import local_time, short
 from sessiontree.core.safe import safe
 from sessiontree.errors import SessionTreeError
 from sessiontree.index.search import Hit
@@ -130,7 +130,7 @@ class SearchScreen(ModalScreen[Hit | None]):
         """Where it is, and below what it says."""
         own = "● " if hit.file == self._own else "  "
         where = [hit.name or hit.session[-8:], hit.role, f"on {hit.branch}" if hit.branch else "left behind"]
-        facts = [*where, hit.timestamp[:16].replace("T", " "), short(hit.entry), *(["seen"] if hit.in_context else [])]
+        facts = [*where, local_time(hit.timestamp), short(hit.entry), *(["seen"] if hit.in_context else [])]
         shown = Text(f"{own}{safe(' · '.join(facts))}\n", "dim", no_wrap=True, overflow="ellipsis")
         said = Text(f"    {safe(hit.snippet)}", "not dim")
         for word in words:

@@ -17,6 +17,7 @@ from textual.widgets import Input, OptionList
 from textual.widgets.option_list import Option
 
 from sessiontree import catalog, shelf
+from sessiontree.commands.text import local_time
 from sessiontree.core.messages import role, text
 from sessiontree.core.outline import one_line
 from sessiontree.core.safe import safe
@@ -211,7 +212,7 @@ class SessionsScreen(ModalScreen[str | None]):
     def _line(self, row: Row) -> Text:
         summary = row.summary
         title = summary.name or summary.first_message or "(empty)"
-        when = summary.modified[:16].replace("T", " ")
+        when = local_time(summary.modified)
         own = "●" if summary.file == self._own else " "
         fork = f"{'  ' * (row.depth - 1)}└ " if row.depth else ""
         count = f"  {summary.message_count} message{'' if summary.message_count == 1 else 's'}"

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from rich.text import Text
 
-from sessiontree.commands.text import short
+from sessiontree.commands.text import local_time, short
 from sessiontree.comparison import usages
 from sessiontree.core.context import explain
 from sessiontree.core.entries import BranchSummary, Compaction, CustomMessage, Entry, EntryId, JsonObject, Message
@@ -66,7 +66,7 @@ def described(session: Session, id: EntryId) -> Text:
     facts = [
         short(id),
         speaker(entry),
-        entry.timestamp[:19].replace("T", " "),
+        local_time(entry.timestamp, seconds=True),
         f"[{label}]" if label else "",
         f"on {entry.branch}" if isinstance(entry.branch, str) else "",
         "/".join(model) if model and model[1] != "unknown" else "",
