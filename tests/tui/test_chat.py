@@ -266,14 +266,14 @@ async def test_keys_and_commands_beside_a_summary_leave_it_alone_and_escape_abor
         assert said(app)[:4] == ["one", "1", "two", "2"]
 
 
-@pytest.mark.parametrize("key", ["ctrl+t", "ctrl+r", "f1"])
-async def test_a_key_that_is_pressed_twice_asks_once(running: Running, key: str) -> None:
+@pytest.mark.parametrize("keys", [("ctrl+t", "ctrl+t"), ("ctrl+r", "ctrl+t"), ("ctrl+l", "ctrl+l")])
+async def test_keys_that_are_pressed_quickly_ask_once(running: Running, keys: tuple[str, str]) -> None:
     async with running(session=talked()) as app:
-        app.app.simulate_key(key)
-        app.app.simulate_key(key)
+        for key in keys:
+            app.app.simulate_key(key)
         await app.until(lambda: app.app.screen is not app.chat)
         await app.press("escape")
-        await app.until(lambda: app.app.screen is app.chat)
+        await app.until(lambda: app.app.screen is app.chat and not app.app.workers)
 
 
 # What waits when a run is over
@@ -630,6 +630,17 @@ async def test_the_draft_of_a_new_session_is_there_in_the_next_one_of_the_folder
         await app.type("begun")
         await app.until(lambda: not Drafts(app.app.desk.session).read().empty)
 
+    async with running() as app:
+        assert await app.until(lambda: app.editor.text == "begun")
+
+
+async def test_a_draft_that_was_left_waits_for_a_new_session_in_which_nothing_is_typed_yet(running: Running) -> None:
+    Drafts(st.create()).write(Draft(text="begun"))
+
+    async with running(ready=False) as app:
+        await app.type("quick")
+        await app.until(app.app.ready.is_set)
+        assert app.editor.text == "quick"
     async with running() as app:
         assert await app.until(lambda: app.editor.text == "begun")
 

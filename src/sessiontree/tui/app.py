@@ -355,11 +355,13 @@ class SessionApp(OrderedApp[None]):
             self._later(doing)
 
     def _later(self, line: str) -> None:
-        self.run_worker(self._command(line), group="command", exit_on_error=False)
+        running = self.desk is not None and self.desk.running
+        if running or not any(worker.name == line for worker in self.workers):  # pressed twice, a key asks once
+            self.run_worker(self._command(line), name=line, group="command", exit_on_error=False)
 
     async def _command(self, line: str) -> None:
         await self.ready.wait()
-        if self.screen is not self.chat:  # a key before this one asks already
+        if self.screen is not self.chat:  # another key was quicker
             return
         try:
             await self.chat.run_command(line)
