@@ -160,8 +160,7 @@ class ChatScreen(Screen[None]):
         if other:
             # Where another process has the session open, what is typed here is kept beside its draft.
             self._drafts = Drafts(desk.session, beside=not self.app.alone)
-            draft = self._drafts.read()
-            if not draft.empty and not self.editor.text:
+            if not self.editor.text and not (draft := self._drafts.read()).empty:
                 self.editor.put_draft(draft)
             self._queued(())  # what waited in the session before is in its draft
             self.app.look_for_faults(desk.session)
