@@ -162,7 +162,8 @@ class ChatScreen(Screen[None]):
             self._drafts = Drafts(desk.session, beside=not self.app.alone)
             if not self.editor.text and not (draft := self._drafts.read()).empty:
                 self.editor.put_draft(draft)
-            self._queued(())  # what waited in the session before is in its draft
+            if self._waiting:  # in the session before, whose draft has it
+                self._queued(())
             self.app.look_for_faults(desk.session)
         self.update_footer()
 
