@@ -12,7 +12,7 @@ import pytest
 
 import sessiontree as st
 from sessiontree.agent.system import SystemPart
-from sessiontree.agent.tool import ToolContext
+from sessiontree.agent.tool import Tool, ToolContext
 from sessiontree.core.entries import Custom
 from sessiontree.core.messages import ToolCall
 from sessiontree.errors import InvalidOperation, NotFound
@@ -22,7 +22,7 @@ from sessiontree.model.scripted import ScriptedModel
 from sessiontree.session import Session
 from sessiontree.swarm.budget import Budget
 from sessiontree.swarm.crew import Crew
-from sessiontree.swarm.executor import CarryOut, Work
+from sessiontree.swarm.executor import CarryOut, LocalExecutor, Work
 from sessiontree.swarm.record import swarms_in
 from sessiontree.swarm.status import AgentSpec, SwarmStatus
 from sessiontree.swarm.swarm import Swarm
@@ -347,6 +347,22 @@ async def test_without_the_tools_it_began_with_it_does_not_go_on(session: Sessio
 
     assert not lacking.held
     await lacking.cancel()
+
+
+@pytest.mark.parametrize(("begun", "there"), [([], [look]), ([look], [])])
+async def test_whoever_carries_out_work_elsewhere_says_with_which_tools(
+    session: Session, begun: list[Tool], there: list[Tool]
+) -> None:
+    model = replying()
+
+    class Elsewhere(LocalExecutor):
+        async def run(self, work: Work, carry_out: CarryOut) -> None:
+            await Swarm.open(session, work.swarm, model=model, tools=there).carry_out(work)
+
+    status = await Swarm(session, "crowd", "Do it", agents=1, tools=begun, executor=Elsewhere()).run()
+
+    assert status.status == "completed"
+    assert [tools for tools, *_ in given_to(model)] == [[tool.name for tool in there]]
 
 
 async def test_a_swarm_from_before_goes_on_with_the_tools_that_are_given(session: Session) -> None:

@@ -345,8 +345,10 @@ class Swarm:
             await asyncio.wait([self._task])
 
     async def carry_out(self, work: Work) -> None:
-        """Carry out the work of one agent in this process: for executors that run agents in others."""
-        self._choose_tools()
+        """Carry out the work of one agent in this process: for executors that run agents in others.
+
+        The agent has the tools that are given here, whatever the swarm was begun with.
+        """
         off = self._worker.watch()
         try:
             await self._worker.carry_out(work)
