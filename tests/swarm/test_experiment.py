@@ -394,7 +394,15 @@ async def test_without_the_tools_it_began_with_it_does_not_go_on(session: Sessio
     Experiment.create(session, "HEAD", ARMS, runs=1, model=answering(), tools=[look, touch])
 
     with pytest.raises(InvalidOperation, match="begun with tool look, which cannot be had here"):
-        Experiment.open(session, "ab-1", model=answering(), tools=[touch])
+        await Experiment.open(session, "ab-1", model=answering(), tools=[touch]).run()
+
+
+async def test_one_that_is_done_needs_its_tools_no_more(session: Session) -> None:
+    done = await experiment(session, "HEAD", ARMS, runs=1, model=answering(), tools=[look])
+
+    again = Experiment.open(session, "ab-1", model=answering())
+
+    assert again.result() == await again.run() == done
 
 
 async def test_a_plan_that_does_not_tell_its_tools_goes_on_with_those_given(session: Session) -> None:

@@ -153,7 +153,7 @@ class Experiment:
         self._models = {arm.name: model for arm, model in zip(plan.arms, models, strict=True)}
         self._scorers = scorers
         self._options = options
-        self._tools = begun_with(f"experiment {plan.name}", plan.tools, options.get("tools", ()))
+        self._tools: Sequence[Tool] = ()
         self._done = 0
         self._meter = Meter(None)
 
@@ -201,7 +201,8 @@ class Experiment:
         """An experiment that stands in the session, by its id, the beginning of one, or its name.
 
         `run` goes on with it: runs that went well are not repeated, those that failed are. Scorers that are functions
-        and tools have to be given again, by the same names. Raises `NotFound`, `Ambiguous` or `InvalidOperation`.
+        have to be given again, by the same names, and tools where runs are left. Raises `NotFound`, `Ambiguous` or
+        `InvalidOperation`.
         """
         _check_options(options)
         plan = find(session, id)
@@ -227,7 +228,8 @@ class Experiment:
     async def run(self) -> ExperimentResult:
         """Make the runs that are not made yet, score those that are not scored, and return what all of them tell.
 
-        Raises `InvalidOperation` while another process does that, or when one has taken it over.
+        Raises `InvalidOperation` while another process does that, or when one has taken it over, and where runs would
+        lack tools that it was begun with.
         """
         hold = hold_of(self.session, self.id)
         if not await hold.taken_over():
@@ -244,6 +246,8 @@ class Experiment:
     async def _work(self) -> None:
         findings = Findings(self.session)
         left = deque(findings.left(self._plan))
+        if any(trial.made is None for trial in left):
+            self._tools = begun_with(f"experiment {self.name}", self._plan.tools, self._options.get("tools", ()))
         self._done = self._plan.total - len(left)
         before = findings.spent(self._plan, self.session.heads.heads)
         self._meter = Meter(self._options.get("budget"), before.cost, before.tokens)
