@@ -148,6 +148,7 @@ async def test_a_limit_that_cannot_be_kept_pauses_it_and_without_that_limit_it_g
     asked = len(model.requests)
     await swarm.resume()
     again = await swarm.wait()
+    asked_again = len(model.requests)
     for name in limits:
         limits[name] = Budget(tokens=1000)
     await swarm.resume(**limits)
@@ -156,9 +157,22 @@ async def test_a_limit_that_cannot_be_kept_pauses_it_and_without_that_limit_it_g
     why = "the limit on cost cannot be kept: what p:m costs is not known"
     assert (first.status, first.reason, asked) == ("paused", why, 1)
     assert first.budget_used is None
-    assert (again.status, again.reason) == ("paused", why)
+    assert (again.status, again.reason, asked_again) == ("paused", why, 2)
     assert last.status == "completed"
     assert len(model.requests) == 3
+
+
+async def test_resumed_after_one_answer_that_did_not_tell_its_cost_it_goes_on_while_others_do(session: Session) -> None:
+    told = {"input": 10, "output": 1, "totalTokens": 11, "cost": {"total": 0.01}}
+    answers = [["Done.", Used(usage)] for usage in ({"input": 10}, told, told)]
+    model = ScriptedModel(answers, info=ModelInfo(provider="p", model="m"))
+    swarm = Swarm(session, "crowd", "Do it", strategy="pipeline", agents=3, model=model, budget=Budget(cost=1))
+
+    first = await swarm.run()
+    await swarm.resume()
+    last = await swarm.wait()
+
+    assert (first.status, last.status) == ("paused", "completed")
 
 
 async def test_what_an_agent_in_another_process_was_not_told_counts_too(session: Session) -> None:

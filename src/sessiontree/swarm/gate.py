@@ -80,7 +80,7 @@ class Gate:
         self._now = now
         self._noting = asyncio.Lock()
         self.untold = defaultdict[str, dict[Kind, str]](dict)
-        """Models that did not tell what they took to agents that are at work here, by agent and by what of it."""
+        """Models that did not tell what they took to agents here, by agent and by what of it, until it is written down."""
 
     async def admits(self, agent: str) -> bool:
         """Whether the agent may go on; otherwise it has to wait, for what the session tells.
@@ -102,6 +102,7 @@ class Gate:
         async with self._noting:
             for fact in self._lacking(self._record.account):
                 await self._record.tell(fact)
+                self.untold[fact.agent].pop(fact.kind, None)
             for fact in self._due(self._record.account, agent):
                 await self._record.tell(fact)
                 self._emit(
@@ -131,13 +132,12 @@ class Gate:
         return next((why for why in reasons if why is not None), None)
 
     def _lacking(self, account: Account) -> list[Untold]:
-        """What models did not tell of what is limited, where that is not written down yet."""
+        """What models did not tell of what is limited."""
         return [
             Untold(swarm=self._record.id, agent=id, kind=kind, model=model)
             for id, kinds in self.untold.items()
             for kind, model in kinds.items()
-            if kind not in account.untold.get(id, {})
-            and any(getattr(budget, kind) is not None for budget in self._budgets(account, id))
+            if any(getattr(budget, kind) is not None for budget in self._budgets(account, id))
         ]
 
     def _budgets(self, account: Account, agent: str) -> list[Budget]:
