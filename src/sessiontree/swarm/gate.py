@@ -80,7 +80,7 @@ class Gate:
         self._now = now
         self._noting = asyncio.Lock()
         self.untold = defaultdict[str, dict[Kind, str]](dict)
-        """Models that did not tell what they took to agents here, by agent and by what of it, until it is written down."""
+        """Models that did not tell what they took, by agent and by what of it, until it is written down."""
 
     async def admits(self, agent: str) -> bool:
         """Whether the agent may go on; otherwise it has to wait, for what the session tells.
