@@ -486,6 +486,22 @@ async def test_an_agent_after_one_that_is_closed_has_its_hooks(session: Session)
     assert told == [(after, after.branch.session)]
 
 
+async def test_what_is_told_at_the_end_of_an_agent_that_was_closed_is_still_of_that_one(session: Session) -> None:
+    hooks, told, begun = Hooks(), [], asyncio.Event()
+    hooks.on(RunEnd, lambda event, ctx: told.append((ctx.agent, ctx.branch)))
+    hooks.listen(lambda event: begun.set() if isinstance(event, MessageDelta) else None)
+    closed = Agent(session.head, ScriptedModel([["Half", Delay(30)]]), hooks=hooks, system="")
+    running = asyncio.create_task(closed.prompt("Well?"))
+    await begun.wait()
+
+    closed.close()
+    after = Agent(st.memory().head, ScriptedModel(["Yes."]), hooks=hooks, system="")
+    await running
+    await after.prompt("Well?")
+
+    assert told == [(closed, closed.branch), (after, after.branch)]
+
+
 async def test_tools_that_an_agent_gets_later_are_told_of_places_and_those_that_it_loses_are_not(
     agent: MakeAgent,
 ) -> None:

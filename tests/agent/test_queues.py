@@ -203,6 +203,13 @@ async def test_what_waits_while_nothing_runs_can_be_said(agent: MakeAgent, sessi
     assert made.queued == Queued()
 
 
+async def test_where_nothing_waits_there_is_nothing_to_say(agent: MakeAgent, session: Session) -> None:
+    with pytest.raises(st.InvalidOperation, match="nothing waits to be said"):
+        await agent("One.").say_waiting()
+
+    assert session.head.path() == []
+
+
 async def test_what_waits_and_is_taken_back_before_it_is_said_is_not_answered(agent: MakeAgent) -> None:
     made = agent("One.")
     await made.prompt("first")

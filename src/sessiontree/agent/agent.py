@@ -26,6 +26,7 @@ from sessiontree.agent.system import SystemPart, default_parts, joined
 from sessiontree.agent.tool import OnSession, SessionChange, Tool
 from sessiontree.agent.tools.process import Ran
 from sessiontree.config import Config
+from sessiontree.core.context import context_at
 from sessiontree.core.entries import Body, CustomMessage, JsonObject, Message, ModelChange, ThinkingLevelChange
 from sessiontree.core.messages import user
 from sessiontree.errors import InvalidOperation
@@ -79,6 +80,7 @@ class Agent:
         self._task: asyncio.Task[Any] | None = None
         self._record: Record | None = None
         """Where the run or the compaction that goes on writes."""
+        self._closed = False
         self._gave_way = False
         """Whether another process works on the branch."""
         self._noting = asyncio.Lock()
@@ -88,6 +90,12 @@ class Agent:
         """Give up what runs, and take no part any more: tools are not told of navigation."""
         self.abort()
         self._tell_no_tools()
+        self._closed = True
+        if not self.running:
+            self._let_go()
+
+    def _let_go(self) -> None:
+        """Leave the hooks to the next agent: what is told from here on is not of this one."""
         if self.hooks.context.agent is self:
             self.hooks.context.agent = None
 
@@ -108,12 +116,14 @@ class Agent:
 
     async def continue_(self) -> Outcome:
         """Have the model answer what is there: after a failure, an abort, or the death of a process."""
-        if not self.running and not self.branch.context().awaits_answer:
+        if not self.running and not context_at(self.branch.session.tree, self.branch.leaf).awaits_answer:
             raise InvalidOperation("there is nothing to answer: the model has the last word here")
         return await self._wait(self._start(self._run([])))
 
     async def say_waiting(self) -> Outcome:
         """Say what waits though nothing runs, such as after a compaction, and run until the model has answered."""
+        if not self.running and not self.queues.has_due:
+            raise InvalidOperation("nothing waits to be said")
         return await self._wait(self._start(self._run([], waiting=True)))
 
     async def compact(self, instructions: str | None = None) -> CompactOutcome:
@@ -212,6 +222,8 @@ class Agent:
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._task = self._record = None
         self.stop.renew()
+        if self._closed:
+            self._let_go()
 
     async def _wait(self, task: asyncio.Task[T]) -> T:
         try:

@@ -19,7 +19,7 @@ from sessiontree.agent.loop import Outcome
 from sessiontree.agent.system import SystemPart
 from sessiontree.agent.tool import Tool
 from sessiontree.config import Config
-from sessiontree.core.context import build_context
+from sessiontree.core.context import context_at
 from sessiontree.core.places import check_branch_name, free_name
 from sessiontree.errors import InvalidOperation, SessionTreeError
 from sessiontree.hooks.bus import Hooks
@@ -72,7 +72,7 @@ async def fan_out(
     leaf = session.place(place)
     models = _models(ways, model)
     names = _names(session, ways)
-    if any(way.prompt is None for way in ways) and not build_context(session.tree, leaf).awaits_answer:
+    if any(way.prompt is None for way in ways) and not context_at(session.tree, leaf).awaits_answer:
         raise InvalidOperation("there is nothing to answer at this place: give every variant a prompt")
     at = None if leaf is None else session.tree[leaf]
     branches = [session.create_branch(name, at=at, current=False) for name in names]

@@ -22,7 +22,7 @@ from sessiontree.agent.record import Record
 from sessiontree.agent.room import Room
 from sessiontree.agent.tool import ToolOutput
 from sessiontree.agent.worker import Worker
-from sessiontree.core.context import build_context, reach, state_of
+from sessiontree.core.context import context_at, reach, state_of
 from sessiontree.core.entries import (
     Body,
     ContextEdit,
@@ -192,7 +192,7 @@ class Run:
         """The model's message, as far as it has come, and what went wrong. Raises `Stopped` before it is asked."""
         if self._signal.aborted:
             raise Stopped(aborted=True)
-        context = build_context(self.record.branch.session.tree, self.record.follow())
+        context = context_at(self.record.branch.session.tree, self.record.follow())
         asked, answer = await self._handlers.ask(BeforeRequest(messages=context.to_llm(), system=self._system))
         if answer.cancel:
             raise Stopped(aborted=False)

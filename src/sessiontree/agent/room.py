@@ -8,7 +8,7 @@ from sessiontree.agent.record import Record
 from sessiontree.agent.worker import Worker
 from sessiontree.config import CompactionSettings
 from sessiontree.core.compaction import budget, context_tokens
-from sessiontree.core.context import build_context, reach
+from sessiontree.core.context import context_at, reach
 from sessiontree.core.entries import EntryId, JsonObject, Message
 from sessiontree.core.messages import is_object, number, spent, stop_reason, stopped_abnormally
 from sessiontree.core.tokens import CHARACTERS_PER_TOKEN, estimate
@@ -131,7 +131,7 @@ async def compact(
 def _let_go(record: Record) -> None:
     """Forget the decoded bodies of what has left the context, so that a long conversation takes no more memory."""
     tree = record.branch.session.tree
-    sent = set(build_context(tree, record.at).sources)
+    sent = set(context_at(tree, record.at).sources)
     for entry in tree.up(record.at):
         if entry.id not in sent:
             entry.kept = None

@@ -200,7 +200,12 @@ class Explanation(Struct, frozen=True, kw_only=True):
 
 def build_context(tree: Tree, leaf: EntryId | None) -> Context:
     """What the model sees from `leaf`; `None` is the place before everything. Raises `NotFound`."""
-    return _given_out(context_of(reach(tree, leaf)))
+    return _given_out(context_at(tree, leaf))
+
+
+def context_at(tree: Tree, leaf: EntryId | None) -> Context:
+    """What `build_context` gives, for our own eyes: its messages are those that the entries hold."""
+    return context_of(reach(tree, leaf))
 
 
 def _given_out(context: Context) -> Context:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from sessiontree.core.context import build_context
+from sessiontree.core.context import context_at
 from sessiontree.core.entries import Compaction, CustomMessage, Entry, EntryId, JsonObject, Message
 from sessiontree.core.messages import role, text
 from sessiontree.core.summaries import Files, files_of
@@ -115,7 +115,7 @@ class Said(Struct, frozen=True, kw_only=True):
 def said(tree: Tree, leaf: EntryId | None, entries: Sequence[Entry]) -> Said:
     """What `entries` say in the context at `leaf`, as context edits have left it, and the files that were touched."""
     ids = {entry.id for entry in entries}
-    context = build_context(tree, leaf)
+    context = context_at(tree, leaf)
     messages = tuple(
         message
         for id, message in zip(context.sources, context.messages, strict=True)

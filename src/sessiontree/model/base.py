@@ -57,6 +57,7 @@ class Request(Struct, frozen=True, kw_only=True):
     """One question to a model."""
 
     messages: Sequence[JsonObject]
+    """Not to be changed: they are those of the session, which there may be thousands of."""
     system: str = ""
     tools: tuple[ToolSpec, ...] = ()
     thinking: str = "off"

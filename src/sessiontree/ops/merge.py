@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from sessiontree.config import SummarySettings
 from sessiontree.core.compaction import budget
-from sessiontree.core.context import build_context
+from sessiontree.core.context import context_at
 from sessiontree.core.entries import BranchSummary, Entry, EntryId, JsonObject
 from sessiontree.core.merge import copied, merge_details, plan_cherry_pick, plan_merge, plan_rebase, rebased
 from sessiontree.core.messages import is_object
@@ -222,7 +222,7 @@ class _Maker(Struct, frozen=True):
 
     async def _made(self, files: Files, instructions: str | None, preamble: str) -> BranchSummary:
         assert self.model is not None, "asked for at the start"
-        thinking = build_context(self.into.session.tree, self.into.leaf).thinking_level
+        thinking = context_at(self.into.session.tree, self.into.leaf).thinking_level
         shares = budget(self.model.info.context_window, self.settings.reserve_tokens)
         summarizer = Summarizer(self.model, self.signal, shares, thinking=thinking)
         parts = [preamble]

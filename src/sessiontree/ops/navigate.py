@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from sessiontree.config import SummarySettings
 from sessiontree.core.compaction import budget
-from sessiontree.core.context import build_context
+from sessiontree.core.context import context_at
 from sessiontree.core.entries import BranchSummary, Entry, EntryId, Label
 from sessiontree.core.plan import NavigatePlan, last_prompt, said
 from sessiontree.core.summaries import BRANCH_PREAMBLE
@@ -157,7 +157,7 @@ async def _summary(
             from_hook=True,
         )
     assert model is not None, "asked for at the start"
-    thinking = build_context(session.tree, plan.old_leaf).thinking_level
+    thinking = context_at(session.tree, plan.old_leaf).thinking_level
     shares = budget(model.info.context_window, settings.reserve_tokens)
     summarizer = Summarizer(model, signal, shares, thinking=thinking)
     words = await summarizer.branch(
