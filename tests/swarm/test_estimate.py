@@ -86,6 +86,14 @@ def test_proportions_are_compared_by_counting_arrangements() -> None:
     assert clear.chance == pytest.approx(2 / 252)
 
 
+def test_grades_in_fractions_are_counted_as_whole_ones_are() -> None:
+    a, b = [6, 4, 2, 6], [2, 1, 2, 7]
+
+    whole, parts = (contrast([grade * step for grade in a], [grade * step for grade in b]) for step in (1, 0.05))
+
+    assert parts.chance == pytest.approx(whole.chance)
+
+
 @pytest.mark.parametrize(
     ("arms", "reason"),
     [

@@ -10,6 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
+from functools import lru_cache
 from itertools import combinations
 from typing import Literal, NamedTuple, TypeAlias
 
@@ -26,8 +27,8 @@ PRECISION = 1e-9
 FEW = 2 / 3
 """How many of the values are different at most, where they are few."""
 
-EFFORT = 5_000_000
-"""What counting arrangements may take: some tenths of a second."""
+EFFORT = 500_000
+"""What counting arrangements may take: some hundredths of a second."""
 
 LIMIT = 1e100
 """Values beyond it are none: their squares could not be summed."""
@@ -105,7 +106,7 @@ def contrast(a: Sequence[float], b: Sequence[float], *, proportions: bool = Fals
     """
     difference = _mean(a) - _mean(b)
     few = len({*a, *b}) <= FEW * (len(a) + len(b))
-    counted = _rearranged(a, b) if few or proportions else None
+    counted = _rearranged(tuple(a), tuple(b)) if few or proportions else None
     parts = [_variance(values) / len(values) for values in (a, b)]
     if not sum(parts) or (proportions and counted is not None):
         chance = counted if counted is not None else float(not difference)
@@ -172,13 +173,14 @@ def _variance(values: Sequence[float]) -> float:
     return math.fsum((value - middle) ** 2 for value in values) / (len(values) - 1)
 
 
-def _rearranged(a: Sequence[float], b: Sequence[float]) -> float | None:
+@lru_cache(maxsize=1000)
+def _rearranged(a: tuple[float, ...], b: tuple[float, ...]) -> float | None:
     """How likely the means are as far apart as this, or further, if chance shared the values out to the arms.
 
     All arrangements are counted: of zeros and ones, and arms of one size, that is Fisher's exact test. `None` where it
     would take too long; with so many values, Welch's interval does well.
     """
-    fractions = [Fraction(value) for value in (*a, *b)]
+    fractions = [Fraction(f"{value:.12g}") for value in (*a, *b)]  # equal sums of tenths are equal
     scale = math.lcm(*(value.denominator for value in fractions))
     whole = [int(value * scale) for value in fractions]
     ways = Counter({(0, 0): 1})  # by how many values the first arm has, and their sum

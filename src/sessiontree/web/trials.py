@@ -9,6 +9,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable
+from functools import partial
 
 from msgspec import Struct
 
@@ -17,8 +18,8 @@ from sessiontree.core.messages import is_object
 from sessiontree.errors import InvalidOperation, SessionTreeError
 from sessiontree.model.base import Model
 from sessiontree.session import Session
-from sessiontree.swarm.experiment import Arm, Experiment, ExperimentResult, check, experiments_in, result_to_wire
-from sessiontree.swarm.findings import RECORD
+from sessiontree.swarm.experiment import Arm, Experiment, ExperimentResult, check, result_to_wire
+from sessiontree.swarm.findings import RECORD, Findings
 from sessiontree.swarm.hold import is_worked_on
 from sessiontree.swarm.scoring import RUBRIC, Scorer, exact, judged_by, matches
 from sessiontree.web import wire
@@ -98,11 +99,12 @@ class Trials:
 
     def state(self, id: str, token: Token) -> wire.ExperimentState:
         """How far an experiment has come. Raises `Refused`."""
-        found = self._homes.hold(id, token, _results)
+        found = self._homes.hold(id, token, _made_in)
         if found is None:
             raise Refused(404, f"no experiment {id!r}")
-        opened, result = found
+        opened, tell = found
         try:
+            result = tell()
             trial = self._trials.get(id)
             done = len(result.runs)
             whole = done >= result.planned
@@ -204,11 +206,14 @@ class Trials:
         await asyncio.wait(tasks, timeout=10)
 
 
-def _results(opened: Opened) -> dict[str, ExperimentResult]:
-    """The experiments that were made in a session: one of another, that it was forked from, is asked for there."""
-    with opened.session.held():
-        results = experiments_in(opened.session)
-    return {result.id: result for result in results if result.session_id == opened.session.id}
+def _made_in(opened: Opened) -> dict[str, Callable[[], ExperimentResult]]:
+    """The experiments that were made in a session, each to be asked what it tells: that takes long where it is graded.
+
+    One of another session, that it was forked from, is asked for there.
+    """
+    findings = Findings(opened.session)
+    own = (plan for plan in findings.plans.values() if plan.session in (None, opened.session.id))
+    return {plan.experiment: partial(findings.result, plan) for plan in own}
 
 
 def _arm(said: wire.NewArm) -> Arm:
