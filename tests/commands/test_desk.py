@@ -16,7 +16,16 @@ from sessiontree.commands.desk import Desk
 from sessiontree.core.messages import ToolCall
 from sessiontree.core.outline import plain_text
 from sessiontree.errors import InvalidOperation
-from sessiontree.hooks.events import MessageEnd, SessionShutdown, SessionStart, ToolUpdate
+from sessiontree.hooks.events import (
+    Event,
+    Merged,
+    MessageEnd,
+    Navigated,
+    Notice,
+    SessionShutdown,
+    SessionStart,
+    ToolUpdate,
+)
 from sessiontree.model.scripted import Delay, ScriptedModel
 from sessiontree.session import Branch, Session
 from tests.agent.test_tracing import Tracer
@@ -222,6 +231,48 @@ async def test_while_a_summary_is_made_nothing_is_said_or_moved_beside_it(
     assert "cancelled" in await moving
     assert not at.running
     assert len(at.model.requests) == 1
+
+
+@pytest.mark.parametrize("told", [Navigated, Merged])
+async def test_whoever_is_told_of_a_move_or_a_merge_can_go_elsewhere(
+    desk: MakeDesk, session: Session, told: type[Event]
+) -> None:
+    first, *_ = talk(session, "one", "1")
+    session.create_branch("side", current=False).append(st.user("aside"))
+    at = desk("A summary.", "Another.")
+    told_of = listened(at)
+
+    async def goes_elsewhere(event: Event, context: object) -> None:
+        off()
+        at.at_rest()
+        await at.branch_here("kept")
+        await at.navigate(first)
+        await at.fork()
+
+    off = at.hooks.on(told, goes_elsewhere)
+    await run(at, "/pop" if told is Navigated else "/merge side")
+
+    assert [event.text for event in told_of if isinstance(event, Notice)] == []
+    assert "kept" in session.heads.heads
+    assert at.session is not session
+    assert not at.running
+
+
+async def test_whoever_is_told_of_a_move_is_not_waited_for_once_it_is_aborted(desk: MakeDesk, session: Session) -> None:
+    talk(session, "one", "1")
+    at = desk("A summary.")
+    called = asyncio.Event()
+
+    async def takes_its_time(event: Event, context: object) -> None:
+        called.set()
+        await asyncio.Event().wait()
+
+    at.hooks.on(Navigated, takes_its_time)
+    popping = asyncio.create_task(run(at, "/pop"))
+    await asyncio.wait_for(called.wait(), 10)
+    at.abort()
+
+    assert "with a summary" in await asyncio.wait_for(popping, 10)
 
 
 async def test_who_leaves_while_a_summary_is_made_leaves_the_session_as_it_was(

@@ -34,6 +34,7 @@ from sessiontree.errors import InvalidOperation, NotFound, SessionTreeError, Sto
 from sessiontree.hooks.bus import Hooks
 from sessiontree.hooks.events import (
     BeforeSwitch,
+    Merged,
     Navigated,
     Notice,
     SessionShutdown,
@@ -101,9 +102,11 @@ class Desk:
         self._added: dict[str, Tool] = {}
         self._system = system
         self._signal: Signal | None = None
-        """Gives up the move or the merge that is under way."""
+        """Gives up the move or the merge that is under way, until it is written."""
         self._moved = asyncio.Event()
         """Set when none is."""
+        self._telling: list[Signal] = []
+        """Give up waiting for those who are told of moves and merges that are written."""
         self._moved.set()
         self._shell = Shell(self.hooks, self._write_beside)
         """Runs commands while there is no agent."""
@@ -181,24 +184,43 @@ class Desk:
                 await self._agent.idle()
 
     def abort(self) -> None:
-        """Give up what is under way: the agent's run, a command of the shell, or the summary of a move."""
-        if self._signal is not None:
-            self._signal.abort()
+        """Give up what is under way: the agent's run, a command of the shell, the summary of a move, or waiting for
+        those who are told of one."""
+        for signal in self._telling:
+            signal.abort()
+        self._stay()
         if self._agent is not None:
             self._agent.abort()
         self._shell.abort()
 
     @contextlib.contextmanager
     def moving(self) -> Generator[Signal]:
-        """While one is about to be elsewhere: a signal that `abort` gives. Raises `InvalidOperation` unless at rest."""
+        """While one is about to be elsewhere: a signal that `abort` gives. Raises `InvalidOperation` unless at rest.
+
+        Those who are told of the move or the merge find the desk at rest: it is written by then.
+        """
         self.at_rest()
-        self._signal = Signal()
+        signal = self._signal = Signal()
         self._moved.clear()
+
+        def written() -> None:
+            if self._signal is signal:
+                self._signal = None
+                self._moved.set()
+                self._telling.append(signal)
+
+        off = self.hooks.listen(lambda event: written() if isinstance(event, Navigated | Merged) else None)
         try:
-            yield self._signal
+            yield signal
         finally:
-            self._signal = None
-            self._moved.set()
+            off()
+            written()
+            self._telling.remove(signal)
+
+    def _stay(self) -> None:
+        """Give up the move or the merge that is not written yet."""
+        if self._signal is not None:
+            self._signal.abort()
 
     # Beginning and ending
 
@@ -232,8 +254,11 @@ class Desk:
             context.agent = self._agent
 
     async def _end(self) -> None:
-        """Give up what is under way, and wait until what has come of it is written."""
-        self.abort()
+        """Give up what is under way, and wait until what has come of it is written.
+
+        Not those who are told of a move: it may be one of them who goes elsewhere.
+        """
+        self._stay()
         await self._moved.wait()
         if self._agent is not None:
             await self._agent.end()
