@@ -144,6 +144,40 @@ async def test_a_long_paste_is_for_the_model_whatever_it_begins_with(
         assert not list(project.iterdir())
 
 
+@pytest.mark.parametrize("first", ["!touch ran", "/name pasted"])
+async def test_a_long_paste_is_for_the_model_again_when_it_comes_back(
+    running: Running, project: Path, first: str
+) -> None:
+    pasted = "\n".join([first, *(f"!touch ran{number}" for number in range(20))])
+    async with running("Seen.", "Again.", "Anew.") as app:
+
+        async def said_again() -> None:
+            asked = len(app.model.requests)
+            await app.until(lambda: app.editor.text.startswith("[paste"))
+            await app.press("enter")
+            await app.until(lambda: len(app.model.requests) > asked)
+            await app.idle()
+            assert app.model.requests[asked].messages[-1]["content"] == pasted
+
+        app.editor.post_message(events.Paste(pasted))
+        await said_again()
+        await app.press("up")
+        await said_again()
+        desk = app.app.desk
+        await desk.navigate(next(entry for entry in desk.branch.path() if entry.type == "message"))
+        await said_again()
+
+        assert desk.session.name is None
+        assert not list(project.iterdir())
+
+    async with running() as app:
+        await app.press("up")
+        assert app.editor.text.startswith("[paste 1: 21 lines")
+        assert app.editor.words == pasted
+        await app.press("down")
+        assert app.editor.text == ""
+
+
 async def test_a_mark_typed_for_the_shell_or_a_command_to_take_is_taken_by_it(running: Running) -> None:
     async with running() as app:
         await app.type("!cat <<'end' | wc -l\n")

@@ -26,7 +26,7 @@ from sessiontree.hooks import events as told
 from sessiontree.hooks.events import Event
 from sessiontree.tui.blocks import Block, Blocks
 from sessiontree.tui.completion import Completer, mentioned
-from sessiontree.tui.drafts import Draft, Drafts, History
+from sessiontree.tui.drafts import Draft, Drafts, History, said_to_model
 from sessiontree.tui.drawing import Pen
 from sessiontree.tui.editor import CHAT_BINDINGS, Choices, Editor
 from sessiontree.tui.footer import Footer, facts_of
@@ -155,7 +155,7 @@ class ChatScreen(Screen[None]):
         self.transcript.show([*self.blocks.of(shown), *unwritten], earlier=len(path) - len(shown))
         if not shown and not unwritten:
             self.transcript.add(Block("note", text=self._welcome()))
-        own = [block.text for block in self.transcript.blocks if block.kind == "user"]
+        own = [said_to_model(block.text) for block in self.transcript.blocks if block.kind == "user"]
         self.editor.remember([*self.history.lines, *own])
         if other:
             # Where another process has the session open, what is typed here is kept beside its draft.
@@ -192,7 +192,7 @@ class ChatScreen(Screen[None]):
     def on_editor_said(self, event: Editor.Said) -> None:
         said = event.text
         self.asked()
-        self.history.add(said)
+        self.history.add(said_to_model(said) if event.words else said)
         self.editor.remember([*self.history.lines])
         self.transcript.follow()
         if event.words:
@@ -301,8 +301,8 @@ class ChatScreen(Screen[None]):
             self.editor.put_words([said]) if words else self.editor.put(said)
 
     def put_in_editor(self, text: str) -> None:
-        """Text to be said anew. What is being typed is not lost: undo brings it back."""
-        self.editor.put(text)
+        """What was said to the model, to be said anew. What is being typed is not lost: undo brings it back."""
+        self.editor.put_words([text])
         self.editor.focus()
 
     # What is told

@@ -12,6 +12,7 @@ from contextlib import suppress
 import msgspec
 from msgspec import Struct
 
+from sessiontree.commands.command import is_words
 from sessiontree.errors import StoreError
 from sessiontree.home import home
 from sessiontree.session import Session
@@ -114,21 +115,35 @@ def _read(path: str) -> _Kept | None:
         return None
 
 
+class Words(Struct, frozen=True):
+    """What was said to the model though it begins like a command, or like something for the shell."""
+
+    words: str
+
+
+Line = str | Words
+"""What was said: if it is a text, it is typed again to say it again."""
+
+
+def said_to_model(text: str) -> Line:
+    return text if is_words(text) else Words(text)
+
+
 class History:
     """What was said, oldest first, in all sessions."""
 
     def __init__(self) -> None:
         self._file = os.path.join(home(), "history.jsonl")
-        self.lines: list[str] = self._read()
+        self.lines: list[Line] = self._read()
 
-    def _read(self) -> list[str]:
+    def _read(self) -> list[Line]:
         try:
             with open(self._file, "rb") as file:
-                return msgspec.json.Decoder(str).decode_lines(file.read())[-REMEMBERED:]
+                return msgspec.json.Decoder(Line).decode_lines(file.read())[-REMEMBERED:]
         except (OSError, msgspec.MsgspecError, UnicodeError):
             return []
 
-    def add(self, line: str) -> None:
+    def add(self, line: Line) -> None:
         if self.lines[-1:] == [line]:
             return
         self.lines.append(line)

@@ -21,7 +21,7 @@ from sessiontree.commands.command import is_words
 from sessiontree.core.safe import safe, safe_lines
 from sessiontree.hooks.calling import in_thread
 from sessiontree.tui.completion import NOTHING, Completer, Offer
-from sessiontree.tui.drafts import Draft
+from sessiontree.tui.drafts import Draft, Line
 from sessiontree.tui.keys import bind
 
 LONG_LINES, LONG_LETTERS = 10, 1500
@@ -146,9 +146,11 @@ class Editor(TextArea):
         """Which keys extensions have: they win over those that only move the cursor."""
         self._choices = choices
         self._pastes: dict[str, str] = {}
-        self._history: list[str] = []
+        self._history: list[Line] = []
         self._back = 0
         """How far back in the history one is."""
+        self._shown = ""
+        """What is there of it, until it is changed."""
         self._typed = ""
         """What was there before one went back."""
 
@@ -181,7 +183,7 @@ class Editor(TextArea):
         self._pastes = {**self._pastes, **draft.pastes}
         self.put_words(draft.queued, draft.text)
 
-    def remember(self, lines: Iterable[str]) -> None:
+    def remember(self, lines: Iterable[Line]) -> None:
         """What was said before, oldest first."""
         self._history = list(dict.fromkeys(reversed(list(lines))))[::-1]
         self._back = 0
@@ -201,7 +203,7 @@ class Editor(TextArea):
 
     def on_text_area_changed(self) -> None:
         self.set_class(self.text.startswith("!"), "-shell")
-        if self._back and self.text != self._shown():
+        if self._back and self.text != self._shown:
             self._back = 0
         self._look_for_choices()
 
@@ -322,10 +324,9 @@ class Editor(TextArea):
 
     def _go_back(self, to: int) -> None:
         self._back = to
-        self.put(self._shown())
-
-    def _shown(self) -> str:
-        return safe_lines(self._history[-self._back]) if self._back else self._typed
+        line = self._history[-to] if to else self._typed
+        self._shown = safe_lines(line) if isinstance(line, str) else self._mark(line.words)
+        self.put(self._shown)
 
     def action_clear(self) -> None:
         if self.selected_text:
