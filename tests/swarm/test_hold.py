@@ -25,9 +25,9 @@ from sessiontree.session import Session
 from sessiontree.store.memory import MemoryStore
 from sessiontree.store.postgres import connection
 from sessiontree.store.postgres.address import parse
-from sessiontree.swarm.experiment import Arm, experiment, find
+from sessiontree.swarm.experiment import Arm, Experiment, experiment, find
 from sessiontree.swarm.findings import Findings
-from sessiontree.swarm.hold import Hold, hold_of, is_worked_on
+from sessiontree.swarm.hold import Hold, hold_of, hold_path, is_worked_on
 
 
 @contextmanager
@@ -90,6 +90,34 @@ async def test_one_that_is_cancelled_while_it_takes_it_lets_go(tmp_path: Path, m
 def test_looking_makes_nothing(tmp_path: Path) -> None:
     assert not Hold(str(tmp_path / "none" / "w.lock")).taken
     assert not (tmp_path / "none").exists()
+
+
+def test_it_goes_by_the_id_alone_as_always_and_a_fork_has_its_own(tmp_path: Path) -> None:
+    session = st.create(file=tmp_path / "s.jsonl")
+    before = Hold(hold_path("w"))
+
+    assert before.take()
+    assert is_worked_on(session, "w")
+    assert not hold_of(session, "w").take()
+    assert hold_of(session, "w", own=False).take()
+
+
+async def test_a_fork_goes_on_with_an_experiment_while_another_process_works_on_it_where_it_was_made(
+    tmp_path: Path,
+) -> None:
+    session = st.create(file=tmp_path / "s.jsonl")
+    session.append(st.user("Hello"))
+    arms = [Arm(name="a", prompt="one"), Arm(name="b", prompt="two")]
+    model = ScriptedModel(["Yes."] * 2)
+    made = Experiment.create(session, "HEAD", arms, runs=1, model=model)
+    forked = st.fork(session, whole=True)
+    hold = hold_of(session, made.id)
+    assert hold.take()
+
+    result = await Experiment.open(forked, made.id, model=model).run()
+    assert len(result.runs) == 2
+    with pytest.raises(InvalidOperation, match="another process works on experiment ab-1"):
+        await made.run()
 
 
 def test_machines_that_share_a_database_take_turns(

@@ -10,8 +10,9 @@ import pytest
 
 import sessiontree as st
 from sessiontree.model.scripted import Delay
+from sessiontree.session import Session
 from sessiontree.swarm.experiment import Experiment
-from sessiontree.swarm.hold import hold_of, is_worked_on
+from sessiontree.swarm.hold import hold_of
 from tests.web.conftest import Gate, House, asking
 
 ARMS = [{"name": "short", "prompt": "In one word?"}, {"name": "long", "prompt": "In detail?"}]
@@ -76,22 +77,31 @@ async def test_an_experiment_that_nobody_runs_is_told_of(house: House, client: h
     assert (await client.get("/api/experiments/nothing")).status_code == 404
 
 
+def begin(opened: Session, experiment: str) -> None:
+    """Begin the first run of an experiment."""
+    data = {"experiment": experiment, "arm": "a", "number": 1, "branch": "ab-1/a-1"}
+    branch = opened.create_branch("ab-1/a-1", at="HEAD", current=False)
+    branch.append(st.AgentAction(action="spawn", agent="ab-1/a-1", data=data))
+
+
 async def test_an_experiment_is_asked_for_where_it_was_made_though_a_fork_tells_of_it_too(
     house: House, client: httpx.AsyncClient
 ) -> None:
     session = house.session()
     id = house.experiment(session)
+    with st.open(session) as opened:
+        begin(opened, id)
     forked = (await client.post(f"/api/sessions/{session}/fork", json={"tree": True})).json()["id"]
     with st.open(session) as original:
         hold = hold_of(original, id)
         assert hold.take()
 
         state = (await client.get(f"/api/experiments/{id}")).json()
-        with st.open(forked) as other:
-            assert not is_worked_on(other, id)
+        at_work = [(await client.get(f"/api/sessions/{each}")).json()["experimenting"] for each in (session, forked)]
 
         hold.let_go()
     assert (state["sessionId"], state["status"]) == (session, "running")
+    assert at_work == [{"ab-1/a-1": id}, {}]
     (listed,) = (await client.get(f"/api/sessions/{forked}/experiments")).json()["experiments"]
     assert (listed["id"], listed["sessionId"]) == (id, session)
 
@@ -156,9 +166,7 @@ async def test_a_run_whose_process_died_does_not_keep_its_branch(house: House, c
     session = house.session()
     id = house.experiment(session)
     with st.open(session) as opened:
-        data = {"experiment": id, "arm": "a", "number": 1, "branch": "ab-1/a-1"}
-        branch = opened.create_branch("ab-1/a-1", at="HEAD", current=False)
-        branch.append(st.AgentAction(action="spawn", agent="ab-1/a-1", data=data))
+        begin(opened, id)
         opened.append(st.AgentAction(action="spawn", agent="main", data=["experiment"]))
 
     answer = await client.post(

@@ -231,7 +231,7 @@ class Experiment:
         Raises `InvalidOperation` while another process does that, or when one has taken it over, and where runs would
         lack tools that it was begun with.
         """
-        hold = hold_of(self.session, self.id)
+        hold = hold_of(self.session, self.id, own=self._plan.is_of(self.session.id))
         if not await hold.taken_over():
             raise InvalidOperation(f"another process works on experiment {self.name}")
         try:

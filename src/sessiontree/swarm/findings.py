@@ -147,6 +147,10 @@ class Plan(Struct, frozen=True, kw_only=True, rename="camel", tag="plan", tag_fi
     def total(self) -> int:
         return self.runs * len(self.arms)
 
+    def is_of(self, session: str) -> bool:
+        """Whether it was made in a session, by its id: a fork tells of it too."""
+        return self.session in (None, session)
+
     def order(self) -> list[tuple[PlannedArm, int]]:
         """All runs, in turns: the first of every arm, then the second, each round in an order of its own.
 
@@ -274,7 +278,7 @@ class Findings:
         with session.held():
             for entry in self._tree:
                 if entry.custom_type == RECORD:
-                    self._take(_read(_data(entry), Plan | Scored | Stopped))
+                    self._take(_record(entry))
                 elif entry.type == "agent_action":
                     self._take_action(entry)
                 elif self.plans and (renamed := renamed_by(entry)) is not None:
@@ -409,9 +413,15 @@ class _Key(Struct, frozen=True):
     branch: str
 
 
-def _data(entry: Entry) -> Any:
+def plan_of(entry: Entry) -> Plan | None:
+    """The plan that an entry is, if it is one."""
+    record = _record(entry) if entry.custom_type == RECORD else None
+    return record if isinstance(record, Plan) else None
+
+
+def _record(entry: Entry) -> Plan | Scored | Stopped | None:
     body = entry.body
-    return body.data if isinstance(body, Custom) else None
+    return _read(body.data, Plan | Scored | Stopped) if isinstance(body, Custom) else None
 
 
 def _read(data: Any, kind: Any) -> Any:

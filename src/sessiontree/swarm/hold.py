@@ -26,20 +26,23 @@ GLANCES, GLANCE = 5, 0.02
 
 
 def hold_path(work: str) -> str:
-    """Where the lock file of a swarm or an experiment is, by its id and its session's."""
+    """Where the lock file of a swarm or an experiment is."""
     return f"{spool_path(work).removesuffix(SUFFIX)}.lock"
 
 
-def hold_of(session: Session, work: str) -> Hold:
-    """The hold of a swarm or an experiment; of a session in memory no other process knows, and a fork has its own."""
-    where, work = session.kept_at, f"{work}/{session.id}"
+def hold_of(session: Session, work: str, *, own: bool = True) -> Hold:
+    """The hold of a swarm or an experiment; of a session in memory no other process knows.
+
+    `own` is whether it was made in this session. A fork that goes on with one of another is in nobody's way there.
+    """
+    where, work = session.kept_at, work if own else f"{work}/{session.id}"
     far = DatabaseHold(where, work) if is_address(where) else None
     return Hold(None if where is None else hold_path(work), far)
 
 
-def is_worked_on(session: Session, work: str) -> bool:
+def is_worked_on(session: Session, work: str, *, own: bool = True) -> bool:
     """Whether any process works on it."""
-    return hold_of(session, work).taken
+    return hold_of(session, work, own=own).taken
 
 
 class Hold:

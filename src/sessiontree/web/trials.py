@@ -19,7 +19,7 @@ from sessiontree.errors import InvalidOperation, SessionTreeError
 from sessiontree.model.base import Model
 from sessiontree.session import Session
 from sessiontree.swarm.experiment import Arm, Experiment, ExperimentResult, check, result_to_wire
-from sessiontree.swarm.findings import RECORD, Findings
+from sessiontree.swarm.findings import RECORD, Findings, plan_of
 from sessiontree.swarm.hold import is_worked_on
 from sessiontree.swarm.scoring import RUBRIC, Scorer, exact, judged_by, matches
 from sessiontree.web import wire
@@ -48,6 +48,8 @@ class UnderWay:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._runs: dict[str, str] = {}
+        self._own = set[str]()
+        """The experiments that were made in this session."""
         self._read = 0
         self._turn = threading.Lock()
 
@@ -59,7 +61,13 @@ class UnderWay:
             for item in new:
                 if isinstance(item, Entry) and item.type == "agent_action":
                     self._take(item.decoded())
+                elif isinstance(item, Entry) and (plan := plan_of(item)) is not None and plan.is_of(self._session.id):
+                    self._own.add(plan.experiment)
             return dict(self._runs)
+
+    def worked_on(self, experiment: str) -> bool:
+        """Whether any process works on an experiment of which something was read."""
+        return is_worked_on(self._session, experiment, own=experiment in self._own)
 
     def _take(self, body: Body) -> None:
         if not isinstance(body, AgentAction) or not is_object(body.data):
@@ -81,19 +89,21 @@ class Trials:
 
     def under_way(self, opened: Opened) -> dict[str, str]:
         """The branches of a session on which a run of an experiment is at work, in any process, and of which."""
-        begun = self._begun(opened)
-        held = {id for id in set(begun.values()) if is_worked_on(opened.session, id)}
+        runs = self._under_way(opened)
+        begun = runs.read()
+        held = {id for id in set(begun.values()) if runs.worked_on(id)}
         return {branch: id for branch, id in begun.items() if id in held}
 
     def at_rest(self, opened: Opened, branch: str) -> None:
         """Raises `InvalidOperation` while a run of an experiment is at work on a branch."""
-        experiment = self._begun(opened).get(branch)
-        if experiment is not None and is_worked_on(opened.session, experiment):
+        runs = self._under_way(opened)
+        experiment = runs.read().get(branch)
+        if experiment is not None and runs.worked_on(experiment):
             whose = f"a run of an experiment is at work on branch {branch!r}"
             raise InvalidOperation(f"{whose}: wait until it is done, or stop the experiment")
 
-    def _begun(self, opened: Opened) -> dict[str, str]:
-        return opened.kept(UnderWay, lambda: UnderWay(opened.session)).read()
+    def _under_way(self, opened: Opened) -> UnderWay:
+        return opened.kept(UnderWay, lambda: UnderWay(opened.session))
 
     # Reading
 
@@ -109,7 +119,7 @@ class Trials:
             done = len(result.runs)
             whole = done >= result.planned
             running = (trial is not None and trial.task is not None) or (
-                not whole and is_worked_on(opened.session, id)  # by another process
+                not whole and is_worked_on(opened.session, id, own=result.session_id == opened.session.id)
             )
             return wire.ExperimentState(
                 id=id,
@@ -212,7 +222,7 @@ def _made_in(opened: Opened) -> dict[str, Callable[[], ExperimentResult]]:
     One of another session, that it was forked from, is asked for there.
     """
     findings = Findings(opened.session)
-    own = (plan for plan in findings.plans.values() if plan.session in (None, opened.session.id))
+    own = (plan for plan in findings.plans.values() if plan.is_of(opened.session.id))
     return {plan.experiment: partial(findings.result, plan) for plan in own}
 
 
