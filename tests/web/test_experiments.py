@@ -162,6 +162,25 @@ async def test_a_run_under_way_keeps_its_branch(tmp_path: Any, here: bool) -> No
     assert (after["experimenting"], free.status_code) == ({}, 201)
 
 
+async def test_a_run_under_way_keeps_its_branch_by_a_new_name_too(house: House, client: httpx.AsyncClient) -> None:
+    session = house.session()
+    id = house.experiment(session)
+    path = f"/api/sessions/{session}"
+    with st.open(session) as opened:
+        begin(opened, id)
+        hold = hold_of(opened, id)
+        assert hold.take()
+        before = (await client.get(path)).json()["experimenting"]
+        opened.rename_branch("ab-1/a-1", "mine")
+
+        after = (await client.get(path)).json()["experimenting"]
+        refused = await client.post(f"{path}/entries", json={"role": "user", "text": "?", "branch": "mine"})
+
+        hold.let_go()
+    assert (before, after) == ({"ab-1/a-1": id}, {"mine": id})
+    assert refused.status_code == 409
+
+
 async def test_a_run_whose_process_died_does_not_keep_its_branch(house: House, client: httpx.AsyncClient) -> None:
     session = house.session()
     id = house.experiment(session)

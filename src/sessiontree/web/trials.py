@@ -14,6 +14,7 @@ from functools import partial
 from msgspec import Struct
 
 from sessiontree.core.entries import AgentAction, Body, Entry
+from sessiontree.core.heads import renamed_by
 from sessiontree.core.messages import is_object
 from sessiontree.errors import InvalidOperation, SessionTreeError
 from sessiontree.model.base import Model
@@ -59,17 +60,25 @@ class UnderWay:
             new = self._session.tree.items[self._read :]
             self._read += len(new)
             for item in new:
-                if isinstance(item, Entry) and item.type == "agent_action":
-                    self._take(item.decoded())
-                elif isinstance(item, Entry) and (plan := plan_of(item)) is not None and plan.is_of(self._session.id):
-                    self._own.add(plan.experiment)
+                if isinstance(item, Entry):
+                    self._take(item)
             return dict(self._runs)
 
     def worked_on(self, experiment: str) -> bool:
         """Whether any process works on an experiment of which something was read."""
         return is_worked_on(self._session, experiment, own=experiment in self._own)
 
-    def _take(self, body: Body) -> None:
+    def _take(self, entry: Entry) -> None:
+        if entry.type == "agent_action":
+            self._take_action(entry.decoded())
+        elif (plan := plan_of(entry)) is not None:
+            if plan.is_of(self._session.id):
+                self._own.add(plan.experiment)
+        elif self._runs and (renamed := renamed_by(entry)) is not None:
+            old, new = renamed
+            self._runs = {new if branch == old else branch: id for branch, id in self._runs.items()}
+
+    def _take_action(self, body: Body) -> None:
         if not isinstance(body, AgentAction) or not is_object(body.data):
             return
         experiment = body.data.get("experiment")
