@@ -529,6 +529,20 @@ async def test_a_new_session_to_which_another_process_has_written_is_kept(
     assert [summary.first_message for summary in st.sessions()] == ["said elsewhere"]
 
 
+@pytest.mark.parametrize("left", ["/new", "/quit"])
+async def test_a_new_session_that_another_process_has_open_is_kept(running: Running, left: str) -> None:
+    session = st.create()
+    async with running(session=session, fresh=True) as app:
+        with st.open(session.where) as other:
+            mark = Presence(other)
+            await app.say(left)
+            await app.until(lambda: app.app.desk.session is not session or not app.app.is_running)
+            mark.leave()
+            other.append(st.user("said later"))
+
+    assert "said later" in [summary.first_message for summary in st.sessions()]
+
+
 async def test_a_new_session_in_which_something_was_said_is_kept(running: Running) -> None:
     session = st.create()
     async with running("Yes.", session=session, fresh=True) as app:

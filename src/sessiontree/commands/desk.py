@@ -272,10 +272,11 @@ class Desk:
         self.session.close()
 
     async def drop_unused(self) -> None:
-        """Remove the session, which is closed, if it was made here and nothing was said in it."""
+        """Remove the session, which is closed, if it was made here, nothing was said in it and nobody else is there."""
         from sessiontree import shelf
 
-        if self._fresh and self.session.kept_at is not None:
+        place = self.session.kept_at
+        if self._fresh and place is not None and not self.host.open_elsewhere(place):
             with contextlib.suppress(SessionTreeError):  # one can always leave
                 await asyncio.to_thread(shelf.purge_unused, self.session, lambda tree: not len(tree))
 

@@ -23,6 +23,10 @@ class Host(Protocol):
         """
         ...
 
+    def open_elsewhere(self, place: str) -> bool:
+        """Whether another program has the session at this path or address open, which one has left here."""
+        ...
+
     def changed(self) -> None:
         """The conversation is another one now, or at another place: draw it anew."""
         ...
@@ -48,6 +52,9 @@ class PlainHost:
 
     async def arrive(self, session: Session) -> Branch:
         return session.head
+
+    def open_elsewhere(self, place: str) -> bool:
+        return False
 
     def changed(self) -> None:
         pass

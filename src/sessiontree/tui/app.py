@@ -323,12 +323,16 @@ class SessionApp(OrderedApp[None]):
                 await self.desk.close()
             except SessionTreeError as error:  # one can always leave
                 message = Text(f"sessiontree: {safe(str(error))}")
+            self._take_mark_away()
             await self.desk.drop_unused()
         self.exit(message=message)
 
     def on_unmount(self) -> None:
         for number in ENDING:
             asyncio.get_running_loop().remove_signal_handler(number)
+        self._take_mark_away()
+
+    def _take_mark_away(self) -> None:
         if self._presence is not None:
             self._presence.leave()
 

@@ -15,6 +15,7 @@ from sessiontree.core.safe import safe_lines
 from sessiontree.hooks.ui import Level
 from sessiontree.session import Branch, Session
 from sessiontree.tui.dialogs import Ask, Chooser, Confirm, Framed, Write
+from sessiontree.tui.presence import is_open
 
 if TYPE_CHECKING:
     from sessiontree.commands.desk import Desk
@@ -101,6 +102,9 @@ class AppHost:
 
     async def arrive(self, session: Session) -> Branch | None:
         return await self._app.arrive(session)
+
+    def open_elsewhere(self, place: str) -> bool:
+        return is_open(place)
 
     def changed(self) -> None:
         self._app.chat.reload()
