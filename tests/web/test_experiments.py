@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 import sessiontree as st
+from sessiontree import shelf
 from sessiontree.model.scripted import Delay
 from sessiontree.session import Session
 from sessiontree.swarm.experiment import Experiment
@@ -104,6 +105,20 @@ async def test_an_experiment_is_asked_for_where_it_was_made_though_a_fork_tells_
     assert at_work == [{"ab-1/a-1": id}, {}]
     (listed,) = (await client.get(f"/api/sessions/{forked}/experiments")).json()["experiments"]
     assert (listed["id"], listed["sessionId"]) == (id, session)
+
+
+async def test_an_experiment_whose_session_is_gone_is_found_in_a_fork(house: House, client: httpx.AsyncClient) -> None:
+    session = house.session()
+    id = house.experiment(session)
+    forked = (await client.post(f"/api/sessions/{session}/fork", json={"tree": True})).json()["id"]
+    assert (await client.get(f"/api/experiments/{id}")).json()["sessionId"] == session
+    shelf.delete(session)
+
+    state = (await client.get(f"/api/experiments/{id}")).json()
+    stopped = await client.post(f"/api/experiments/{id}/stop", json={})
+
+    assert (state["sessionId"], state["result"]["sessionId"], state["status"]) == (forked, session, "failed")
+    assert stopped.status_code == 409
 
 
 async def test_an_experiment_that_another_process_runs_has_not_failed(house: House, client: httpx.AsyncClient) -> None:

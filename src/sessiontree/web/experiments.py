@@ -45,6 +45,6 @@ async def stop_experiment(
 ) -> Json:
     """Stop running an experiment. What is done stays done."""
     trials = call.serving.trials
-    await asyncio.to_thread(trials.state, id, call.token)
-    await trials.stop(id)
+    state = await asyncio.to_thread(trials.state, id, call.token)
+    await trials.stop(state.session_id, id)
     return Json(await asyncio.to_thread(trials.state, id, call.token))

@@ -94,7 +94,8 @@ class Trials:
         self._runs = runs
         self._workshop = workshop
         self._homes = Homes(RECORD, sessions)
-        self._trials: dict[str, Trial] = {}
+        self._trials: dict[tuple[str, str], Trial] = {}
+        """By session and experiment."""
 
     def under_way(self, opened: Opened) -> dict[str, str]:
         """The branches of a session on which a run of an experiment is at work, in any process, and of which."""
@@ -117,14 +118,14 @@ class Trials:
     # Reading
 
     def state(self, id: str, token: Token) -> wire.ExperimentState:
-        """How far an experiment has come. Raises `Refused`."""
-        found = self._homes.hold(id, token, _made_in)
+        """How far an experiment has come: where it was made, or in a fork where that is gone. Raises `Refused`."""
+        found = self._homes.hold(id, token, _made_in) or self._homes.hold(id, token, _told_in)
         if found is None:
             raise Refused(404, f"no experiment {id!r}")
         opened, tell = found
         try:
             result = tell()
-            trial = self._trials.get(id)
+            trial = self._trials.get((opened.session.id, id))
             done = len(result.runs)
             whole = done >= result.planned
             running = (trial is not None and trial.task is not None) or (
@@ -184,7 +185,7 @@ class Trials:
                 )
             )
             trial = Trial()
-            self._trials[experiment.id] = trial
+            self._trials[opened.session.id, experiment.id] = trial
             self._sessions.hold_again(opened)
             trial.task = asyncio.create_task(self._carry_out(opened, experiment, trial))
             return wire.MadeExperiment(id=experiment.id, name=experiment.name)
@@ -206,9 +207,9 @@ class Trials:
             opened.feed.wake()
             self._sessions.let_go(opened)
 
-    async def stop(self, id: str) -> None:
-        """Stop running an experiment. What is done stays done. Raises `InvalidOperation`."""
-        trial = self._trials.get(id)
+    async def stop(self, session: str, id: str) -> None:
+        """Stop running an experiment of a session. What is done stays done. Raises `InvalidOperation`."""
+        trial = self._trials.get((session, id))
         if trial is None or trial.task is None:
             raise InvalidOperation(f"experiment {id} is not being run here")
         await self._workshop.do(self._stop([trial.task]))
@@ -226,13 +227,16 @@ class Trials:
 
 
 def _made_in(opened: Opened) -> dict[str, Callable[[], ExperimentResult]]:
-    """The experiments that were made in a session, each to be asked what it tells: that takes long where it is graded.
-
-    One of another session, that it was forked from, is asked for there.
-    """
+    """The experiments that were made in a session: each is asked what it tells, which takes long where it is graded."""
     findings = Findings(opened.session)
     own = (plan for plan in findings.plans.values() if plan.is_of(opened.session.id))
     return {plan.experiment: partial(findings.result, plan) for plan in own}
+
+
+def _told_in(opened: Opened) -> dict[str, Callable[[], ExperimentResult]]:
+    """All that a session tells of: those of another that it was forked from too."""
+    findings = Findings(opened.session)
+    return {id: partial(findings.result, plan) for id, plan in findings.plans.items()}
 
 
 def _arm(said: wire.NewArm) -> Arm:

@@ -15,6 +15,8 @@ from sessiontree.core.messages import ToolCall
 from sessiontree.export.redact import Redactor
 from sessiontree.model.base import ModelError, Request
 from sessiontree.model.scripted import Delay, Script, ScriptedModel, Used
+from sessiontree.swarm.experiment import Arm, Experiment
+from sessiontree.swarm.hold import hold_of
 from sessiontree.swarm.strategies import STRATEGIES
 from sessiontree.swarm.swarm import Swarm
 from tests.export.sessions import story
@@ -158,10 +160,8 @@ def test_a_look_at_runs_that_fails_is_followed_by_another(serve: Serve, visit: V
     assert page.locator(".notice.wrong").count() == 0
 
 
-def test_an_experiment_that_is_not_there_is_asked_for_once(serve: Serve, visit: Visit) -> None:
-    session, site = a_story(), serve()
-    page = visit(site)
-    page.clock.install()
+def asked_of_experiments(page: Any) -> list[str]:
+    """What a page will have asked of single experiments."""
     asked: list[str] = []
 
     def note(request: Any) -> None:
@@ -169,6 +169,38 @@ def test_an_experiment_that_is_not_there_is_asked_for_once(serve: Serve, visit: 
             asked.append(request.url)
 
     page.on("request", note)
+    return asked
+
+
+def test_a_fork_shows_an_experiment_as_it_was_then_and_does_not_follow_it(serve: Serve, visit: Visit) -> None:
+    session, model = a_story(), ScriptedModel(["Yes."] * 2)
+    arms = [Arm(name="one", prompt="Why?"), Arm(name="other", prompt="Why so?")]
+    made = Experiment.create(session, "HEAD", arms, runs=1, model=model)
+    forked = st.fork(session, whole=True)
+    hold = hold_of(session, made.id)
+    assert hold.take()
+    site = serve()
+    page = visit(site)
+    page.clock.install()
+    asked = asked_of_experiments(page)
+
+    page.goto(f"{site.url}/#/s/{forked.id}/ab?experiment={made.id}")
+    page.wait_for_selector(".verdict")
+    page.clock.run_for(5000)
+
+    page.wait_for_timeout(100)
+    assert len(asked) == 1
+    assert page.locator(".verdict").count() == 1
+    assert page.locator(".progress").count() == 0
+    hold.let_go()
+
+
+def test_an_experiment_that_is_not_there_is_asked_for_once(serve: Serve, visit: Visit) -> None:
+    session, site = a_story(), serve()
+    page = visit(site)
+    page.clock.install()
+    asked = asked_of_experiments(page)
+
     page.goto(f"{site.url}/#/s/{session.id}/ab?experiment=none")
     page.wait_for_selector(".experiments > .notice.wrong")
     page.clock.run_for(5000)

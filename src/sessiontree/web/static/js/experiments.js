@@ -52,8 +52,9 @@ export class Experiments extends Component {
       lost = error;
     }
     if (this.gone || this.look !== look) return undefined;
-    this.setState(lost ? { lost } : { running, lost });
-    if (lost ? lost.passes : running.status === "running") this.timer = setTimeout(this.watch, LOOK);
+    const ours = running?.sessionId === session.info.id; // a fork tells of what goes on elsewhere as it was then
+    this.setState(lost ? { lost } : { running: ours ? running : null, lost });
+    if (lost ? lost.passes : ours && running.status === "running") this.timer = setTimeout(this.watch, LOOK);
     else if (running) await Promise.all([this.load(), session.guard(() => session.loadBranches())]);
     return undefined;
   };
