@@ -410,9 +410,9 @@ def test_an_unused_session_is_removed_unless_others_have_used_it_or_it_is_damage
     with file_of(damaged).open("ab") as file:
         file.write(b"half of a li")
 
-    for session in (unused, used, damaged):
-        shelf.purge_unused(session, lambda tree: not len(tree))
+    gone = [shelf.purge_unused(session, lambda tree: not len(tree)) for session in (unused, used, damaged)]
 
+    assert gone == [True, False, False]
     assert set(listed()) == {used.id, damaged.id}
     assert not Path(f"{unused.file}.lock").exists()
 

@@ -156,12 +156,17 @@ def purge(session: str | os.PathLike[str], *, at: Cursor | None = None) -> str:
     return file
 
 
-def purge_unused(session: Session, unused: Callable[[Tree], bool]) -> None:
-    """Remove a session for good if all that anybody has written to it by now is of no use. One with damage stays."""
+def purge_unused(session: Session, unused: Callable[[Tree], bool]) -> bool:
+    """Remove a session for good if all that anybody has written to it by now is of no use. One with damage stays.
+
+    Says whether it is gone.
+    """
     end = session.store.end().cursor
     session.refresh()
-    if unused(session.tree) and not session.problems:
-        purge(session.where, at=end)
+    if not unused(session.tree) or session.problems:
+        return False
+    purge(session.where, at=end)
+    return True
 
 
 def trash() -> str:

@@ -24,6 +24,7 @@ from sessiontree.hooks.events import (
     Notice,
     SessionShutdown,
     SessionStart,
+    Switched,
     ToolUpdate,
 )
 from sessiontree.model.scripted import Delay, ScriptedModel
@@ -350,6 +351,19 @@ async def test_a_session_that_was_made_here_and_left_with_nothing_in_it_is_not_k
 
     assert third.file.exists()
     assert session.file.exists()
+
+
+async def test_handlers_are_told_which_session_one_comes_from_unless_it_is_gone(
+    desk: MakeDesk, session: Session
+) -> None:
+    at = desk(session=st.create(cwd=session.cwd), fresh=True)
+    events = listened(at)
+
+    await at.open(session.id)
+    await at.new()
+
+    told = [event for event in events if isinstance(event, SessionStart | Switched)]
+    assert [event.previous_session_file for event in told] == [None, None, str(session.file), str(session.file)]
 
 
 async def test_a_session_made_for_a_desk_goes_with_it_unless_somebody_wrote_to_it(

@@ -271,14 +271,18 @@ class Desk:
             self._agent = None
         self.session.close()
 
-    async def drop_unused(self) -> None:
-        """Remove the session, which is closed, if it was made here, nothing was said in it and nobody else is there."""
+    async def drop_unused(self) -> bool:
+        """Remove the session, which is closed, if it was made here, nothing was said in it and nobody else is there.
+
+        Says whether it is gone.
+        """
         from sessiontree import shelf
 
         place = self.session.kept_at
         if self._fresh and place is not None and not self.host.open_elsewhere(place):
             with contextlib.suppress(SessionTreeError):  # one can always leave
-                await asyncio.to_thread(shelf.purge_unused, self.session, lambda tree: not len(tree))
+                return await asyncio.to_thread(shelf.purge_unused, self.session, lambda tree: not len(tree))
+        return False
 
     # Tools
 
@@ -475,11 +479,7 @@ class Desk:
         _, answer = await self.hooks.ask(BeforeSwitch(reason=reason, target_session_file=file))
         if answer.cancel:
             return False
-        previous = self.session.kept_at
-        if not await self._take_over(make(), reason):
-            return False
-        await self.hooks.tell(Switched(reason=reason, previous_session_file=previous))
-        return True
+        return await self._take_over(make(), reason)
 
     async def _take_over(self, session: Session, reason: Reason) -> bool:
         """Go over to a session; says whether one is in it now."""
@@ -495,12 +495,14 @@ class Desk:
             await self._stand_up()
         except StoreError as error:  # it is left all the same, and may be left because of that
             self.hooks.show(Notice(level="warning", text=str(error)))
-        if reason != "fork" and session.kept_at != previous:
-            await self.drop_unused()
+        if reason != "fork" and session.kept_at != previous and await self.drop_unused():
+            previous = None
         self.session, self._branch, self._fresh = branch.session, branch, reason != "resume"
         self._sit_down(model, thinking)
         self.host.changed()
         await self.hooks.tell(SessionStart(reason=reason, previous_session_file=previous))
+        if reason != "fork":
+            await self.hooks.tell(Switched(reason=reason, previous_session_file=previous))
         return True
 
     def _model_of(self, session: Session) -> Model | None:
