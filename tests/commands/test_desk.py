@@ -338,8 +338,9 @@ async def test_a_session_that_was_made_here_and_left_with_nothing_in_it_is_not_k
     at = desk("Hello.", session=first, fresh=True)
 
     await at.open(first.id)  # it is the same one
-    await at.new()
     assert first.file.exists()
+    await at.new()
+    assert not first.file.exists()
     second = at.session
     await at.new()
     assert not second.file.exists()

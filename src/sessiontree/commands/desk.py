@@ -495,9 +495,12 @@ class Desk:
             await self._stand_up()
         except StoreError as error:  # it is left all the same, and may be left because of that
             self.hooks.show(Notice(level="warning", text=str(error)))
-        if reason != "fork" and session.kept_at != previous and await self.drop_unused():
+        fresh = reason != "resume"
+        if session.kept_at == previous:  # it is the same one
+            fresh = self._fresh
+        elif reason != "fork" and await self.drop_unused():
             previous = None
-        self.session, self._branch, self._fresh = branch.session, branch, reason != "resume"
+        self.session, self._branch, self._fresh = branch.session, branch, fresh
         self._sit_down(model, thinking)
         self.host.changed()
         await self.hooks.tell(SessionStart(reason=reason, previous_session_file=previous))
