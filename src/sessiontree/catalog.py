@@ -22,7 +22,7 @@ from sessiontree.core.plan import plan_fork
 from sessiontree.core.safe import encodable
 from sessiontree.core.times import iso
 from sessiontree.draft import random_id
-from sessiontree.errors import Ambiguous, FormatError, InvalidOperation, NotFound, ReadOnly
+from sessiontree.errors import Ambiguous, FormatError, InvalidOperation, NotFound, ReadOnly, StoreError
 from sessiontree.format.codec import VERSION, write_header
 from sessiontree.format.jsonl import PREAMBLE_LIMIT, Reader
 from sessiontree.home import CONFIG, home
@@ -280,12 +280,12 @@ def locate(place: str) -> str:
     if is_address(place) or is_path(place) or place in (os.curdir, os.pardir):
         return place
     try:
-        session = find(place)
-    except Ambiguous:
-        raise
-    except NotFound:
+        sessions = [find(place)]
+    except Ambiguous as error:
+        sessions = error.candidates
+    except (NotFound, StoreError):  # a folder needs no database
         return place
-    raise Ambiguous("session or folder", place, [os.path.join(os.curdir, place), session])
+    raise Ambiguous("session or folder", place, [os.path.join(os.curdir, place), *sessions])
 
 
 def find(session: str | os.PathLike[str]) -> str:

@@ -128,7 +128,7 @@ def test_a_word_that_several_sessions_have_is_not_taken_for_the_folder(cli: Run,
         st.create("auth").close()
     (here / "auth").mkdir()
 
-    assert "session 'auth' is ambiguous" in fails("copy", "auth", "out")
+    assert "session or folder 'auth' is ambiguous: ./auth, " in fails("copy", "auth", "out")
 
 
 def test_a_word_that_no_session_has_is_the_folder_here(cli: Run, here: Path) -> None:
@@ -138,6 +138,15 @@ def test_a_word_that_no_session_has_is_the_folder_here(cli: Run, here: Path) -> 
     assert "auth/other.jsonl" in cli("doctor", "auth")
     assert "copied out/other.jsonl" in cli("copy", "auth", "out")
     assert "./auth/other.jsonl" in cli("doctor", ".")
+
+
+def test_a_folder_needs_no_database(cli: Run, here: Path, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    st.create(file=here / "auth" / "other.jsonl").close()
+    monkeypatch.setenv("SESSIONTREE_STORE", server.url("nowhere"))
+
+    assert "auth/other.jsonl" in cli("doctor", "auth")
+    assert "copied out/other.jsonl" in cli("copy", "auth", "out")
+    assert cli("verify", "auth", "out")
 
 
 def test_a_database_that_cannot_be_reached_is_one_sentence(fails: Run, server: object) -> None:
