@@ -59,7 +59,7 @@ def test_of_several_limits_the_most_used_one_counts() -> None:
     assert budget.exhausted(spending) is None
     assert budget.exhausted(Spending(cost=10)) == Use("cost", 10, 10)
     assert Budget().fraction(spending) is None
-    assert (Budget(cost=1).fraction(Spending()), Budget(cost=1).fraction(Spending(), answered=True)) == (0, None)
+    assert (Budget(cost=1).fraction(Spending()), Budget(cost=1).fraction(Spending(), ["cost"])) == (0, None)
 
 
 def test_the_next_level_of_time_is_known_beforehand() -> None:
@@ -207,7 +207,7 @@ async def test_a_limit_on_cost_holds_for_a_model_that_is_known_to_cost_nothing(s
 
     status = await Swarm(session, "crowd", "Do it", agents=3, model=model, budget=Budget(cost=1)).run()
 
-    assert status.status == "completed"
+    assert (status.status, status.budget_used) == ("completed", 0)
 
 
 async def test_no_more_is_overspent_than_the_calls_that_were_under_way(session: Session) -> None:

@@ -347,7 +347,7 @@ class Account(Struct):
         """The swarm as of a time; by default the time of its last entry."""
         spending, created = self.spending(now), self.created
         agents = tuple(self._info(agent, now) for agent in self.agents.values())
-        answered = any(agent.answer is not None for agent in self.agents.values())
+        untold = set[Kind]().union(*self.untold.values())
         return SwarmStatus(
             id=created.swarm,
             name=created.name,
@@ -365,7 +365,7 @@ class Account(Struct):
             seconds=spending.seconds,
             budget=self.budget,
             agent_budget=self.agent_budget,
-            budget_used=None if self.budget is None else self.budget.fraction(spending, answered=answered),
+            budget_used=None if self.budget is None else self.budget.fraction(spending, untold),
             reason=self.reason,
             created_at=self.created_at,
             session_id=session_id,

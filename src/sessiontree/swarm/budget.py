@@ -7,7 +7,7 @@ at 100 %.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Literal, NamedTuple, TypeAlias
 
 from msgspec import Struct
@@ -88,12 +88,13 @@ class Budget(Struct, frozen=True, kw_only=True):
             if limit is not None:
                 yield Use(kind, getattr(spending, kind), limit)
 
-    def fraction(self, spending: Spending, *, answered: bool = False) -> float | None:
-        """The largest fraction of a limit that is used; `None` where nothing is limited.
+    def fraction(self, spending: Spending, untold: Collection[Kind] = ()) -> float | None:
+        """The largest fraction of a limit that is used; `None` where nothing is limited, or nobody knows.
 
-        Once a model has answered, what is still 0 was not measured, and tells nothing.
+        `untold` is what models did not tell: where that is 0, nobody has measured it.
         """
-        return max((use.fraction for use in self.uses(spending) if use.used or not answered), default=None)
+        known = (use for use in self.uses(spending) if use.used or use.kind not in untold)
+        return max((use.fraction for use in known), default=None)
 
     def exhausted(self, spending: Spending) -> Use | None:
         """A limit that is used up."""

@@ -12,6 +12,9 @@ export const short = (value) => {
   return `${(value / 1_000_000).toFixed(1).replace(/\.0$/, "")}M`;
 };
 
+/** Tokens that were taken. Nothing is what nobody has measured. */
+export const taken = (value) => (value ? short(value) : "–");
+
 /** 0.05 as `$0.05`, with as many digits as it takes. Nothing is what nobody has measured. */
 export const money = (value) => {
   if (!value) return "–";

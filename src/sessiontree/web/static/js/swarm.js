@@ -5,7 +5,7 @@ import { at } from "./api.js";
 import { Meter } from "./charts.js";
 import { Ask } from "./dialogs.js";
 import { Button, Chip, Component, Empty, Notice, html } from "./html.js";
-import { clock, duration, money, plural, short } from "./figures.js";
+import { clock, duration, money, plural, taken } from "./figures.js";
 import { STATUS, asked, levelOf, stateOf } from "./swarms.js";
 import { Stream } from "./stream.js";
 
@@ -21,7 +21,7 @@ const percent = (part) => `${Math.round(part * 100)} %`;
 const words = (event) => {
   switch (event.type) {
     case "agent_start": return `begins: ${event.task}`;
-    case "agent_complete": return `is done, ${money(event.cost)}, ${short(event.tokens)} tokens, ${duration(event.seconds)}`;
+    case "agent_complete": return `is done, ${money(event.cost)}, ${taken(event.tokens)} tokens, ${duration(event.seconds)}`;
     case "agent_fail": return `failed after ${plural(event.attempts, "attempt")}: ${event.error}`;
     case "turn_start": return `turn ${event.number}`;
     case "turn_end": return `turn ${event.number} ended, ${money(event.cost)}`;
@@ -217,7 +217,7 @@ export class SwarmView extends Component {
 
   gauges({ progress, budget, budgetUsed, cost, tokens, seconds, strategy }) {
     const limited = Object.values(budget ?? {}).some((limit) => limit !== null);
-    const facts = [["Cost", money(cost)], ["Tokens", tokens ? short(tokens) : "–"], ["Time", duration(seconds)], ["Strategy", strategy]];
+    const facts = [["Cost", money(cost)], ["Tokens", taken(tokens)], ["Time", duration(seconds)], ["Strategy", strategy]];
     return html`<div class="gauges">
       <div class="card">
         <div class="row"><b>Progress</b><span class="gap"></span><span>${percent(progress)}</span></div>
@@ -244,7 +244,7 @@ export class SwarmView extends Component {
       ${error && html`<p class="wrong-text">${error}</p>`}
       <div class="row">
         <span class="facts">
-          <span>${money(cost)}</span><span>${short(tokens)} tokens</span><span>${duration(seconds)}</span>
+          <span>${money(cost)}</span><span>${taken(tokens)} tokens</span><span>${duration(seconds)}</span>
           ${attempts > 1 && html`<span>${attempts} attempts</span>`}
           ${model && html`<span>${model}</span>`}
         </span>

@@ -2,7 +2,7 @@
 import { go, ofSwarm } from "./addresses.js";
 import { Meter } from "./charts.js";
 import { Button, Chip, Component, Empty, Field, Models, Notice, NoRuns, html, valuesOf } from "./html.js";
-import { ago, money, plural, short } from "./figures.js";
+import { ago, money, plural, taken } from "./figures.js";
 
 const LOOK = 2000;
 const STRATEGIES = [
@@ -85,7 +85,7 @@ const Listed = ({ swarm }) => html`<li><a href=${ofSwarm(swarm.id)}>
     <span>${Math.round(swarm.progress * 100)} %</span>
     <span>${plural(swarm.agentCount, "agent")}</span>
     <span>${money(swarm.cost)}</span>
-    <span>${short(swarm.tokens)} tokens</span>
+    <span>${taken(swarm.tokens)} tokens</span>
     <span>${ago(swarm.createdAt, Date.now())}</span>
   </span>
 </a></li>`;
