@@ -226,9 +226,17 @@ def test_the_external_editor_gives_its_text_back(session: Session, terminals: li
 
 
 def test_while_the_external_editor_is_open_work_goes_on_and_nothing_is_drawn_over_it(
-    session: Session, terminals: list[Terminal], tmp_path: Path
+    session: Session, terminals: list[Terminal], tmp_path: Path, home: Path
 ) -> None:
     os.mkfifo(tmp_path / "leave")
+    prints = home / ".sessiontree" / "extensions" / "prints.py"
+    prints.parent.mkdir(parents=True)
+    prints.write_text(
+        "import sys\nfrom pathlib import Path\n"
+        "def setup(api):\n"
+        "    api.on('message_end', lambda event, ctx: (\n"
+        "        print('PRINTED', flush=True), print('PRINTED', file=sys.stderr), Path('printed').touch()))\n"
+    )
     more = f"{MAX_QUEUED_WRITES} {MAX_QUEUED_WRITES * 3}"  # than the terminal would take in while it is lent
     terminal = Terminal(session, EDITOR=editor(tmp_path, f"echo EDITING; cat '{tmp_path}/leave' >> \"$1\""), VISUAL="")
     terminals.append(terminal)
@@ -243,7 +251,7 @@ def test_while_the_external_editor_is_open_work_goes_on_and_nothing_is_drawn_ove
     Path("begun").touch()
 
     until = time.monotonic() + SECONDS
-    while b"bashExecution" not in Path(str(session.file)).read_bytes():
+    while b"bashExecution" not in Path(str(session.file)).read_bytes() or not Path("printed").exists():
         assert time.monotonic() < until
         time.sleep(0.05)
     terminal.reads(0.2)

@@ -6,9 +6,10 @@ import asyncio
 import os
 import shlex
 import signal
+import sys
 import tempfile
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from types import FrameType
 from typing import Any
 
@@ -53,10 +54,12 @@ async def _edited(app: App[Any], text: str) -> str:
 async def _run(app: App[Any], command: list[str]) -> int | OSError:
     """Run a program that has the terminal meanwhile: the code that it ends with, or why it did not begin.
 
-    What is raised while the app has stepped aside has it stay there, which is right only where it ends.
+    What is raised while the app has stepped aside has it stay there, which is right only where it ends. What is printed
+    here goes to the app as ever, where Textual would have it on the terminal.
     """
+    out, err = sys.stdout, sys.stderr
     try:
-        with app.suspend(), _uninterrupted():
+        with app.suspend(), redirect_stdout(out), redirect_stderr(err), _uninterrupted():
             try:
                 process = await asyncio.create_subprocess_exec(*command)
             except OSError as error:
