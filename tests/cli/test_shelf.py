@@ -235,8 +235,9 @@ def test_delete_asks_at_a_terminal(talk: st.Session) -> None:
 
 
 def test_delete_names_a_session_without_a_name_or_words_by_its_id_and_one_without_a_header_by_its_file(
-    here: Path,
+    here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("SESSIONTREE_HOME", str(here / ("deep" * 60)))  # so long that lists would cut it
     empty, broken = st.create(cwd=here), st.create(cwd=here)
     assert broken.file is not None
     broken.file.write_bytes(b"garbage\n")

@@ -205,7 +205,7 @@ def _named(place: str) -> str:
     try:
         with catalog.open(place, read_only=True) as session:
             first = tally_of(session).first_message
-            named = [session.name or session.id, f'"{first[:60]}{"…" if first[60:] else ""}"' if first else "(empty)"]
+            said = f'"{first[:60]}{"…" if first[60:] else ""}"' if first else "(empty)"
+            return f"{brief(session.name or session.id)} {brief(said)}"
     except SessionTreeError:
-        named = [place]
-    return " ".join(map(brief, named))
+        return safe(place)  # there is no other way to name it: files of one folder differ where it ends
