@@ -68,7 +68,7 @@ def test_messages_that_follow_one_another_are_one_chain(draft: Draft, loaded: Lo
         ("id3", "id2", 4),
         ("id4", "id2", 5),
     ]
-    assert [loaded.tree[entry.id] for entry in written] == written
+    assert [loaded.tree[entry.id] for entry in written] == list(written)
 
 
 def test_all_that_is_drafted_together_is_of_one_time(loaded: Loaded) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from sessiontree.core.entries import Body, Chain, Custom, Entry, EntryId, JsonObject, Message, is_annotation
@@ -16,7 +17,7 @@ from sessiontree.core.heads import Heads
 from sessiontree.core.times import iso
 from sessiontree.core.tree import Tree
 from sessiontree.errors import InvalidOperation
-from sessiontree.format.codec import Held, MessageLines, type_of, write_entry
+from sessiontree.format.codec import Held, type_of, write_entry, write_message
 from sessiontree.loaded import Loaded
 
 RECORD_EVERY = 256
@@ -108,15 +109,17 @@ class Draft:
         current = heads.current
         said = None if branch == current or branch is None else current
         until_record = RECORD_EVERY - 1 - heads.lines_since_record
+        above = under(tree, parent)
+        if len(items) == 1 and until_record > 1 and isinstance(items[0], Message):
+            entry, line = self.message(items[0].message, above, branch, said, tree)
+            return Drafted([entry], [line])
         rooted = tree.real_count > 0
-        first = above = under(tree, parent)
+        first = above
         moved: EntryId | None = None
         now, new_id = self._now(), self.new_id
         stamp = iso(now)
-        message_line = MessageLines(timestamp=stamp, branch=branch, current=said).line
         drafted = Drafted([], [])
         made, lines = drafted
-        alone = len(items) == 1
         given: set[EntryId] | None = None
         """Ids that items came with."""
         ids: list[EntryId] | None = None
@@ -127,26 +130,23 @@ class Draft:
             yield from tree.up(first)
 
         for item in items:
-            body, extra, id = item if isinstance(item, Item) else (item, None, None)
-            if id is None:
+            if isinstance(item, Message):  # nearly all are
                 id = new_id()
-            else:
-                given = given or set()
-                _check_id(id, tree, given)
-            if isinstance(body, Message) and extra is None:  # nearly all are
-                lines.append(message_line(id, above, filled_message(body.message, up=up, now=now)))
+                lines.append(write_message(filled_message(item.message, up, now), id, above, stamp, branch, said))
                 if ids is not None:
                     ids.append(id)
-                elif alone:
-                    made.append(
-                        Entry(id=id, parent=above, type="message", line=0, source=NOWHERE, branch=branch, current=said)
-                    )
                 else:
                     ids = [id]
                     made.append(Chain(ids=ids, parent=above, line=0, source=NOWHERE, branch=branch, current=said))
                 above = moved = id
                 rooted = True
             else:
+                body, extra, id = item if isinstance(item, Item) else (item, None, None)
+                if id is None:
+                    id = new_id()
+                else:
+                    given = given or set()
+                    _check_id(id, tree, given)
                 body = filled(body, id=id, up=up, tree=tree, now=now)
                 entry = write_entry(
                     body, id=id, parent=above, timestamp=stamp, branch=branch, current=said, extra=extra
@@ -169,6 +169,16 @@ class Draft:
                 if not rooted:
                     above = record.id
         return drafted
+
+    def message(
+        self, message: JsonObject, above: EntryId | None, branch: str | None, current: str | None, tree: Tree
+    ) -> tuple[Entry, bytes]:
+        """A message that is written by itself, and its line."""
+        id, now = self.new_id(), self._now()
+        filled = filled_message(message, partial(tree.up, above), now)
+        line = write_message(filled, id, above, iso(now), branch, current)
+        entry = Entry(id=id, parent=above, type="message", line=0, source=NOWHERE, branch=branch, current=current)
+        return entry, line
 
     def entry(self, body: Body, parent: EntryId | None, branch: str, current: str) -> Entry:
         """One entry as it is."""

@@ -46,14 +46,14 @@ class Loaded:
         if unreadable_among(set(self.heads.heads.values()) - known, self.tree):
             self.heads = leave_unreadable(self.heads, self.tree, self._passed)
 
-    def refresh(self) -> list[Entry]:
+    def refresh(self) -> Sequence[Entry]:
         """Take in what was appended since."""
         chunk = self.store.read(self.cursor)
         entries = self.take(chunk.data)
         self.cursor, self.unfinished = chunk.cursor, chunk.unfinished
         return entries
 
-    def take(self, data: bytes) -> list[Entry]:
+    def take(self, data: bytes) -> Sequence[Entry]:
         items = self.reader.feed(data)
         before, heads = self.tree.count, set(self.heads.heads.values())
         self._index(items)
@@ -61,7 +61,7 @@ class Loaded:
         self._look_at_heads(heads.difference(entry.id for entry in entries))
         return entries
 
-    def wrote(self, items: Sequence[Entry | Chain], lines: Sequence[bytes], cursor: Cursor) -> list[Entry]:
+    def wrote(self, items: Sequence[Entry | Chain], lines: Sequence[bytes], cursor: Cursor) -> Sequence[Entry]:
         """Take in what was just appended here, and return it."""
         self.reader.wrote(items, lines)
         tree = self.tree
@@ -72,11 +72,24 @@ class Loaded:
         self.cursor, self.unfinished = cursor, b""
         return tree.entries_from(before)
 
-    def _index(self, items: Sequence[Entry | Chain]) -> None:
-        upsets = self.tree.upsets
-        self.tree.extend(items)
-        # Lines before may mean something else by now, as for whoever reads all anew.
-        if self.tree.upsets > upsets or self._passed.concerns(items, self.heads.current):
+    def wrote_one(self, entry: Entry, line: bytes, cursor: Cursor) -> None:
+        """`wrote` for one message."""
+        tree, heads = self.tree, self.heads
+        self.reader.wrote_one(entry, line)
+        upsets = tree.upsets
+        tree.add(entry)
+        if tree.upsets > upsets or (self._passed.entries and self._passed.concerns((entry,), heads.current)):
             self._replay()
         else:
-            self.heads.replay(items, self.tree)
+            heads.apply(entry, tree)
+        self.cursor, self.unfinished = cursor, b""
+
+    def _index(self, items: Sequence[Entry | Chain]) -> None:
+        tree, heads = self.tree, self.heads
+        upsets = tree.upsets
+        tree.extend(items)
+        # Lines before may mean something else by now, as for whoever reads all anew.
+        if tree.upsets > upsets or (self._passed.entries and self._passed.concerns(items, heads.current)):
+            self._replay()
+        else:
+            heads.replay(items, tree)

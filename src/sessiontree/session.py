@@ -31,6 +31,7 @@ from sessiontree.core.entries import (
     Header,
     JsonObject,
     Label,
+    Message,
     Problem,
     SessionInfo,
 )
@@ -40,7 +41,7 @@ from sessiontree.core.plan import NavigatePlan, plan_move, plan_navigate
 from sessiontree.core.problems import find_problems
 from sessiontree.core.times import iso
 from sessiontree.core.tree import BLANKS, Tree
-from sessiontree.draft import Draft, Drafted, Item, moves, random_id, under
+from sessiontree.draft import RECORD_EVERY, Draft, Drafted, Item, moves, random_id, under
 from sessiontree.errors import (
     BranchMoved,
     Conflict,
@@ -336,10 +337,7 @@ class Session:
         self._head_of(name)
 
     def _head_of(self, branch: str) -> EntryId | None:
-        heads = self._load().heads.heads
-        if branch not in heads:
-            raise NotFound("branch", branch, f"there are {few(list(heads))}")
-        return heads[branch]
+        return _head_among(self._load().heads.heads, branch)
 
     # Writing
 
@@ -360,6 +358,10 @@ class Session:
         Raises `BranchMoved` if another writer has moved the branch, or if its head is not the `expected`
         one, with nothing written.
         """
+        if isinstance(body, Message) and extra is None and parent is UNSET and expected is UNSET:
+            entry = self._say(body.message, branch)
+            if entry is not None:
+                return entry
         return self._write((body if extra is None else Item(body, extra),), parent, branch, expected)[0]
 
     def extend(
@@ -369,7 +371,7 @@ class Session:
         parent: Place | UnsetType = UNSET,
         branch: str | UnsetType | None = UNSET,
         expected: EntryId | UnsetType | None = UNSET,
-    ) -> list[Entry]:
+    ) -> Sequence[Entry]:
         """Write entries as a chain, all or none: `append` for several. An `Item` has more than a body."""
         return self._write(list(bodies), parent, branch, expected)
 
@@ -377,31 +379,57 @@ class Session:
         """An id for an `Item` that others written with it name."""
         return self._draft.new_id()
 
+    def _say(self, message: JsonObject, branch: str | UnsetType | None) -> Entry | None:
+        """Write a message at the head of a branch, as nearly all are; `None` where there is more to think of."""
+        with self._mutex:
+            loaded = self._prepared()
+            heads, before = loaded.heads, loaded.cursor
+            current = heads.current
+            on = current if isinstance(branch, UnsetType) else branch
+            head = None if on is None else heads.heads.get(on)
+            if head is None or heads.lines_since_record >= RECORD_EVERY - 2:
+                return None
+            entry, line = self._draft.message(message, head, on, None if on == current else current, loaded.tree)
+            try:
+                try:
+                    cursor = self._store.append((line,), after=before)
+                except Conflict:
+                    return None
+                self._wrote = True
+                if cursor is before:
+                    return self._found(loaded, {entry.id})[0]
+                loaded.wrote_one(entry, line, cursor)
+                return entry
+            except SessionTreeError:
+                raise
+            except BaseException:
+                self._in_doubt = True
+                raise
+
     def _write(
         self,
         items: Sequence[Body | Item],
         parent: Place | UnsetType,
         branch: str | UnsetType | None,
         expected: EntryId | UnsetType | None,
-    ) -> list[Entry]:
+    ) -> Sequence[Entry]:
         with self._mutex:
-            self._prepare()
-            loaded = self._load()
-            on = loaded.heads.current if isinstance(branch, UnsetType) else branch
+            loaded = self._prepared()
+            heads = loaded.heads
+            on = heads.current if isinstance(branch, UnsetType) else branch
             if on is None and parent is UNSET:
                 raise InvalidOperation("an entry without a branch needs a parent")
-            is_bound = on is not None and (expected is not UNSET or moves(items))
-            if isinstance(expected, UnsetType):
-                expected = None if on is None else self._head_of(on)
+            head = None if on is None else _head_among(heads.heads, on)
+            was = head if isinstance(expected, UnsetType) else expected
             above = UNSET if parent is UNSET else self.place(parent)
             while True:
-                head = None if on is None else self._head_of(on)
-                if is_bound and head != expected:
-                    raise BranchMoved(on or "", expected, head)
+                if head != was and (expected is not UNSET or moves(items)):
+                    raise BranchMoved(on or "", was, head)
                 drafted = self._draft.chain(loaded, items, head if isinstance(above, UnsetType) else above, on)
                 entries = self._put(loaded, drafted)
                 if entries is not None:
                     break
+                head = None if on is None else self._head_of(on)
             return entries if len(entries) == len(items) else [entry for entry in entries if not entry.is_head_record]
 
     def _check_unmoved(self, branch: str, expected: EntryId | None) -> None:
@@ -409,14 +437,14 @@ class Session:
         if head != expected:
             raise BranchMoved(branch, expected, head)
 
-    def _commit(self, build: Callable[[], Drafted]) -> list[Entry]:
+    def _commit(self, build: Callable[[], Drafted]) -> Sequence[Entry]:
         """Write what `build` makes of the state of things; when others wrote first, build anew."""
         loaded = self._load()
         while (entries := self._put(loaded, build())) is None:
             pass
         return entries
 
-    def _put(self, loaded: Loaded, drafted: Drafted) -> list[Entry] | None:
+    def _put(self, loaded: Loaded, drafted: Drafted) -> Sequence[Entry] | None:
         """Write entries, unless others wrote first: then that is taken in instead."""
         before = loaded.cursor
         try:
@@ -432,29 +460,33 @@ class Session:
             self._wrote = True
             if cursor is not before:
                 return loaded.wrote(*drafted, cursor)
-            ids = {entry.id for entry in drafted.upwards()}  # it stands behind lines that nobody here has seen
-            found = [entry for entry in loaded.refresh() if entry.id in ids]
-            if len(found) < len(ids):
-                raise StoreError(self.where, "what was written cannot be found again")
-            return found
+            return self._found(loaded, {entry.id for entry in drafted.upwards()})
         except SessionTreeError:
             raise
         except BaseException:  # out of a signal handler, say: nobody knows how far it came
             self._in_doubt = True
             raise
 
+    def _found(self, loaded: Loaded, ids: set[EntryId]) -> list[Entry]:
+        """Entries that were just written behind lines that nobody here has seen."""
+        found = [entry for entry in loaded.refresh() if entry.id in ids]
+        if len(found) < len(ids):
+            raise StoreError(self.where, "what was written cannot be found again")
+        return found
+
     @property
     def _cursor(self) -> Cursor:
         return self._load().cursor
 
-    def _prepare(self) -> None:
-        """Make sure that something can be appended: an older file is rewritten first."""
+    def _prepared(self) -> Loaded:
+        """All of the session, if something can be appended: an older file is rewritten first."""
         if self._closed:
             raise InvalidOperation(f"{self.where} is closed")
         if self._read_only is not None:
             raise ReadOnly(self.where, self._read_only)
         if self.header.version < VERSION:
             self.migrate()
+        return self._load()
 
     def migrate(self) -> bool:
         """Rewrite a file of an older version, at once and with a backup. Says whether there was anything to do."""
@@ -497,7 +529,7 @@ class Session:
             finally:
                 self._unmoved = before
 
-    def refresh(self) -> list[Entry]:
+    def refresh(self) -> Sequence[Entry]:
         """Take in what other writers have appended, and return it."""
         with self._mutex:
             loaded = self._load()
@@ -556,7 +588,7 @@ class Session:
         """A new branch at a place. It becomes current, unless `current=False`; the old one stays where it was."""
         check_branch_name(name)
         with self._mutex:
-            self._prepare()
+            self._prepared()
             start = self.place(at)
 
             def build() -> Drafted:
@@ -627,8 +659,7 @@ class Session:
         """
         items = list(bodies)
         with self._mutex:
-            self._prepare()
-            loaded = self._load()
+            loaded = self._prepared()
             begun = self.heads.current
             name = begun if branch is None else branch
             was = self._head_of(name) if isinstance(expected, UnsetType) else expected
@@ -743,7 +774,7 @@ class Session:
     def _write_heads(self, record: Callable[[], Custom], *branches: str) -> None:
         """Write a head record, unless another writer has moved one of the branches in the meantime."""
         record()  # what is refused is refused before an older file is rewritten
-        self._prepare()
+        self._prepared()
         expected = {branch: self.heads.heads[branch] for branch in branches}
 
         def build() -> Drafted:
@@ -800,7 +831,7 @@ class Branch:
         """Write an entry at the head and move on to it."""
         return self.session.append(body, branch=self.name)
 
-    def extend(self, bodies: Iterable[Body]) -> list[Entry]:
+    def extend(self, bodies: Iterable[Body]) -> Sequence[Entry]:
         """Write entries as a chain, all or none."""
         return self.session.extend(bodies, branch=self.name)
 
@@ -831,6 +862,12 @@ def _forked() -> None:
 
 
 os.register_at_fork(after_in_child=_forked)
+
+
+def _head_among(heads: dict[str, EntryId | None], branch: str) -> EntryId | None:
+    if branch not in heads:
+        raise NotFound("branch", branch, f"there are {few(list(heads))}")
+    return heads[branch]
 
 
 def clean_name(name: str | None) -> str | None:

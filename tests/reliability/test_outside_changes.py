@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 
 import sessiontree as st
 from sessiontree.errors import Conflict
+from sessiontree.store.files import SECOND, TICK
 from tests.builders import TIME, file_of
 from tests.reliability.child import append_after_a_change
 from tests.reliability.harness import everything_in, started
@@ -98,17 +100,26 @@ REFUSED = [
 Change = Callable[[Path], None]
 
 
-def made(folder: Path) -> tuple[Path, st.Session]:
+def made(folder: Path, *, settled: bool = False) -> tuple[Path, st.Session]:
+    """A session that was written to; `settled` where its writer has seen that no name in the folder changes."""
     file = folder / "here" / "s.jsonl"
     session = st.create(file=file, durability="none")
     session.append(st.user("one"))
     session.create_branch("side").append(st.user("two"))
+    if settled:
+        time.sleep(2 * TICK / SECOND)
+        for text in ("three", "four"):
+            session.append(st.user(text))
     return file, session
 
 
+settled = pytest.mark.parametrize("settled", [False, True], ids=["new", "settled"])
+
+
+@settled
 @pytest.mark.parametrize("change", TAKEN_IN)
-def test_what_others_append_is_taken_in(tmp_path: Path, change: Change) -> None:
-    file, session = made(tmp_path)
+def test_what_others_append_is_taken_in(tmp_path: Path, change: Change, settled: bool) -> None:
+    file, session = made(tmp_path, settled=settled)
     before = file.read_bytes()
     change(file)
     changed = file.read_bytes()
@@ -123,10 +134,13 @@ def test_what_others_append_is_taken_in(tmp_path: Path, change: Change) -> None:
     assert [entry.id for entry in st.open(file).branch("main").path()][-1] == mine.id
 
 
+@settled
 @pytest.mark.parametrize("change", REFUSED)
 @pytest.mark.parametrize("wrote", [False, True], ids=["opened", "written to"])
-def test_anything_else_is_refused_and_nothing_is_lost(tmp_path: Path, change: Change, wrote: bool) -> None:
-    file, session = made(tmp_path)
+def test_anything_else_is_refused_and_nothing_is_lost(
+    tmp_path: Path, change: Change, wrote: bool, settled: bool
+) -> None:
+    file, session = made(tmp_path, settled=settled)
     if not wrote:
         session.close()
         session = st.open(file)
@@ -194,8 +208,9 @@ def test_of_a_file_that_was_edited_in_place_nothing_is_read_from_the_wrong_place
     assert not (tmp_path / "fork.jsonl").exists()
 
 
-def test_many_changes_one_after_another_lose_nothing_of_either_side(tmp_path: Path) -> None:
-    file, session = made(tmp_path)
+@settled
+def test_many_changes_one_after_another_lose_nothing_of_either_side(tmp_path: Path, settled: bool) -> None:
+    file, session = made(tmp_path, settled=settled)
     mine = []
     for number, change in enumerate(itertools.islice(itertools.cycle(TAKEN_IN), 40)):
         change(file)

@@ -5,15 +5,18 @@ from __future__ import annotations
 import errno
 import os
 import resource
+import shutil
 import stat
-from collections.abc import Generator
+import time
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from sessiontree.errors import StoreError
-from sessiontree.store.files import reason_of, write_private
+from sessiontree.store import files
+from sessiontree.store.files import SECOND, TICK, Folder, reason_of, write_private
 
 
 @contextmanager
@@ -102,3 +105,134 @@ def test_a_folder_that_is_not_there_is_told_by_the_name_that_was_asked_for(tmp_p
 def test_an_error_that_has_no_number_says_what_it_says() -> None:
     assert reason_of(OSError("not a regular file")) == "not a regular file"
     assert reason_of(FileNotFoundError(2, "x")) == os.strerror(2)
+
+
+# Whether names changed
+
+
+def settle() -> None:
+    """Wait until a change of a folder has another time than the ones before."""
+    time.sleep(TICK * 1.5 / SECOND)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    folder = tmp_path / "above" / "folder"
+    folder.mkdir(parents=True)
+    (folder / "one").write_text("1")
+    settle()
+    return folder
+
+
+def looked_at(place: Path) -> Folder:
+    """A folder whose names somebody has just looked at."""
+    folder = Folder(str(place))
+    assert not folder.is_still()
+    folder.believe()
+    return folder
+
+
+def test_a_folder_in_which_nothing_changed_is_still(place: Path) -> None:
+    folder = looked_at(place)
+
+    (place / "one").write_text("what is in a file is no name")
+
+    assert folder.is_still()
+    assert folder.is_still()
+
+
+def swap_for_a_copy(place: Path) -> None:
+    shutil.copytree(place, place.with_name("copy"))
+    place.rename(place.with_name("old"))
+    place.with_name("copy").rename(place)
+
+
+CHANGES: dict[str, Callable[[Path], object]] = {
+    "made": lambda place: (place / "two").touch(),
+    "deleted": lambda place: (place / "one").unlink(),
+    "renamed": lambda place: (place / "one").rename(place / "two"),
+    "moved away": lambda place: (place / "one").rename(place.parent / "one"),
+    "replaced": lambda place: ((place.parent / "two").touch(), (place.parent / "two").rename(place / "one")),
+    "linked": lambda place: os.link(place / "one", place.parent / "two") or os.unlink(place / "one"),
+    "renamed itself": lambda place: place.rename(place.with_name("other")),
+    "swapped for a copy": swap_for_a_copy,
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_folder_in_which_a_name_changed_is_not(place: Path, change: str) -> None:
+    folder = looked_at(place)
+
+    CHANGES[change](place)
+
+    assert not folder.is_still()
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_nor_is_one_that_changed_between_the_question_and_the_look(place: Path, change: str) -> None:
+    folder = Folder(str(place))
+    assert not folder.is_still()
+    CHANGES[change](place)
+    if place.exists():
+        folder.believe()
+
+    assert not folder.is_still()
+
+
+def test_a_look_right_after_a_change_is_not_believed_since_another_change_may_have_the_same_time(place: Path) -> None:
+    (place / "two").touch()
+    folder = looked_at(place)
+    assert not folder.is_still()
+
+    settle()
+    folder.believe()
+    assert folder.is_still()
+
+
+def test_a_file_system_that_keeps_whole_seconds_takes_longer_to_settle(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changed = time.time_ns() // SECOND * SECOND - SECOND
+    real = os.fstat
+
+    def in_seconds(fd: int) -> os.stat_result:
+        status = real(fd)
+        return os.stat_result(tuple(status), {"st_ctime_ns": changed})
+
+    monkeypatch.setattr(files.os, "fstat", in_seconds)
+    folder = looked_at(place)
+    assert not folder.is_still()
+
+    changed -= 5 * SECOND
+    assert not folder.is_still()
+    folder.believe()
+    assert folder.is_still()
+
+
+def test_what_happens_above_a_folder_is_noticed_when_the_look_is_old(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "BELIEVED", 0.05)
+    folder = looked_at(place)
+    place.parent.rename(place.parent.with_name("elsewhere"))
+    place.mkdir(parents=True)
+    time.sleep(0.06)
+
+    assert not folder.is_still()
+    folder.believe()
+    assert not folder.is_still(), "another folder stands at the path"
+
+
+def test_a_folder_that_cannot_be_opened_is_never_still(tmp_path: Path) -> None:
+    folder = Folder(str(tmp_path / "none"))
+
+    assert not folder.is_still()
+    folder.believe()
+    assert not folder.is_still()
+
+
+def test_a_closed_folder_is_looked_at_anew(place: Path) -> None:
+    folder = looked_at(place)
+    folder.close()
+
+    assert not folder.is_still()

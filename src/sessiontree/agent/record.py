@@ -86,12 +86,12 @@ class Record:
         while True:
             head = self._head()
             try:
-                return session.extend(bodies, branch=name, expected=head)
+                return list(session.extend(bodies, branch=name, expected=head))
             except BranchMoved:
                 self._head()  # raises it again, unless what has come is no move
 
     def _late(self, bodies: Sequence[Body]) -> list[Entry]:
-        return self.branch.session.extend(bodies, parent=self._place(), branch=None)
+        return list(self.branch.session.extend(bodies, parent=self._place(), branch=None))
 
     def _place(self) -> Entry | None:
         return None if self.at is None else self.branch.session.tree[self.at]

@@ -40,7 +40,7 @@ def filled(body: Body, *, id: EntryId, up: Callable[[], Iterator[Entry]], tree: 
     """
     match body:
         case Message(message):
-            return Message(filled_message(message, up=up, now=now))
+            return Message(filled_message(message, up, now))
         case Label(target=target):
             _entry(target, tree, up())
             return body
@@ -69,7 +69,7 @@ def filled(body: Body, *, id: EntryId, up: Callable[[], Iterator[Entry]], tree: 
             return body
 
 
-def filled_message(message: JsonObject, *, up: Callable[[], Iterator[Entry]], now: int) -> JsonObject:
+def filled_message(message: JsonObject, up: Callable[[], Iterator[Entry]], now: int) -> JsonObject:
     """`filled` for the message of a body, which nearly all bodies have."""
     if message.get("role") != "assistant" or ("provider" in message and "model" in message):
         return complete(message, now=now)

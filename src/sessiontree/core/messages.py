@@ -114,6 +114,7 @@ def text_blocks(content: str | list[JsonObject]) -> list[JsonObject]:
 COUNTS = ("input", "output", "cacheRead", "cacheWrite")
 COSTS = (*COUNTS, "total")
 FULL_USAGE = (*COUNTS, "totalTokens", "cost")
+FULL_ANSWER = frozenset({"api", "provider", "model", "stopReason", "timestamp"})
 
 
 def full_usage(usage: JsonObject | None) -> JsonObject:
@@ -145,8 +146,7 @@ def complete(message: JsonObject, *, now: int, provider: str = "unknown", model:
     if role == "assistant":
         content, usage = message.get("content"), message.get("usage")
         full = full_usage(usage if is_object(usage) else None)
-        lacks_nothing = full is usage and "api" in message and "provider" in message and "model" in message
-        if lacks_nothing and "stopReason" in message and "timestamp" in message and is_list(content):
+        if full is usage and message.keys() >= FULL_ANSWER and is_list(content):
             return message
         filled = dict(message)
         filled["content"] = text_blocks(content) if isinstance(content, str) else (content or [])

@@ -22,8 +22,7 @@ def milliseconds(timestamp: str) -> int | None:
 
 def iso(milliseconds: int) -> str:
     """The ISO time that entries carry: UTC, with milliseconds. Before and after all calendars it is their end."""
-    seconds, rest = divmod(milliseconds, 1000)
-    return f"{_iso_second(seconds)}.{rest:03d}Z"
+    return f"{_iso_second(milliseconds // 1000)}.{milliseconds % 1000:03d}Z"
 
 
 @lru_cache(maxsize=2)

@@ -60,47 +60,46 @@ class Tree:
 
     def add(self, entry: Entry) -> None:
         """Index `entry`, whatever it says."""
-        self.extend((entry,))
+        by_id, id, parent, at = self._by_id, entry.id, entry.parent, self._count
+        if parent is not None and (parent not in by_id or parent == id):
+            self._relink = True
+        if by_id.setdefault(id, at) != at or id in self._missing:
+            self._relink = True
+            self.upsets += 1
+            by_id[id] = at
+        if entry.type not in QUIET and entry.is_annotation:
+            self.last_annotation = id
+            self._note(entry)
+        else:
+            self.real_count += 1
+        self._items.append(entry)
+        self._starts.append(at)
+        if self._children is not None:
+            self._children.setdefault(parent, []).append(id)
+        self._count = at + 1
 
     def extend(self, items: Iterable[Entry | Chain]) -> None:
         """Index entries, in the order of the file."""
         by_id, missing, children = self._by_id, self._missing, self._children
-        add, start = self._items.append, self._starts.append
-        count = self._count
         for item in items:
-            at = count
-            parent = item.parent
-            if isinstance(item, Chain):
-                ids = item.ids
-                count += len(ids)
-                known = len(by_id)
-                if parent is not None and parent not in by_id:
-                    self._relink = True
-                by_id.update(zip(ids, range(at, count), strict=True))
-                if len(by_id) - known < len(ids) or (missing and not missing.isdisjoint(ids)):
-                    self._relink = True
-                    self.upsets += 1
-                self.real_count += len(ids)
-            else:
-                id = item.id
-                count += 1
-                if parent is not None and (parent not in by_id or parent == id):
-                    self._relink = True
-                if by_id.setdefault(id, at) != at or id in missing:
-                    self._relink = True
-                    self.upsets += 1
-                    by_id[id] = at
-                if item.type not in QUIET and item.is_annotation:
-                    self.last_annotation = id
-                    self._note(item)
-                else:
-                    self.real_count += 1
-            add(item)
-            start(at)
+            if not isinstance(item, Chain):
+                self.add(item)
+                continue
+            ids, parent, at = item.ids, item.parent, self._count
+            known = len(by_id)
+            if parent is not None and parent not in by_id:
+                self._relink = True
+            by_id.update(zip(ids, range(at, at + len(ids)), strict=True))
+            if len(by_id) - known < len(ids) or (missing and not missing.isdisjoint(ids)):
+                self._relink = True
+                self.upsets += 1
+            self.real_count += len(ids)
+            self._items.append(item)
+            self._starts.append(at)
             if children is not None:
                 for entry_id, above in _links(item):
                     children.setdefault(above, []).append(entry_id)
-        self._count = count
+            self._count = at + len(ids)
 
     @property
     def count(self) -> int:
@@ -120,7 +119,7 @@ class Tree:
     @property
     def entries(self) -> Entries:
         """Every entry ever added, in file order, those shadowed by a later one with the same id included."""
-        return Entries(self, self._count)
+        return Entries(self, 0, self._count)
 
     def entry_at(self, index: int) -> Entry:
         """The entry that stands behind `index` others in the file."""
@@ -132,30 +131,23 @@ class Tree:
             made = self._made[index] = item.entry(offset)
         return made
 
-    def each_entry(self) -> Iterator[Entry]:
-        """What `entries` holds, one after another."""
-        for start, item in zip(self._starts, self._items, strict=True):
+    def entries_from(self, index: int) -> Entries:
+        """The entries behind `index` others, as far as there are some now."""
+        return Entries(self, index, self._count)
+
+    def each_entry(self, start: int, stop: int) -> Iterator[Entry]:
+        """What `entries` holds between two places, one after another."""
+        place = bisect_right(self._starts, start) - 1
+        while start < stop:
+            item, first = self._items[place], self._starts[place]
             if isinstance(item, Chain):
-                yield from self._entries_of(item, start, range(start, start + len(item)))
+                end = min(first + len(item), stop)
+                yield from self._entries_of(item, first, range(start, end))
+                start = end
             else:
                 yield item
-
-    def entries_from(self, index: int) -> list[Entry]:
-        """The entries behind `index` others."""
-        items = self._items
-        if index + 1 == self._count and not isinstance(items[-1], Chain):
-            return [items[-1]]  # as after most appends
-        found: list[Entry] = []
-        while index < self._count:
-            item, offset = self._item_at(index)
-            if isinstance(item, Chain):
-                start = index - offset
-                index = start + len(item)
-                found += self._entries_of(item, start, range(start + offset, index))
-            else:
-                found.append(item)
-                index += 1
-        return found
+                start += 1
+            place += 1
 
     def _entries_of(self, chain: Chain, start: int, indices: Iterable[int]) -> Iterator[Entry]:
         """Entries of a chain that stands behind `start` others."""
@@ -396,25 +388,28 @@ class Tree:
 
 
 class Entries(Sequence[Entry]):
-    """All entries of a tree in file order, each made when it is looked at."""
+    """Entries of a tree in file order, each made when it is looked at."""
 
-    def __init__(self, tree: Tree, count: int) -> None:
+    def __init__(self, tree: Tree, start: int, stop: int) -> None:
         self._tree = tree
-        self._count = count
+        self._places = range(start, stop)
 
     def __len__(self) -> int:
-        return self._count
+        return len(self._places)
 
     def __iter__(self) -> Iterator[Entry]:
-        return self._tree.each_entry()
+        return self._tree.each_entry(self._places.start, self._places.stop)
 
     @overload
     def __getitem__(self, index: int) -> Entry: ...
     @overload
     def __getitem__(self, index: slice) -> list[Entry]: ...
     def __getitem__(self, index: int | slice) -> Entry | list[Entry]:
-        places = range(self._count)[index]
+        places = self._places[index]
         return self._tree.entry_at(places) if isinstance(places, int) else list(map(self._tree.entry_at, places))
+
+    def __repr__(self) -> str:
+        return repr(list(self))
 
 
 def _links(item: Entry | Chain) -> Iterable[tuple[EntryId, EntryId | None]]:

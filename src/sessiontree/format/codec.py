@@ -540,18 +540,22 @@ def write_entry(
     )
 
 
-class MessageLines:
-    """Lines of messages that are written together: `write_entry` for many, on one branch and of one time."""
-
-    def __init__(self, *, timestamp: str, branch: str | None, current: str | None) -> None:
-        self._wire: JsonObject = {"type": "message", ID: "", PARENT: None, "timestamp": timestamp, "branch": branch}
-        if current is not None:
-            self._wire["current"] = current
-
-    def line(self, id: EntryId, parent: EntryId | None, message: JsonObject) -> bytes:
-        wire = self._wire
-        wire[ID], wire[PARENT], wire["message"] = id, parent, message
-        return write_object(wire)
+def write_message(
+    message: JsonObject, id: EntryId, parent: EntryId | None, timestamp: str, branch: str | None, current: str | None
+) -> bytes:
+    """The line of a new entry with a message: `write_entry` for what nearly all are."""
+    wire: JsonObject = {
+        "type": "message",
+        ID: id,
+        PARENT: parent,
+        "timestamp": timestamp,
+        "branch": branch,
+        "current": current,
+        "message": message,
+    }
+    if current is None:
+        del wire["current"]
+    return write_object(wire)
 
 
 def write_object(wire: JsonObject) -> bytes:
@@ -560,28 +564,28 @@ def write_object(wire: JsonObject) -> bytes:
     Raises `InvalidOperation` for what is nested too deeply to be read back.
     """
     try:
+        line = _encode(wire)
+    except (UnicodeEncodeError, OverflowError, RecursionError):
         line = _encoded(wire)
-    except RecursionError:
-        if not is_deep(wire):
-            raise  # whoever calls has used up the stack
-        raise _too_deep() from None
     if may_be_deep(line) and is_deep_text(line):
         raise _too_deep()
     return line
 
 
 def _encoded(wire: JsonObject) -> bytes:
-    try:
-        return _encode(wire)
-    except (UnicodeEncodeError, OverflowError):
-        pass
+    """A line of what msgspec refuses."""
     import json
 
     dumps = partial(json.dumps, separators=(",", ":"), check_circular=False)
     try:
-        text = dumps(wire, allow_nan=False)
-    except ValueError:
-        text = dumps(json.loads(dumps(wire), parse_constant=lambda _: None))
+        try:
+            text = dumps(wire, allow_nan=False)
+        except ValueError:
+            text = dumps(json.loads(dumps(wire), parse_constant=lambda _: None))
+    except RecursionError:
+        if not is_deep(wire):
+            raise  # whoever calls has used up the stack
+        raise _too_deep() from None
     return text.encode("ascii")
 
 

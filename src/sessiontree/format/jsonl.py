@@ -138,6 +138,14 @@ class Reader(Reading):
         if self._fetch is None:
             self._held.extend(lines)
 
+    def wrote_one(self, entry: Entry, line: bytes) -> None:
+        """`wrote` for one entry."""
+        offsets = self._offsets
+        entry.line, entry.source = len(offsets), self
+        offsets.append(offsets[-1] + len(line) + 1)
+        if self._fetch is None:
+            self._held.append(line)
+
     def _scan(self, data: bytes, items: list[Entry | Chain]) -> None:
         """Lines of version 3, most of them looked at only where they begin."""
         if self._fetch is None:

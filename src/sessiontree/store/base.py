@@ -96,7 +96,7 @@ def joined(lines: Sequence[bytes], where: str) -> bytes:
     for line in lines:
         if b"\n" in line or len(line) > LINE_LIMIT:
             raise _refused(line, where)
-    return b"\n".join([*lines, b""])
+    return lines[0] + b"\n" if len(lines) == 1 else b"\n".join([*lines, b""])
 
 
 def joined_parts(lines: Sequence[bytes], where: str) -> Iterator[bytes]:

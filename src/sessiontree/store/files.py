@@ -9,6 +9,7 @@ import errno
 import os
 from collections.abc import Generator
 from contextlib import suppress
+from time import monotonic, time_ns
 from typing import TypeAlias
 
 from sessiontree.errors import StoreError
@@ -21,6 +22,14 @@ NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
 
 PIECE = 1 << 24
 """How much is read at once, in bytes."""
+
+SECOND = 1_000_000_000
+TICK, COARSE_TICK = SECOND // 50, 3 * SECOND
+"""Two changes of a folder that are no further apart may have one time: by the clock of the kernel, and on file systems
+that keep whole seconds. In nanoseconds."""
+
+BELIEVED = 1.0
+"""How long a look at names is believed, in seconds."""
 
 
 def reason_of(error: OSError) -> str:
@@ -52,6 +61,48 @@ def numbered(path: str) -> Generator[str]:
     while True:
         yield f"{path}-{number}"
         number += 1
+
+
+class Folder:
+    """A folder, which tells whether names in it may have changed since somebody looked at them closely.
+
+    Its own time of change tells: that is another one whenever something in it is made, renamed, replaced or deleted,
+    and when it is renamed itself. What happens to the folders above it does not show, so no look is believed for long.
+    """
+
+    _fd: int | None = None
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._changed = self._believed = 0
+        """When it changed, as it was last asked, and as it was before the look that is believed."""
+        self._until = 0.0
+
+    def is_still(self) -> bool:
+        """Whether all names are as they were at the last look that is believed."""
+        if self._fd is None:
+            try:
+                self._fd = os.open(self._path, getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC)
+            except OSError:
+                return False
+        changed = self._changed = os.fstat(self._fd).st_ctime_ns
+        return changed == self._believed and monotonic() < self._until
+
+    def believe(self) -> None:
+        """The names were looked at since it was asked. A change right before that may hide one right after it."""
+        changed = self._changed
+        if self._fd is None or time_ns() - changed <= (TICK if changed % SECOND else COARSE_TICK):
+            return
+        if identity_of(os.stat(self._path)) == identity_of(os.fstat(self._fd)):
+            self._believed, self._until = changed, monotonic() + BELIEVED
+        else:
+            self.close()
+
+    def close(self) -> None:
+        self._fd, self._believed = shut(self._fd), 0
+
+    def __del__(self) -> None:
+        shut(self._fd)
 
 
 def read_all(fd: int, start: int, size: int) -> bytes:

@@ -30,6 +30,7 @@ from sessiontree.store.base import Chunk, Cursor, joined, joined_parts
 from sessiontree.store.batch import end_of
 from sessiontree.store.files import (
     NO_LINKS,
+    Folder,
     Identity,
     discard,
     identity_of,
@@ -79,6 +80,7 @@ class JsonlStore:
         except FileNotFoundError:
             raise StoreError(path, "the current folder was deleted") from None
         self._folder = os.path.dirname(self._file)
+        self._names = Folder(self._folder)
         self._lock = Lock(lock_of(self._file))
 
     def create(self, lines: Sequence[bytes]) -> Cursor:
@@ -298,16 +300,25 @@ class JsonlStore:
         if seen and not seen.endswith(b"\n"):
             lines = [b"", *lines]
         data = joined(lines, self.where)
+        end = start + len(data)
         lock = self._lock
         try:
-            lock.acquire()
+            is_still = lock.acquire(None if is_batch else self._names)
             try:
-                fd = self._at(after)
+                fd = self._fd
+                if (
+                    not is_still
+                    or fd is None
+                    or identity != self._fd_identity
+                    or self._poisoned is not None
+                    or os.pread(fd, len(seen) + 1, start - len(seen)) != seen  # and nothing behind it
+                ):
+                    fd = self._looked_at(after, is_still)
                 try:
                     if is_batch:
                         lock.note(start, lines)
                     self._write(fd, data, start)
-                    end = position(fd)
+                    written_to = position(fd)
                 finally:
                     if lock.has_note and self._poisoned is None:
                         lock.clear()
@@ -318,10 +329,9 @@ class JsonlStore:
             if isinstance(error, OSError):
                 raise self._failed(error) from error
             raise
-        if end != start + len(data):
+        if written_to != end:
             return after
-        seen = data[-SEEN:] if len(data) >= SEEN else (seen + data)[-SEEN:]
-        return Cursor((identity, start + len(data), seen))
+        return Cursor((identity, end, data[-SEEN:] if len(data) >= SEEN else (seen + data)[-SEEN:]))
 
     def replace(self, lines: Sequence[bytes], *, after: Cursor) -> Cursor:
         return self._alone(lambda: self._replace(lines, after))
@@ -393,6 +403,7 @@ class JsonlStore:
         finally:
             self._let_go()
             self._lock.close()
+            self._names.close()
 
     def __del__(self) -> None:
         shut(self._read_fd)
@@ -452,6 +463,14 @@ class JsonlStore:
         size, start = self._check_seen(fd, after, there), after.value[1]
         if size > start and not self._mend_tail(fd, start, size):
             raise Conflict(self.where, "others wrote first")
+        return fd
+
+    def _looked_at(self, after: Cursor, is_still: bool) -> int:
+        """The same, after a close look at all names: they are believed to stay until their folder changes."""
+        if is_still and not self._lock.look():
+            raise Conflict(self.where, "its lock file was deleted by another program")
+        fd = self._at(after)
+        self._names.believe()
         return fd
 
     def _settled(self, fd: int, there: os.stat_result) -> os.stat_result:

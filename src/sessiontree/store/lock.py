@@ -5,17 +5,17 @@ What a writer notes in it while a batch is on its way is in `batch`.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import stat
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
+from fcntl import LOCK_EX, LOCK_UN, flock
 from weakref import WeakSet
 
 from sessiontree.errors import StoreError
 from sessiontree.store import batch
-from sessiontree.store.files import reason_of, shut
+from sessiontree.store.files import Folder, reason_of, shut
 
 
 def lock_of(path: str) -> str:
@@ -38,31 +38,38 @@ class Lock:
         self._turn = threading.RLock()
         _locks.add(self)
 
-    def acquire(self) -> None:
-        """Wait for our turn."""
+    def acquire(self, folder: Folder | None = None) -> bool:
+        """Wait for our turn. Says whether nothing changed in `folder`; if so, nobody has looked for a note."""
         try:
             self._turn.acquire()
             while True:
                 fd = self._fd
                 if fd is None:
                     fd = self._fd = _open(self.path)  # kept before we wait: a process forked meanwhile has it too
-                fcntl.flock(fd, fcntl.LOCK_EX)
-                status = os.fstat(fd)
-                if status.st_nlink:
-                    self.has_note = status.st_size > 0
-                    return
-                self._fd = shut(fd)  # deleted since: others have made a new one
+                flock(fd, LOCK_EX)
+                if folder is not None and folder.is_still():
+                    return True
+                if self.look():
+                    return False
+                self._fd = shut(fd)  # others have made a new one
         except BaseException as error:
             self.give_up()
             if isinstance(error, OSError):
                 raise StoreError(self.path, reason_of(error)) from error
             raise
 
+    def look(self) -> bool:
+        """Look whether there is a note; `False` if the lock file was deleted."""
+        assert self._fd is not None
+        status = os.fstat(self._fd)
+        self.has_note = status.st_size > 0
+        return status.st_nlink > 0
+
     def release(self) -> None:
         try:
             # Not by closing alone: a process forked meanwhile has it open too.
             if self._fd is not None:
-                fcntl.flock(self._fd, fcntl.LOCK_UN)
+                flock(self._fd, LOCK_UN)
         except OSError:
             self._fd = shut(self._fd)
         finally:

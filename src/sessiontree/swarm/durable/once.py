@@ -50,7 +50,7 @@ class OnceSession(Session):
         parent: Place | UnsetType = UNSET,
         branch: str | UnsetType | None = UNSET,
         expected: EntryId | UnsetType | None = UNSET,
-    ) -> list[Entry]:
+    ) -> Sequence[Entry]:
         with self.held():
             items = self._named(bodies, self._place(parent, branch, expected))
             there = self._there(items)
