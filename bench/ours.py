@@ -63,7 +63,7 @@ def append(file: str, count: int, durability: str, group: int, scratch: str) -> 
         ours, bare, bare_synced, bare_safe, bare_flat, bare_store = [], [], [], [], [], []
         run_appends(session, bodies[:group], group)  # the first one opens the file
         for at in range(0, len(bodies), max(BATCH, group)):
-            batch = bodies[at : at + max(BATCH, group)]
+            batch = made_anew(bodies[at : at + max(BATCH, group)])
             before = os.path.getsize(target)
             ours.append(run_appends(session, batch, group) / len(batch))
             with open(target, "rb") as written:
@@ -129,6 +129,11 @@ class SafeFile:
         self.write(self.encode(wire) + b"\n")
         self.ids[id] = len(self.ids)
         self.leaf = id
+
+
+def made_anew(bodies: Sequence[st.Message]) -> list[st.Message]:
+    """The same messages, just made: as an agent's are, and as the lines are that are written bare."""
+    return [st.Message(msgspec.json.decode(msgspec.json.encode(body.message))) for body in bodies]
 
 
 def payload_of(body: st.Message) -> int:

@@ -140,33 +140,38 @@ def full_usage(usage: JsonObject | None) -> JsonObject:
     }
 
 
+def is_complete(message: JsonObject) -> bool:
+    """Whether a message lacks nothing that peers write with its role."""
+    match message.get("role"):
+        case "assistant":
+            usage: Any = message.get("usage")
+            if not (isinstance(usage, dict) and isinstance(message.get("content"), list)):
+                return False
+            return message.keys() >= FULL_ANSWER and full_usage(usage) is usage
+        case "toolResult":
+            return "isError" in message and "timestamp" in message and isinstance(message.get("content"), list)
+        case _:
+            return "timestamp" in message
+
+
 def complete(message: JsonObject, *, now: int, provider: str = "unknown", model: str = "unknown") -> JsonObject:
     """`message` with what its role needs filled in, as peers write it; what is there stays."""
-    role = message.get("role")
-    if role == "assistant":
-        content, usage = message.get("content"), message.get("usage")
-        full = full_usage(usage if is_object(usage) else None)
-        if full is usage and message.keys() >= FULL_ANSWER and is_list(content):
-            return message
-        filled = dict(message)
+    if is_complete(message):
+        return message
+    filled = dict(message)
+    role, content = message.get("role"), message.get("content")
+    if role in ("assistant", "toolResult"):
         filled["content"] = text_blocks(content) if isinstance(content, str) else (content or [])
+    if role == "assistant":
+        usage = message.get("usage")
         filled.setdefault("api", "unknown")
         filled.setdefault("provider", provider)
         filled.setdefault("model", model)
-        filled["usage"] = full
+        filled["usage"] = full_usage(usage if is_object(usage) else None)
         if "stopReason" not in filled:
             filled["stopReason"] = "toolUse" if any(tool_calls(filled)) else "stop"
     elif role == "toolResult":
-        content = message.get("content")
-        if "isError" in message and "timestamp" in message and is_list(content):
-            return message
-        filled = dict(message)
-        filled["content"] = text_blocks(content) if isinstance(content, str) else (content or [])
         filled.setdefault("isError", False)
-    elif "timestamp" in message:
-        return message
-    else:
-        filled = dict(message)
     filled.setdefault("timestamp", now)
     return filled
 
