@@ -105,8 +105,9 @@ class SafeFile:
     """The calls to the system that every append which many writers may make takes, and nothing else."""
 
     def __init__(self, path: str) -> None:
-        self.path = path
+        self.folder = os.open(os.path.dirname(path), os.O_RDONLY)
         self.fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
+        self.size = 0
         self.lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT)
         self.encode = msgspec.json.Encoder().encode
         self.leaf = ""
@@ -114,11 +115,11 @@ class SafeFile:
 
     def write(self, line: bytes) -> None:
         fcntl.flock(self.lock, fcntl.LOCK_EX)
-        os.fstat(self.lock)  # still the lock that others take
-        size = os.stat(self.path).st_size  # still the file at its path, and ends where it did
-        os.pread(self.fd, 64, max(0, size - 64))  # in the same way
+        os.fstat(self.folder)  # names in it are what they were, so it is the lock that others take, and the file
+        start = max(0, self.size - 64)
+        os.pread(self.fd, self.size - start + 1, start)  # which ends where it did, in the same way
         os.write(self.fd, line)
-        os.lseek(self.fd, 0, os.SEEK_CUR)  # and nobody without a lock wrote in between
+        self.size = os.lseek(self.fd, 0, os.SEEK_CUR)  # and nobody without a lock wrote in between
         fcntl.flock(self.lock, fcntl.LOCK_UN)
 
     def append(self, message: dict[str, Any]) -> None:

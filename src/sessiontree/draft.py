@@ -14,6 +14,7 @@ from typing import NamedTuple
 from sessiontree.core.entries import Body, Chain, Custom, Entry, EntryId, JsonObject, Message, is_annotation
 from sessiontree.core.filling import filled, filled_message
 from sessiontree.core.heads import Heads
+from sessiontree.core.messages import is_complete
 from sessiontree.core.times import iso
 from sessiontree.core.tree import Tree
 from sessiontree.errors import InvalidOperation
@@ -37,8 +38,7 @@ def random_id() -> EntryId:
         try:
             return _drawn.pop()
         except IndexError:
-            drawn = os.urandom(512).hex()
-            _drawn.extend(drawn[at : at + 16] for at in range(0, len(drawn), 16))
+            _drawn.extend(os.urandom(512).hex(" ", 8).split())
 
 
 class Item(NamedTuple):
@@ -175,8 +175,9 @@ class Draft:
     ) -> tuple[Entry, bytes]:
         """A message that is written by itself, and its line."""
         id, now = self.new_id(), self._now()
-        filled = filled_message(message, partial(tree.up, above), now)
-        line = write_message(filled, id, above, iso(now), branch, current)
+        if not is_complete(message):
+            message = filled_message(message, partial(tree.up, above), now)
+        line = write_message(message, id, above, iso(now), branch, current)
         entry = Entry(id=id, parent=above, type="message", line=0, source=NOWHERE, branch=branch, current=current)
         return entry, line
 

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,7 @@ from sessiontree.store import jsonl, lock
 from tests.reliability.harness import times
 
 STOPPING = """
-import random, signal, sys
+import random, signal, sys, time
 
 class Stop(Exception):
     pass
@@ -41,13 +42,18 @@ from sessiontree.errors import BranchMoved
 for number in range(int(sys.argv[3])):
     file = f"{sys.argv[1]}/{number}.jsonl"
     session = st.create(file=file, durability="none")
+    if number % 2:
+        time.sleep(0.03)  # from now on it is known that no name changes
     said = set()
     for count in range(40):
-        bodies = [st.user(str(count))] * (1 + count % 2)
-        signal.setitimer(signal.ITIMER_REAL, chance.uniform(1e-5, 3e-4))
+        body = st.user(str(count))
+        signal.setitimer(signal.ITIMER_REAL, chance.uniform(1e-5, 3e-4 if count % 2 else 6e-5))
         try:
             armed = True
-            said |= {entry.id for entry in session.head.extend(bodies)}
+            if count % 2:
+                said |= {entry.id for entry in session.head.extend([body, body])}
+            else:
+                said.add(session.head.append(body).id)
             armed = False
         except (Stop, BranchMoved):  # the branch moved if it was written after all
             stopped += 1
@@ -125,14 +131,17 @@ def session(tmp_path: Path) -> st.Session:
     return session
 
 
-def test_what_was_written_before_it_broke_in_is_seen(session: st.Session, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("alone", [True, False])
+def test_what_was_written_before_it_broke_in_is_seen(
+    session: st.Session, monkeypatch: pytest.MonkeyPatch, alone: bool
+) -> None:
     def break_in(*_: object) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as broken:
-        broken.setattr(Tree, "extend", break_in)
+        broken.setattr(Tree, "add" if alone else "extend", break_in)
         with pytest.raises(KeyboardInterrupt):
-            session.append(st.user("two"))
+            session.append(st.user("two")) if alone else session.extend([st.user("two")])
 
     assert [message["content"] for message in session.context().messages] == ["one", "two"]
     session.append(st.user("three"))
@@ -160,9 +169,9 @@ def test_the_lock_is_nobodys_when_something_broke_in_on_taking_it_or_letting_go(
 ) -> None:
     real = lock.Lock.acquire if taking else lock.Lock.release
 
-    def break_in(self: lock.Lock) -> None:
+    def break_in(self: lock.Lock, *given: Any) -> None:
         if taking:
-            real(self)
+            real(self, *given)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as broken:

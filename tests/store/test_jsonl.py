@@ -15,7 +15,8 @@ import pytest
 from sessiontree.errors import Conflict, NotFound, StoreError
 from sessiontree.store import jsonl
 from sessiontree.store.base import Cursor
-from sessiontree.store.files import identity_of, make_private_directory
+from sessiontree.store.batch import note
+from sessiontree.store.files import SECOND, TICK, identity_of, make_private_directory
 from sessiontree.store.jsonl import JsonlStore
 from sessiontree.store.lock import Lock
 
@@ -448,6 +449,46 @@ def test_a_lock_file_that_was_deleted_is_no_lock(path: Path) -> None:
 
     writer.join(10)
     assert done
+
+
+def test_nor_is_one_that_was_deleted_where_no_name_had_changed_for_long(path: Path) -> None:
+    store = JsonlStore(str(path), durability="none")
+    cursor = store.create([b"{}"])
+    time.sleep(2 * TICK / SECOND)
+    for line in (b'{"a":1}', b'{"a":2}'):
+        cursor = store.append([line], after=cursor)
+    assert store._names.is_still()
+
+    os.unlink(f"{path}.lock")
+    other = JsonlStore(str(path))
+    done: list[object] = []
+    writer = threading.Thread(target=lambda: done.append(store.append([b'{"a":3}'], after=cursor)))
+    with other._lock:
+        writer.start()
+        time.sleep(0.05)
+        assert not done
+
+    writer.join(10)
+    assert done
+
+
+def test_a_batch_that_a_writer_left_half_done_is_set_aside_where_no_name_had_changed_for_long(path: Path) -> None:
+    store = JsonlStore(str(path), durability="none")
+    cursor = store.create([b"{}"])
+    time.sleep(2 * TICK / SECOND)
+    for line in (b'{"a":1}', b'{"a":2}'):
+        cursor = store.append([line], after=cursor)
+    assert store._names.is_still()
+    before = path.read_bytes()
+
+    with open(f"{path}.lock", "r+b") as lock, path.open("ab") as file:
+        note(lock.fileno(), len(before), [b'{"b":1}', b'{"b":2}'])
+        file.write(b'{"b":1}\n')
+    store.append([b'{"a":3}'], after=cursor)
+
+    assert path.read_bytes() == before + b'{"a":3}\n'
+    [torn] = path.parent.glob("*.torn-*")
+    assert torn.read_bytes() == b'{"b":1}\n'
 
 
 def test_a_process_forked_meanwhile_does_not_keep_the_lock(path: Path) -> None:

@@ -122,8 +122,11 @@ class Heads:
                 else:
                     self._take(item.entry(0), tree)
                     self._go_on(item)
+            elif sound and item.type == "message" and self._goes_on(item):
+                self.lines_since_record += 1
+                self._heads[self.current] = item.id
             else:
-                self._follow(item, tree, sound)
+                self._take(item, tree)
         self._rename_moves()
 
     def _goes_on(self, item: Entry | Chain) -> bool:
@@ -145,15 +148,12 @@ class Heads:
 
     def apply(self, entry: Entry, tree: Tree) -> None:
         """Take in one line. `tree` holds it already."""
-        self._follow(entry, tree, tree.is_sound)
-        self._rename_moves()
-
-    def _follow(self, entry: Entry, tree: Tree, sound: bool) -> None:
-        if sound and entry.type == "message" and self._goes_on(entry):
+        if entry.type == "message" and tree.is_sound and self._goes_on(entry):
             self.lines_since_record += 1
             self._heads[self.current] = entry.id
         else:
             self._take(entry, tree)
+            self._rename_moves()
 
     def _take(self, entry: Entry, tree: Tree) -> None:
         self.lines_since_record += 1

@@ -144,8 +144,8 @@ def is_complete(message: JsonObject) -> bool:
     """Whether a message lacks nothing that peers write with its role."""
     match message.get("role"):
         case "assistant":
-            usage: Any = message.get("usage")
-            if not (isinstance(usage, dict) and isinstance(message.get("content"), list)):
+            usage = message.get("usage")
+            if not (is_object(usage) and isinstance(message.get("content"), list)):
                 return False
             return message.keys() >= FULL_ANSWER and full_usage(usage) is usage
         case "toolResult":

@@ -20,14 +20,17 @@ def milliseconds(timestamp: str) -> int | None:
     return span.days * 86_400_000 + span.seconds * 1000 + span.microseconds // 1000
 
 
+@lru_cache(maxsize=2)
 def iso(milliseconds: int) -> str:
-    """The ISO time that entries carry: UTC, with milliseconds. Before and after all calendars it is their end."""
+    """The ISO time that entries carry: UTC, with milliseconds. Before and after all calendars it is their end.
+
+    Entries come by the second or many in a moment, and formatting a time takes longer than writing a line.
+    """
     return f"{_iso_second(milliseconds // 1000)}.{milliseconds % 1000:03d}Z"
 
 
 @lru_cache(maxsize=2)
 def _iso_second(seconds: int) -> str:
-    """Entries come by the second, and formatting a time takes longer than writing a line."""
     try:
         moment = datetime.fromtimestamp(seconds, UTC)
     except (ValueError, OverflowError, OSError):

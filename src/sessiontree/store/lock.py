@@ -5,12 +5,12 @@ What a writer notes in it while a batch is on its way is in `batch`.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import stat
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
-from fcntl import LOCK_EX, LOCK_UN, flock
 from weakref import WeakSet
 
 from sessiontree.errors import StoreError
@@ -46,7 +46,7 @@ class Lock:
                 fd = self._fd
                 if fd is None:
                     fd = self._fd = _open(self.path)  # kept before we wait: a process forked meanwhile has it too
-                flock(fd, LOCK_EX)
+                fcntl.flock(fd, fcntl.LOCK_EX)
                 if folder is not None and folder.is_still():
                     return True
                 if self.look():
@@ -69,7 +69,7 @@ class Lock:
         try:
             # Not by closing alone: a process forked meanwhile has it open too.
             if self._fd is not None:
-                flock(self._fd, LOCK_UN)
+                fcntl.flock(self._fd, fcntl.LOCK_UN)
         except OSError:
             self._fd = shut(self._fd)
         finally:
