@@ -131,8 +131,10 @@ class Draft:
 
         for item in items:
             if isinstance(item, Message):  # nearly all are
-                id = new_id()
-                lines.append(write_message(filled_message(item.message, up, now), id, above, stamp, branch, said))
+                id, message = new_id(), item.message
+                if not is_complete(message):
+                    message = filled_message(message, up, now)
+                lines.append(write_message(message, id, above, stamp, branch, said))
                 if ids is not None:
                     ids.append(id)
                 else:

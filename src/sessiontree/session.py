@@ -423,8 +423,8 @@ class Session:
             was = head if isinstance(expected, UnsetType) else expected
             above = UNSET if parent is UNSET else self.place(parent)
             while True:
-                if head != was and (expected is not UNSET or moves(items)):
-                    raise BranchMoved(on or "", was, head)
+                if on is not None and head != was and (expected is not UNSET or moves(items)):
+                    raise BranchMoved(on, was, head)
                 drafted = self._draft.chain(loaded, items, head if isinstance(above, UnsetType) else above, on)
                 entries = self._put(loaded, drafted)
                 if entries is not None:

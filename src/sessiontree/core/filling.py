@@ -27,7 +27,7 @@ from sessiontree.core.entries import (
     Message,
     Opaque,
 )
-from sessiontree.core.messages import complete, is_complete, role
+from sessiontree.core.messages import complete, role
 from sessiontree.core.tree import Tree
 from sessiontree.errors import InvalidOperation, NotFound
 
@@ -71,8 +71,6 @@ def filled(body: Body, *, id: EntryId, up: Callable[[], Iterator[Entry]], tree: 
 
 def filled_message(message: JsonObject, up: Callable[[], Iterator[Entry]], now: int) -> JsonObject:
     """`filled` for the message of a body, which nearly all bodies have."""
-    if is_complete(message):
-        return message
     provider = model = None
     if message.get("role") == "assistant" and not ("provider" in message and "model" in message):
         provider, model = model_above(up())
