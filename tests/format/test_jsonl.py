@@ -100,6 +100,19 @@ def test_lines_that_were_just_written_need_no_reading():
     assert [reader.offset(line) for line in (3, 4)] == [again.offset(line) for line in (3, 4)]
 
 
+def test_one_line_that_was_just_written_needs_no_reading():
+    reader, _ = read(file_of(header(), A))
+    line = entry("b", "a")
+    raw = line.raw
+
+    reader.wrote_one(line, raw)
+
+    again, entries = read(joined(reader))
+    assert ids(entries) == "ab"
+    assert (line.line, line.raw) == (3, raw)
+    assert reader.offset(3) == again.offset(3)
+
+
 def test_lines_that_were_just_written_to_a_file_stay_there():
     data = file_of(header(), A)
     line = entry("b", "a")
