@@ -6,7 +6,7 @@ import os
 import pickle
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -22,6 +22,7 @@ from sessiontree.format.codec import WIRE
 from sessiontree.format.nesting import NESTING_LIMIT
 from sessiontree.session import Session
 from sessiontree.store import jsonl
+from sessiontree.store.base import Cursor
 from sessiontree.store.jsonl import JsonlStore
 from sessiontree.store.memory import MemoryStore
 from tests.builders import nested
@@ -676,6 +677,46 @@ def test_appends_elsewhere_do_not_disturb() -> None:
     assert "agent" in mine.heads.heads
     theirs.refresh()
     assert theirs.head.leaf == entry.id
+
+
+def test_what_others_wrote_first_is_taken_in_and_the_second_try_is_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    mine, theirs = two_writers()
+    theirs.create_branch("agent", current=False)
+    tries: list[object] = []
+    real = mine.store.append
+
+    def counted(lines: Sequence[bytes], *, after: Cursor) -> Cursor:
+        tries.append(lines)
+        return real(lines, after=after)
+
+    monkeypatch.setattr(mine.store, "append", counted)
+    mine.head.append(st.user("three"))
+
+    assert len(tries) == 2
+
+
+def test_when_others_wrote_so_much_meanwhile_that_heads_are_due_they_are_recorded() -> None:
+    mine, theirs = two_writers()
+    agent = theirs.create_branch("agent", current=False)
+    while theirs.heads.lines_since_record < RECORD_EVERY - 2:
+        agent.append(st.user("working"))
+
+    entry = mine.head.append(st.user("three"))
+
+    assert mine.tree.entries[-2].id == entry.id
+    assert mine.tree.entries[-1].is_head_record
+    assert mine.heads.lines_since_record == 0
+
+
+def test_a_branch_that_others_call_otherwise_by_now_is_not_found() -> None:
+    mine, theirs = two_writers()
+    main = mine.head
+    theirs.rename_branch("main", "trunk")
+
+    with pytest.raises(st.NotFound, match="main"):
+        main.append(st.user("three"))
+
+    assert mine.lines() == theirs.lines()
 
 
 def test_a_branch_that_was_moved_refuses_the_append_and_says_where_it_is_now() -> None:

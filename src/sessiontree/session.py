@@ -383,28 +383,29 @@ class Session:
         """Write a message at the head of a branch, as nearly all are; `None` where there is more to think of."""
         with self._mutex:
             loaded = self._prepared()
-            heads, before = loaded.heads, loaded.cursor
-            current = heads.current
-            on = current if isinstance(branch, UnsetType) else branch
-            head = None if on is None else heads.heads.get(on)
-            if head is None or heads.lines_since_record >= RECORD_EVERY - 2:
-                return None
-            entry, line = self._draft.message(message, head, on, None if on == current else current, loaded.tree)
-            try:
+            on = loaded.heads.current if isinstance(branch, UnsetType) else branch
+            head = None if on is None else loaded.heads.heads.get(on)
+            while on is not None and head is not None and loaded.heads.lines_since_record < RECORD_EVERY - 2:
+                current, before = loaded.heads.current, loaded.cursor
+                entry, line = self._draft.message(message, head, on, None if on == current else current, loaded.tree)
                 try:
-                    cursor = self._store.append((line,), after=before)
-                except Conflict:
-                    return None
-                self._wrote = True
-                if cursor is before:
-                    return self._found(loaded, {entry.id})[0]
-                loaded.wrote_one(entry, line, cursor)
-                return entry
-            except SessionTreeError:
-                raise
-            except BaseException:
-                self._in_doubt = True
-                raise
+                    try:
+                        cursor = self._store.append((line,), after=before)
+                    except Conflict as conflict:
+                        self._take_in(loaded, conflict)
+                        self._check_unmoved(on, head)
+                        continue
+                    self._wrote = True
+                    if cursor is before:
+                        return self._found(loaded, {entry.id})[0]
+                    loaded.wrote_one(entry, line, cursor)
+                    return entry
+                except SessionTreeError:
+                    raise
+                except BaseException:
+                    self._in_doubt = True
+                    raise
+            return None
 
     def _write(
         self,
@@ -450,12 +451,8 @@ class Session:
         try:
             try:
                 cursor = self._store.append(drafted.lines, after=before)
-            except Conflict:
-                if self._unmoved:
-                    raise
-                loaded.refresh()
-                if loaded.cursor == before:
-                    raise
+            except Conflict as conflict:
+                self._take_in(loaded, conflict)
                 return None
             self._wrote = True
             if cursor is not before:
@@ -466,6 +463,14 @@ class Session:
         except BaseException:  # out of a signal handler, say: nobody knows how far it came
             self._in_doubt = True
             raise
+
+    def _take_in(self, loaded: Loaded, conflict: Conflict) -> None:
+        """Take in what others wrote first. Raises the conflict if it is about something else."""
+        before = loaded.cursor
+        if not self._unmoved:
+            loaded.refresh()
+        if loaded.cursor == before:
+            raise conflict
 
     def _found(self, loaded: Loaded, ids: set[EntryId]) -> list[Entry]:
         """Entries that were just written behind lines that nobody here has seen."""

@@ -186,6 +186,9 @@ def test_a_look_right_after_a_change_is_not_believed_since_another_change_may_ha
 
     settle()
     folder.believe()
+    assert not folder.is_still(), "the look was right after the change, whenever one gets to say so"
+
+    folder.believe()
     assert folder.is_still()
 
 
@@ -221,6 +224,15 @@ def test_what_happens_above_a_folder_is_noticed_when_the_look_is_old(
     assert not folder.is_still()
     folder.believe()
     assert not folder.is_still(), "another folder stands at the path"
+
+
+def test_a_file_system_that_keeps_no_times_has_no_folder_that_is_still(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.fstat
+    monkeypatch.setattr(files.os, "fstat", lambda fd: os.stat_result(tuple(real(fd)), {"st_ctime_ns": 0}))
+
+    assert not looked_at(place).is_still()
 
 
 def test_a_folder_that_cannot_be_opened_is_never_still(tmp_path: Path) -> None:

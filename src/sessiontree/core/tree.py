@@ -409,7 +409,7 @@ class Entries(Sequence[Entry]):
         return self._tree.entry_at(places) if isinstance(places, int) else list(map(self._tree.entry_at, places))
 
     def __repr__(self) -> str:
-        return repr(list(self))
+        return f"<{len(self)} entries>"  # they may be millions
 
 
 def _links(item: Entry | Chain) -> Iterable[tuple[EntryId, EntryId | None]]:

@@ -74,8 +74,8 @@ class Folder:
 
     def __init__(self, path: str) -> None:
         self._path = path
-        self._changed = self._believed = 0
-        """When it changed, as it was last asked, and as it was before the look that is believed."""
+        self._changed = self._asked = self._believed = 0
+        """When it changed, as it was last asked, and when that was; when it had changed before the look believed."""
         self._until = 0.0
 
     def is_still(self) -> bool:
@@ -86,12 +86,15 @@ class Folder:
             except OSError:
                 return False
         changed = self._changed = os.fstat(self._fd).st_ctime_ns
-        return changed == self._believed and monotonic() < self._until
+        if changed == self._believed > 0 and monotonic() < self._until:
+            return True
+        self._asked = time_ns()
+        return False
 
     def believe(self) -> None:
         """The names were looked at since it was asked. A change right before that may hide one right after it."""
         changed = self._changed
-        if self._fd is None or time_ns() - changed <= (TICK if changed % SECOND else COARSE_TICK):
+        if self._fd is None or self._asked - changed <= (TICK if changed % SECOND else COARSE_TICK):
             return
         if identity_of(os.stat(self._path)) == identity_of(os.fstat(self._fd)):
             self._believed, self._until = changed, monotonic() + BELIEVED
