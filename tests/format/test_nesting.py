@@ -1,10 +1,12 @@
 import json
 import tracemalloc
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sessiontree.format import nesting
 from sessiontree.format.nesting import NESTING_LIMIT, is_deep, is_deep_text, looks_deep, may_be_deep
 from tests.builders import nested
 
@@ -14,19 +16,20 @@ def nestings(draw):
     """A value nested about as deep as may be, in objects and lists by turns, and how deep that is."""
     depth = draw(st.integers(NESTING_LIMIT - 3, NESTING_LIMIT + 3))
     kinds = draw(st.lists(st.booleans(), min_size=1, max_size=5))
-    beside = draw(st.sampled_from([[], ["[{"], [["x"]], [{"]": '"'}]]))
+    beside = draw(st.sampled_from([[], ["[{"], [["x"]], [{"]": '"'}], ["\\", {'\\"': '\\\\"['}]]))
     value = []
     for level in range(depth - 1):
         value = {"a": value} if kinds[level % len(kinds)] else [*beside, value]
     return value, depth
 
 
-@given(nestings(), st.sampled_from([None, 1]))
-def test_text_and_value_are_nested_too_deeply_at_the_same_depth(given, indent):
+@given(nestings(), st.sampled_from([None, 1]), st.sampled_from([0, nesting.LONG]))
+def test_text_and_value_are_nested_too_deeply_at_the_same_depth(given, indent, long):
     value, depth = given
     raw = json.dumps(value, indent=indent).encode()
 
-    assert is_deep(value) is is_deep_text(raw) is (depth > NESTING_LIMIT)
+    with patch.object(nesting, "LONG", long):
+        assert is_deep(value) is is_deep_text(raw) is (depth > NESTING_LIMIT)
     assert may_be_deep(raw) or depth <= NESTING_LIMIT
 
 

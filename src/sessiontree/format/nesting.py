@@ -22,6 +22,9 @@ MANY = NESTING_LIMIT + 1
 SHORT = 2 * NESTING_LIMIT
 """No line of so few bytes has."""
 
+LONG = 1 << 20
+"""A line of more bytes is not cut into all its parts at once."""
+
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.?+[^"\\]*+)*+(?:"|\Z)', re.DOTALL)
 _PART = re.compile(rb'(?:[^"]*+%b){1,1000}+|[^"]++' % _STRING.pattern, re.DOTALL)
 """Some strings with what stands between them: to leave out all of a line at once would take many times its size."""
@@ -64,7 +67,11 @@ def is_deep(value: Any) -> bool:
 
 
 def is_deep_text(raw: bytes) -> bool:
-    """The same of a line that is not decoded. Nothing is made of what is in it, so that this takes little memory."""
-    brackets = (_STRING.sub(b"", part.group()).translate(_STEPS, _REST) for part in _PART.finditer(raw))
+    """The same of a line that is not decoded. A long one is taken in parts, so that this takes little memory."""
+    if len(raw) > LONG:
+        parts = (_STRING.sub(b"", part.group()) for part in _PART.finditer(raw))
+    else:  # in a quarter of the time: what stands between quotes, once those within strings are gone
+        parts = raw.replace(rb"\\", b"").replace(rb"\"", b"").split(b'"')[::2]
+    brackets = (part.translate(_STEPS, _REST) for part in parts)
     steps = accumulate(chain.from_iterable(brackets))  # two for each one that opens: one up
     return max(map(sub, steps, count(1)), default=0) > NESTING_LIMIT
