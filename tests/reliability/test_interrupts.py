@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
@@ -185,3 +186,29 @@ def test_the_lock_is_nobodys_when_something_broke_in_on_taking_it_or_letting_go(
     assert not other.is_alive()
     with st.open(session.file) as beside:
         beside.append(st.user("four"))
+
+
+def test_a_file_on_whose_closing_something_broke_in_is_opened_anew(
+    session: st.Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its number is another file's soon, which must not be read, locked or closed."""
+    store = session.store
+    known = store.read()
+    real = os.close
+
+    def break_in(fd: int) -> None:
+        real(fd)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as broken:
+        broken.setattr(os, "close", break_in)
+        for stop in (store.end, store.close):
+            with pytest.raises(KeyboardInterrupt):
+                stop()
+    taken = [os.dup(0) for _ in range(8)]
+
+    assert store.fetch(0, known.data.index(b"\n")) == known.data.split(b"\n")[0]
+    assert session.append(st.user("two")).line == 3
+    store.close()
+    for fd in taken:
+        os.close(fd)

@@ -102,7 +102,8 @@ class Folder:
             self.close()
 
     def close(self) -> None:
-        self._fd, self._believed = shut(self._fd), 0
+        fd, self._fd, self._believed = self._fd, None, 0
+        shut(fd)
 
     def __del__(self) -> None:
         shut(self._fd)

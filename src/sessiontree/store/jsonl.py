@@ -391,10 +391,14 @@ class JsonlStore:
     def _forget(self) -> None:
         """Read from what stands at the path now."""
         self._identity = None
-        self._read_fd = shut(self._read_fd)
+        self._stop_reading()
+
+    def _stop_reading(self) -> None:
+        fd, self._read_fd = self._read_fd, None  # first: what breaks in must not leave a number that is another file's
+        shut(fd)
 
     def close(self) -> None:
-        self._read_fd = shut(self._read_fd)
+        self._stop_reading()
         try:
             if self._fd is not None and self._unsynced and self.durability == "flush":
                 sync_data(self._fd)
@@ -426,8 +430,8 @@ class JsonlStore:
 
     def _let_go(self) -> None:
         self._unsynced = False
-        self._fd = shut(self._fd)
-        self._fd_identity = None
+        fd, self._fd, self._fd_identity = self._fd, None, None
+        shut(fd)
 
     def _standing(self) -> tuple[int, os.stat_result]:
         """The file at the path, open, and nothing left in it of a batch whose writer died."""

@@ -51,7 +51,7 @@ class Lock:
                     return True
                 if self.look():
                     return False
-                self._fd = shut(fd)  # others have made a new one
+                self._let_go()  # others have made a new one
         except BaseException as error:
             self.give_up()
             if isinstance(error, OSError):
@@ -71,7 +71,7 @@ class Lock:
             if self._fd is not None:
                 fcntl.flock(self._fd, fcntl.LOCK_UN)
         except OSError:
-            self._fd = shut(self._fd)
+            self._let_go()
         finally:
             self._turn.release()
 
@@ -79,7 +79,7 @@ class Lock:
         """Let go of it if it is ours, after something broke in while it was being taken or let go of."""
         turn = self._turn
         if turn._is_owned():  # type: ignore[attr-defined]  # as `threading.Condition` asks
-            self._fd = shut(self._fd)
+            self._let_go()
             turn.release()
 
     def __enter__(self) -> None:
@@ -106,11 +106,16 @@ class Lock:
 
     def close(self) -> None:
         with self._turn:
-            self._fd = shut(self._fd)
+            self._let_go()
+
+    def _let_go(self) -> None:
+        fd, self._fd = self._fd, None  # first: what breaks in now must not leave a number that is another file's soon
+        shut(fd)
 
     def after_fork(self) -> None:
         """In a process that was forked: what it has of its parent's is one lock with it, and would outlive it."""
-        self._turn, self._fd = threading.RLock(), shut(self._fd)
+        self._turn = threading.RLock()
+        self._let_go()
 
     def __del__(self) -> None:
         shut(self._fd)
