@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -24,8 +25,25 @@ from sessiontree.cli.app import run
 from sessiontree.core.entries import Entry, Message
 from sessiontree.core.messages import role
 from sessiontree.session import Item
+from sessiontree.store.lock import lock_of
 from sessiontree.swarm.durable.once import OnceSession
 from tests.swarm import island
+
+STOPPING = """
+import fcntl, os, signal, sys, time
+fcntl.flock(os.open(sys.argv[1], os.O_RDWR), fcntl.LOCK_EX)
+os.kill(int(sys.argv[2]), signal.SIGSTOP)
+while open(f"/proc/{sys.argv[2]}/stat").read().rpartition(")")[2].split()[0] != "T":
+    time.sleep(0.01)
+"""
+
+
+def hit(session: OnceSession, number: int) -> None:
+    """Send this process a signal. It is stopped while another has the lock of the session: no thread stops with it."""
+    if number == signal.SIGSTOP and session.file is not None:
+        subprocess.run([sys.executable, "-c", STOPPING, lock_of(str(session.file)), str(os.getpid())], check=True)
+    else:
+        os.kill(os.getpid(), number)
 
 
 def hit_at(when: str, number: int, signal: int) -> None:
@@ -39,10 +57,10 @@ def hit_at(when: str, number: int, signal: int) -> None:
             body = item.body if isinstance(item, Item) else item
             written += isinstance(body, Message) and role(body.message) == "assistant"
         if written == number and when == "before":
-            os.kill(os.getpid(), signal)
+            hit(self, signal)
         entries = extend(self, items, **options)
         if written == number and when == "after":
-            os.kill(os.getpid(), signal)
+            hit(self, signal)
         return entries
 
     OnceSession.extend = counted  # type: ignore[method-assign]
