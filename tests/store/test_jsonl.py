@@ -451,13 +451,19 @@ def test_a_lock_file_that_was_deleted_is_no_lock(path: Path) -> None:
     assert done
 
 
-def test_nor_is_one_that_was_deleted_where_no_name_had_changed_for_long(path: Path) -> None:
+def settled(path: Path) -> tuple[JsonlStore, Cursor]:
+    """A store that knows that no name in its folder has changed for long, and its end."""
     store = JsonlStore(str(path), durability="none")
     cursor = store.create([b"{}"])
     time.sleep(2 * TICK / SECOND)
     for line in (b'{"a":1}', b'{"a":2}'):
         cursor = store.append([line], after=cursor)
     assert store._names.is_still()
+    return store, cursor
+
+
+def test_nor_is_one_that_was_deleted_where_no_name_had_changed_for_long(path: Path) -> None:
+    store, cursor = settled(path)
 
     os.unlink(f"{path}.lock")
     other = JsonlStore(str(path))
@@ -473,12 +479,7 @@ def test_nor_is_one_that_was_deleted_where_no_name_had_changed_for_long(path: Pa
 
 
 def test_a_batch_that_a_writer_left_half_done_is_set_aside_where_no_name_had_changed_for_long(path: Path) -> None:
-    store = JsonlStore(str(path), durability="none")
-    cursor = store.create([b"{}"])
-    time.sleep(2 * TICK / SECOND)
-    for line in (b'{"a":1}', b'{"a":2}'):
-        cursor = store.append([line], after=cursor)
-    assert store._names.is_still()
+    store, cursor = settled(path)
     before = path.read_bytes()
 
     with open(f"{path}.lock", "r+b") as lock, path.open("ab") as file:
