@@ -23,7 +23,8 @@ from sessiontree.loaded import Loaded
 
 RECORD_EVERY = 256
 """A head record stands among every so many lines."""
-
+ALONE = RECORD_EVERY - 3
+"""When no more lines stand behind the last record, one line can be written without one."""
 
 NOWHERE = Held(b"")
 """The source of a chain that is not written yet."""
@@ -111,8 +112,8 @@ class Draft:
         until_record = RECORD_EVERY - 1 - heads.lines_since_record
         above = under(tree, parent)
         if len(items) == 1 and until_record > 1 and isinstance(items[0], Message):
-            entry, line = self.message(items[0].message, above, branch, said, tree)
-            return Drafted([entry], [line])
+            id, line = self.message(items[0].message, above, branch, said, tree)
+            return Drafted([Chain(ids=[id], parent=above, line=0, source=NOWHERE, branch=branch, current=said)], [line])
         rooted = tree.real_count > 0
         first = above
         moved: EntryId | None = None
@@ -174,14 +175,12 @@ class Draft:
 
     def message(
         self, message: JsonObject, above: EntryId | None, branch: str | None, current: str | None, tree: Tree
-    ) -> tuple[Entry, bytes]:
-        """A message that is written by itself, and its line."""
+    ) -> tuple[EntryId, bytes]:
+        """A message that is written by itself: its id and its line."""
         id, now = self.new_id(), self._now()
         if not is_complete(message):
             message = filled_message(message, partial(tree.up, above), now)
-        line = write_message(message, id, above, iso(now), branch, current)
-        entry = Entry(id=id, parent=above, type="message", line=0, source=NOWHERE, branch=branch, current=current)
-        return entry, line
+        return id, write_message(message, id, above, iso(now), branch, current)
 
     def entry(self, body: Body, parent: EntryId | None, branch: str, current: str) -> Entry:
         """One entry as it is."""

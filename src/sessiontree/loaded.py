@@ -72,17 +72,19 @@ class Loaded:
         self.cursor, self.unfinished = cursor, b""
         return tree.entries_from(before)
 
-    def wrote_one(self, entry: Entry, line: bytes, cursor: Cursor) -> None:
-        """`wrote` for one message."""
-        tree, heads = self.tree, self.heads
-        self.reader.wrote_one(entry, line)
-        upsets = tree.upsets
-        tree.add(entry)
-        if tree.upsets > upsets or (self._passed.entries and self._passed.concerns((entry,), heads.current)):
-            self._replay()
-        else:
-            heads.apply(entry, tree)
+    def wrote_message(
+        self, id: EntryId, parent: EntryId, branch: str, current: str | None, line: bytes, cursor: Cursor
+    ) -> Entry:
+        """`wrote` for one message below the head of a branch."""
+        reader, tree = self.reader, self.tree
+        number = reader.wrote_one(line)
+        entry = Entry(id=id, parent=parent, type="message", line=number, source=reader, branch=branch, current=current)
+        if self._passed.entries or not tree.grow(entry):
+            self._index((entry,))
+        elif not self.heads.go_on(branch, id):
+            self.heads.apply(entry, tree)
         self.cursor, self.unfinished = cursor, b""
+        return entry
 
     def _index(self, items: Sequence[Entry | Chain]) -> None:
         tree, heads = self.tree, self.heads

@@ -41,7 +41,7 @@ from sessiontree.core.plan import NavigatePlan, plan_move, plan_navigate
 from sessiontree.core.problems import find_problems
 from sessiontree.core.times import iso
 from sessiontree.core.tree import BLANKS, Tree
-from sessiontree.draft import RECORD_EVERY, Draft, Drafted, Item, moves, random_id, under
+from sessiontree.draft import ALONE, Draft, Drafted, Item, moves, random_id, under
 from sessiontree.errors import (
     BranchMoved,
     Conflict,
@@ -358,11 +358,39 @@ class Session:
         Raises `BranchMoved` if another writer has moved the branch, or if its head is not the `expected`
         one, with nothing written.
         """
-        if isinstance(body, Message) and extra is None and parent is UNSET and expected is UNSET:
-            entry = self._say(body.message, branch)
-            if entry is not None:
-                return entry
-        return self._write((body if extra is None else Item(body, extra),), parent, branch, expected)[0]
+        if extra is not None or parent is not UNSET or expected is not UNSET or not isinstance(body, Message):
+            return self._write((body if extra is None else Item(body, extra),), parent, branch, expected)[0]
+        # A message at the head of a branch, as nearly all are, takes fewer steps.
+        with self._mutex:
+            loaded = self._loaded
+            if loaded is None or not self._wrote or self._in_doubt or self._closed:
+                loaded = self._prepared()
+            while True:
+                heads, before = loaded.heads, loaded.cursor
+                on, said = heads.current, None
+                if branch is not UNSET and branch != on:
+                    on, said = branch or "", on
+                head = heads.heads.get(on)
+                if head is None or heads.lines_since_record > ALONE:
+                    return self._write((body,), parent, branch, expected)[0]
+                id, line = self._draft.message(body.message, head, on, said, loaded.tree)
+                try:
+                    try:
+                        cursor = self._store.append((line,), after=before)
+                    except Conflict as conflict:
+                        self._take_in(loaded, conflict)
+                        branch = on
+                        self._check_unmoved(on, head)
+                        continue
+                    self._wrote = True
+                    if cursor is before:
+                        return self._found(loaded, {id})[0]
+                    return loaded.wrote_message(id, head, on, said, line, cursor)
+                except SessionTreeError:
+                    raise
+                except BaseException:
+                    self._in_doubt = True
+                    raise
 
     def extend(
         self,
@@ -378,34 +406,6 @@ class Session:
     def new_id(self) -> EntryId:
         """An id for an `Item` that others written with it name."""
         return self._draft.new_id()
-
-    def _say(self, message: JsonObject, branch: str | UnsetType | None) -> Entry | None:
-        """Write a message at the head of a branch, as nearly all are; `None` where there is more to think of."""
-        with self._mutex:
-            loaded = self._prepared()
-            on = loaded.heads.current if isinstance(branch, UnsetType) else branch
-            head = None if on is None else loaded.heads.heads.get(on)
-            while on is not None and head is not None and loaded.heads.lines_since_record < RECORD_EVERY - 2:
-                current, before = loaded.heads.current, loaded.cursor
-                entry, line = self._draft.message(message, head, on, None if on == current else current, loaded.tree)
-                try:
-                    try:
-                        cursor = self._store.append((line,), after=before)
-                    except Conflict as conflict:
-                        self._take_in(loaded, conflict)
-                        self._check_unmoved(on, head)
-                        continue
-                    self._wrote = True
-                    if cursor is before:
-                        return self._found(loaded, {entry.id})[0]
-                    loaded.wrote_one(entry, line, cursor)
-                    return entry
-                except SessionTreeError:
-                    raise
-                except BaseException:
-                    self._in_doubt = True
-                    raise
-            return None
 
     def _write(
         self,

@@ -146,6 +146,33 @@ def test_a_message_that_lacks_nothing_is_taken_as_it_is(role):
     assert complete(whole, now=8) is whole
 
 
+@pytest.mark.parametrize("lacking", ["content", "usage", "api", "provider", "model", "stopReason", "timestamp"])
+def test_an_answer_that_lacks_anything_is_completed(lacking):
+    whole = complete({"role": "assistant", "content": [{"type": "text", "text": "x"}]}, now=7)
+
+    filled = complete({key: value for key, value in whole.items() if key != lacking}, now=7)
+
+    assert filled.keys() == whole.keys()
+
+
+def test_usage_that_lacks_nothing_stays_in_its_order_with_what_else_it_says():
+    whole = complete({"role": "assistant", "content": []}, now=7)
+    usage = {"reasoning": 5, **dict(reversed(whole["usage"].items()))}
+
+    assert complete({**whole, "usage": usage}, now=8)["usage"] is usage
+
+
+@pytest.mark.parametrize(
+    "usage", [None, 5, [], "cost", {**NOTHING_SPENT, "cost": 5}, {**NOTHING_SPENT, "cost": {"input": 1}}]
+)
+def test_usage_that_is_no_whole_one_is_completed(usage):
+    whole = complete({"role": "assistant", "content": []}, now=7)
+
+    filled = complete({**whole, "usage": usage}, now=8)["usage"]
+
+    assert (filled.keys(), filled["cost"].keys()) == (NOTHING_SPENT.keys(), NOTHING_SPENT["cost"].keys())
+
+
 def test_completing_another_role_adds_only_the_time():
     assert complete({"role": "user", "content": "x"}, now=7) == {"role": "user", "content": "x", "timestamp": 7}
 

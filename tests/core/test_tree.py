@@ -330,6 +330,33 @@ def test_a_tree_that_was_looked_at_while_it_grew_is_the_same_tree(entries):
     assert watched.labels == whole.labels
 
 
+@given(damaged_entry_lists())
+def test_a_tree_that_grows_by_one_where_it_can_is_the_same_tree(entries):
+    grown, whole = Tree(), Tree()
+    for number, new in enumerate(entries):
+        if new.type != "message" or not grown.grow(new):
+            grown.add(new)
+        whole.add(new)
+        if number % 3 == 0:
+            assert list(grown.walk()) == list(whole.walk())
+
+    assert (grown.is_sound, grown.real_count, grown.upsets) == (whole.is_sound, whole.real_count, whole.upsets)
+    assert list(grown.walk()) == list(whole.walk())
+    assert list(grown.entries) == list(whole.entries)
+
+
+def test_below_nothing_or_under_an_id_that_is_there_a_tree_does_not_just_grow():
+    tree = grow("a>b")
+    before = list(tree.entries)
+
+    assert not tree.grow(entry("c", "missing"))
+    assert not tree.grow(entry("b", "a"))
+
+    assert (list(tree.entries), tree.is_sound) == (before, True)
+    assert tree.grow(entry("c", "b"))
+    assert ids(tree.path("c")) == "abc"
+
+
 def test_a_chain_is_entries_one_under_another():
     first = entry("a", line=2)
     tree = Tree([first, Chain(ids=["b", "c"], parent="a", line=3, source=first.source)])

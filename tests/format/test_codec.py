@@ -2,6 +2,7 @@ import json
 import tracemalloc
 from pathlib import Path
 
+import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,6 +12,7 @@ from sessiontree.core import entries as e
 from sessiontree.core.messages import glance, text, tool_calls, user
 from sessiontree.core.tree import Tree
 from sessiontree.errors import InvalidOperation
+from sessiontree.format import codec
 from sessiontree.format.codec import (
     HEAD_KEYS,
     WIRE,
@@ -214,7 +216,7 @@ def test_a_peers_line_has_no_branch_and_a_late_result_has_none():
         (b'{"type":"message","id":"a","x":-Infinity}', "-Infinity is not JSON"),
         (b'{"type":"message","id":"a"} {}', "extra data at character 29"),
         (b'{"type":"message","id":"a","x":"\x01"}', "control character"),
-        (b'{"x":' + b"[" * 100_000, "nested too deeply: more than 200 deep"),
+        (b'{"x":' + b"[" * 100_000, "nested too deeply: more than 254 deep"),
     ],
 )
 def test_what_is_no_entry_says_why(raw, reason):
@@ -279,7 +281,7 @@ def test_a_line_is_read_as_deep_as_it_may_be_nested_and_no_deeper():
 
     assert read_entry(whole, 1).body == e.Message(json.loads(whole)["message"])
     assert read_glance(whole) is not None
-    with pytest.raises(NotJson, match="nested too deeply: more than 200 deep"):
+    with pytest.raises(NotJson, match="nested too deeply: more than 254 deep"):
         read_entry(deeper, 1)
     assert read_body(deeper) is e.UNREADABLE
     assert read_glance(nested_line(100_000)) is None
@@ -329,8 +331,17 @@ def test_how_deep_a_line_may_be_nested_does_not_depend_on_who_reads_it():
 @pytest.mark.parametrize("depth", [NESTING_LIMIT, 500, 990, 5000])
 @pytest.mark.parametrize("more", [{}, {"id": "\ud800"}])
 def test_what_could_not_be_read_back_is_not_written(depth, more):
-    with pytest.raises(InvalidOperation, match="cannot be nested more than 200 deep"):
+    with pytest.raises(InvalidOperation, match="cannot be nested more than 254 deep"):
         write_object({"a": nested(depth), **more})
+
+
+def test_what_is_too_deep_is_not_written_by_an_encoder_that_would_do_it_either(monkeypatch):
+    monkeypatch.setattr(orjson, "dumps", lambda value: json.dumps(value).encode())
+    monkeypatch.setattr(codec, "_dumps", codec._dump_first)
+
+    with pytest.raises(InvalidOperation, match="cannot be nested more than 254 deep"):
+        write_object({"a": nested(NESTING_LIMIT)})
+    assert write_object({"a": nested(2)}) == b'{"a":[[]]}'
 
 
 def test_what_holds_itself_is_not_written():
@@ -342,8 +353,17 @@ def test_what_holds_itself_is_not_written():
             write_object(wire)
 
 
-def test_what_is_nested_as_deep_as_may_be_is_written_unless_the_stack_is_used_up():
+def test_what_is_nested_as_deep_as_may_be_is_written_whoever_calls():
     wire = {"a": nested(NESTING_LIMIT - 1)}
+
+    assert read_object(write_object(wire)) == wire
+    with stack(100):
+        line = write_object(wire)
+    assert read_object(line) == wire
+
+
+def test_where_only_python_can_write_it_the_stack_must_not_be_used_up():
+    wire = {"a": nested(NESTING_LIMIT - 1), "b": "\ud800"}
 
     assert read_object(write_object(wire)) == wire
     with stack(100), pytest.raises(RecursionError):

@@ -109,6 +109,7 @@ def header_later() -> None:
 def no_lock() -> None:
     """Writers do not take turns."""
     lock.fcntl = _Without(fcntl, "flock")
+    jsonl.flock = lambda *_: None
 
 
 def no_notes() -> None:

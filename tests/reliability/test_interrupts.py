@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import sys
 import threading
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -140,7 +140,7 @@ def test_what_was_written_before_it_broke_in_is_seen(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as broken:
-        broken.setattr(Tree, "add" if alone else "extend", break_in)
+        broken.setattr(Tree, "grow" if alone else "extend", break_in)
         with pytest.raises(KeyboardInterrupt):
             session.append(st.user("two")) if alone else session.extend([st.user("two")])
 
@@ -168,15 +168,13 @@ def test_what_was_read_before_it_broke_in_is_seen(session: st.Session, monkeypat
 def test_the_lock_is_nobodys_when_something_broke_in_on_taking_it_or_letting_go(
     session: st.Session, monkeypatch: pytest.MonkeyPatch, taking: bool
 ) -> None:
-    real = lock.Lock.acquire if taking else lock.Lock.release
-
-    def break_in(self: lock.Lock, *given: Any) -> None:
+    def break_in(*taken: int) -> None:
         if taking:
-            real(self, *given)
+            fcntl.flock(*taken)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as broken:
-        broken.setattr(jsonl.Lock, "acquire" if taking else "release", break_in)
+        broken.setattr(*((jsonl, "flock") if taking else (lock.Lock, "release")), break_in)
         with pytest.raises(KeyboardInterrupt):
             session.append(st.user("two"))
     other = threading.Thread(target=session.append, args=(st.user("three"),), daemon=True)

@@ -95,7 +95,7 @@ def test_a_forked_process_knows_a_lock_that_its_parent_waited_for(tmp_path: Path
     held.acquire()
     waiter = threading.Thread(target=lock.acquire)
     waiter.start()
-    while lock._fd is None:
+    while lock.fd is None:
         time.sleep(0.001)
     reading, writing = os.pipe()
     ends, stays = os.pipe()
@@ -109,7 +109,7 @@ def test_a_forked_process_knows_a_lock_that_its_parent_waited_for(tmp_path: Path
     assert os.read(reading, 4) == b"here"
     held.release()
     waiter.join(60)
-    lock._fd = os.close(lock._fd)  # as when this process dies
+    lock.fd = os.close(lock.fd)  # as when this process dies
 
     assert is_free(path)
     os.close(stays)

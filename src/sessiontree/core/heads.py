@@ -86,7 +86,8 @@ class Heads:
         self.info: dict[str, Begun] = {}
         self.archived: set[str] = set()
         self.lines_since_record = 0
-        self._heads: dict[str, EntryId | None] = {MAIN: None}
+        self.heads: dict[str, EntryId | None] = {MAIN: None}
+        """Branch names with their heads, in the order the branches were made."""
         self._undoable: list[int] = []
         """The numbers of the moves that were not taken back."""
         self._renames: list[tuple[int, str, str]] = []
@@ -94,14 +95,9 @@ class Heads:
         self._line_branch: str | None = MAIN
 
     @property
-    def heads(self) -> dict[str, EntryId | None]:
-        """Branch names with their heads, in the order the branches were made."""
-        return self._heads
-
-    @property
     def leaf(self) -> EntryId | None:
         """The head of the current branch."""
-        return self._heads[self.current]
+        return self.heads[self.current]
 
     @property
     def undoable(self) -> Move | None:
@@ -118,13 +114,13 @@ class Heads:
                         self._take(entry, tree)
                 elif self._goes_on(item):
                     self.lines_since_record += len(item.ids)
-                    self._heads[self.current] = item.ids[-1]
+                    self.heads[self.current] = item.ids[-1]
                 else:
                     self._take(item.entry(0), tree)
                     self._go_on(item)
             elif sound and item.type == "message" and self._goes_on(item):
                 self.lines_since_record += 1
-                self._heads[self.current] = item.id
+                self.heads[self.current] = item.id
             else:
                 self._take(item, tree)
         self._rename_moves()
@@ -133,7 +129,7 @@ class Heads:
         """Whether messages do what nearly all do: the current branch goes on from its head."""
         branch = self.current
         return (
-            item.parent == self._heads[branch]
+            item.parent == self.heads[branch]
             and branch == self._line_branch
             and (item.branch == branch or item.branch is UNSET)
             and item.current is None
@@ -144,16 +140,24 @@ class Heads:
         self.lines_since_record += len(chain) - 1
         branch = self._line_branch if chain.branch is UNSET else chain.branch
         if branch is not None:
-            self._heads[branch] = chain.ids[-1]
+            self.heads[branch] = chain.ids[-1]
 
     def apply(self, entry: Entry, tree: Tree) -> None:
         """Take in one line. `tree` holds it already."""
         if entry.type == "message" and tree.is_sound and self._goes_on(entry):
             self.lines_since_record += 1
-            self._heads[self.current] = entry.id
+            self.heads[self.current] = entry.id
         else:
             self._take(entry, tree)
             self._rename_moves()
+
+    def go_on(self, branch: str, id: EntryId) -> bool:
+        """`apply` for a message below the head of a branch; `False` if there is more to it: nothing is done then."""
+        if branch != self.current or branch != self._line_branch:
+            return False
+        self.lines_since_record += 1
+        self.heads[branch] = id
+        return True
 
     def _take(self, entry: Entry, tree: Tree) -> None:
         self.lines_since_record += 1
@@ -167,13 +171,13 @@ class Heads:
                 self._advance(entry.branch, entry, tree)
             self._line_branch = entry.branch
             current = entry.branch if entry.current is None else entry.current
-            if current in self._heads:
+            if current in self.heads:
                 self._make_current(current)
         else:
             self._line_branch = None
 
     def _peer_line(self, entry: Entry, tree: Tree) -> None:
-        branch = self._line_branch if self._line_branch in self._heads else self.current
+        branch = self._line_branch if self._line_branch in self.heads else self.current
         if entry.type == "branch_point" and isinstance(entry.body, BranchPoint):
             branch = entry.body.name
             self._begin(entry, branch)
@@ -185,25 +189,25 @@ class Heads:
         self._line_branch = branch
 
     def _begin(self, entry: Entry, branch: str) -> None:
-        if branch not in self._heads:
-            self._heads[branch] = entry.parent
+        if branch not in self.heads:
+            self.heads[branch] = entry.parent
         if entry.type == "branch_point" and isinstance(entry.body, BranchPoint) and entry.body.name == branch:
-            self._heads[branch] = entry.parent
+            self.heads[branch] = entry.parent
             self.info[branch] = Begun(created=entry.timestamp, description=entry.body.description)
 
     def _advance(self, branch: str, entry: Entry, tree: Tree) -> None:
-        head = self._heads[branch]
+        head = self.heads[branch]
         if branch == self.current and not (entry.parent == head and tree.is_sound):
             above = entry.parent if tree.is_sound else tree.parent(entry.id)
             known = head if tree.stands_before(head, entry.id) else None
             if tree.real(above) != tree.real(known):
                 self._log(Move(branch, head, False))
-        self._heads[branch] = entry.id
+        self.heads[branch] = entry.id
 
     def _jump(self, branch: str, leaf: EntryId | None) -> None:
-        if leaf != self._heads[branch]:
-            self._log(Move(branch, self._heads[branch], False))
-            self._heads[branch] = leaf
+        if leaf != self.heads[branch]:
+            self._log(Move(branch, self.heads[branch], False))
+            self.heads[branch] = leaf
 
     def _make_current(self, branch: str) -> None:
         if branch != self.current:
@@ -219,20 +223,20 @@ class Heads:
         data = _data(entry)
         if data is None:
             return
-        was, heads_before, archived_before = Move(self.current, self.leaf, False), self._heads, self.archived
+        was, heads_before, archived_before = Move(self.current, self.leaf, False), self.heads, self.archived
         self._rename(data)
         heads: Any = data.get("heads")
         if is_object(heads) and heads:
-            self._heads = {name: named(leaf) for name, leaf in heads.items()}
-        sets_heads = self._heads is not heads_before
+            self.heads = {name: named(leaf) for name, leaf in heads.items()}
+        sets_heads = self.heads is not heads_before
         current = data.get("current")
-        if isinstance(current, str) and current in self._heads:
+        if isinstance(current, str) and current in self.heads:
             self.current = current
-        elif self.current not in self._heads:
-            self.current = next(iter(self._heads))
+        elif self.current not in self.heads:
+            self.current = next(iter(self.heads))
         archived: Any = data.get("archived")
         listed: list[Any] = archived if is_list(archived) else []
-        self.archived = {name for name in listed if isinstance(name, str) and name in self._heads}
+        self.archived = {name for name in listed if isinstance(name, str) and name in self.heads}
         self._line_branch = self.current
         self.lines_since_record = 0
         if data.get("reset") is True:
@@ -240,7 +244,7 @@ class Heads:
             self._undoable.clear()
             self._renames.clear()
             if sets_heads:
-                self.info = {name: self.info[name] for name in self._heads if name in self.info}
+                self.info = {name: self.info[name] for name in self.heads if name in self.info}
         elif "from" in data:
             moved = heads_before.items() if sets_heads else ()
             move = Move(
@@ -250,7 +254,7 @@ class Heads:
                 others=tuple(
                     (name, leaf)
                     for name, leaf in moved
-                    if name != was.branch and name in self._heads and self._heads[name] != leaf
+                    if name != was.branch and name in self.heads and self.heads[name] != leaf
                 ),
                 hid=tuple(sorted(self.archived - archived_before)),
             )
@@ -303,7 +307,7 @@ class Heads:
         """A head record that says what is true now, but for the changes given."""
         data: JsonObject = {
             "current": self.current if current is None else current,
-            "heads": self._heads if heads is None else heads,
+            "heads": self.heads if heads is None else heads,
         }
         archive = sorted(self.archived if archived is None else archived)
         if archive:

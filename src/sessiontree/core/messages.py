@@ -9,6 +9,7 @@ takes any JSON and answers with something harmless.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from operator import itemgetter
 from typing import Any, NamedTuple, TypeGuard
 
 from msgspec import Struct
@@ -114,7 +115,10 @@ def text_blocks(content: str | list[JsonObject]) -> list[JsonObject]:
 COUNTS = ("input", "output", "cacheRead", "cacheWrite")
 COSTS = (*COUNTS, "total")
 FULL_USAGE = (*COUNTS, "totalTokens", "cost")
-FULL_ANSWER = frozenset({"api", "provider", "model", "stopReason", "timestamp"})
+
+_answer = itemgetter("content", "usage", "api", "provider", "model", "stopReason", "timestamp")
+_cost = itemgetter("cost", *COUNTS, "totalTokens")
+_costs = itemgetter(*COSTS)
 
 
 def full_usage(usage: JsonObject | None) -> JsonObject:
@@ -142,16 +146,18 @@ def full_usage(usage: JsonObject | None) -> JsonObject:
 
 def is_complete(message: JsonObject) -> bool:
     """Whether a message lacks nothing that peers write with its role."""
-    match message.get("role"):
-        case "assistant":
-            usage = message.get("usage")
-            if not (is_object(usage) and isinstance(message.get("content"), list)):
-                return False
-            return message.keys() >= FULL_ANSWER and full_usage(usage) is usage
-        case "toolResult":
-            return "isError" in message and "timestamp" in message and isinstance(message.get("content"), list)
-        case _:
-            return "timestamp" in message
+    role = message.get("role")
+    if role == "assistant":
+        try:  # all of it at once: what is there takes longest to look for
+            answer = _answer(message)
+            cost = _cost(answer[1])[0]
+            _costs(cost)
+        except (KeyError, TypeError):
+            return False
+        return isinstance(answer[0], list) and isinstance(cost, dict)
+    if role == "toolResult":
+        return "isError" in message and "timestamp" in message and isinstance(message.get("content"), list)
+    return "timestamp" in message
 
 
 def complete(message: JsonObject, *, now: int, provider: str = "unknown", model: str = "unknown") -> JsonObject:

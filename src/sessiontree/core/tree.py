@@ -49,34 +49,46 @@ class Tree:
         self._labels: dict[EntryId, Entry] = {}
         self._name: str | None = None
         self._relink = False
+        self.is_sound = True
+        """Whether every entry hangs where it says, and no id stands twice."""
         self.upsets = 0
         """How often a line changed what others before it mean: by an id that was there, or that they had missed."""
         self.named = False
         """Whether the session was ever given a name."""
-        self.real_count = 0
-        """How many entries are no annotations."""
+        self._annotations = 0
         self.last_annotation: EntryId | None = None
         self.extend(items)
 
     def add(self, entry: Entry) -> None:
         """Index `entry`, whatever it says."""
         by_id, id, parent, at = self._by_id, entry.id, entry.parent, self._count
-        if parent is not None and (parent not in by_id or parent == id):
-            self._relink = True
+        if (parent not in by_id or parent == id) and parent is not None:
+            self._upset()
         if by_id.setdefault(id, at) != at or id in self._missing:
-            self._relink = True
+            self._upset()
             self.upsets += 1
             by_id[id] = at
         if entry.type not in QUIET and entry.is_annotation:
+            self._annotations += 1
             self.last_annotation = id
             self._note(entry)
-        else:
-            self.real_count += 1
         self._items.append(entry)
         self._starts.append(at)
         if self._children is not None:
             self._children.setdefault(parent, []).append(id)
         self._count = at + 1
+
+    def grow(self, entry: Entry) -> bool:
+        """`add` for a message below another entry; `False` if there is more to it: nothing is done then."""
+        by_id, at = self._by_id, self._count
+        if not self.is_sound or entry.parent not in by_id or by_id.setdefault(entry.id, at) != at:
+            return False
+        self._items.append(entry)
+        self._starts.append(at)
+        if self._children is not None:
+            self._children.setdefault(entry.parent, []).append(entry.id)
+        self._count = at + 1
+        return True
 
     def extend(self, items: Iterable[Entry | Chain]) -> None:
         """Index entries, in the order of the file."""
@@ -88,12 +100,11 @@ class Tree:
             ids, parent, at = item.ids, item.parent, self._count
             known = len(by_id)
             if parent is not None and parent not in by_id:
-                self._relink = True
+                self._upset()
             by_id.update(zip(ids, range(at, at + len(ids)), strict=True))
             if len(by_id) - known < len(ids) or (missing and not missing.isdisjoint(ids)):
-                self._relink = True
+                self._upset()
                 self.upsets += 1
-            self.real_count += len(ids)
             self._items.append(item)
             self._starts.append(at)
             if children is not None:
@@ -107,9 +118,9 @@ class Tree:
         return self._count
 
     @property
-    def is_sound(self) -> bool:
-        """Whether every entry hangs where it says, and no id stands twice."""
-        return not self._relink and not self._cut and len(self._by_id) == self._count
+    def real_count(self) -> int:
+        """How many entries are no annotations."""
+        return self._count - self._annotations
 
     @property
     def items(self) -> list[Entry | Chain]:
@@ -172,6 +183,9 @@ class Tree:
             self.named = True
             self._name = (entry.body.name or "").strip(BLANKS) or None
 
+    def _upset(self) -> None:
+        self.is_sound, self._relink = False, True
+
     def _link(self) -> None:
         """Settle where entries hang that named no earlier entry as their parent."""
         parents = {id: parent for item in self._items for id, parent in _links(item)}  # of one id the last counts
@@ -192,6 +206,7 @@ class Tree:
                 cut[min(cycle, key=self._by_id.__getitem__)] = None
             settled.update(walk)
         self._cut, self._missing, self._children, self._real = cut, missing, None, {}
+        self.is_sound = not cut and len(self._by_id) == self._count
         self._relink = False  # last: whoever is interrupted before does it all again
 
     # Looking up

@@ -138,13 +138,14 @@ class Reader(Reading):
         if self._fetch is None:
             self._held.extend(lines)
 
-    def wrote_one(self, entry: Entry, line: bytes) -> None:
-        """`wrote` for one entry."""
+    def wrote_one(self, raw: bytes) -> int:
+        """`wrote` for one line, whose number is told."""
         offsets = self._offsets
-        entry.line, entry.source = len(offsets), self
-        offsets.append(offsets[-1] + len(line) + 1)
+        line = len(offsets)
+        offsets.append(offsets[-1] + len(raw) + 1)
         if self._fetch is None:
-            self._held.append(line)
+            self._held.append(raw)
+        return line
 
     def _scan(self, data: bytes, items: list[Entry | Chain]) -> None:
         """Lines of version 3, most of them looked at only where they begin."""

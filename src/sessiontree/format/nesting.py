@@ -13,8 +13,8 @@ from typing import Any
 
 from sessiontree.core.messages import is_object
 
-NESTING_LIMIT = 200
-"""So deep. Lines of peers are nested less than ten deep."""
+NESTING_LIMIT = 254
+"""So deep, as deep as orjson writes. Lines of peers are nested less than ten deep."""
 
 MANY = NESTING_LIMIT + 1
 """A line that is nested deeper has so many opening brackets, and as many closing ones."""

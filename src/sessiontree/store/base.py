@@ -87,16 +87,24 @@ class Indexed(Protocol):
         ...
 
 
+NEWLINE = 0x0A
+"""As a number: Python looks for a byte in a third of the time that it takes to look for bytes."""
+
 PART = 1 << 20
 """How much of many lines is joined at once, in bytes: all of a long session would be twice in memory."""
 
 
 def joined(lines: Sequence[bytes], where: str) -> bytes:
     """Lines as they are kept, each with its newline. Raises `StoreError` for one that cannot be."""
-    for line in lines:
-        if b"\n" in line or len(line) > LINE_LIMIT:
+    if len(lines) == 1:
+        line = lines[0]
+        if NEWLINE in line or len(line) > LINE_LIMIT:
             raise _refused(line, where)
-    return lines[0] + b"\n" if len(lines) == 1 else b"\n".join([*lines, b""])
+        return line + b"\n"
+    for line in lines:
+        if NEWLINE in line or len(line) > LINE_LIMIT:
+            raise _refused(line, where)
+    return b"\n".join([*lines, b""])
 
 
 def joined_parts(lines: Sequence[bytes], where: str) -> Iterator[bytes]:
@@ -114,6 +122,6 @@ def joined_parts(lines: Sequence[bytes], where: str) -> Iterator[bytes]:
 
 
 def _refused(line: bytes, where: str) -> StoreError:
-    if b"\n" in line:
+    if NEWLINE in line:
         return StoreError(where, "a line cannot hold a newline")
     return StoreError(where, f"a line of {len(line)} bytes is over the limit of {LINE_LIMIT}")

@@ -74,27 +74,29 @@ class Folder:
 
     def __init__(self, path: str) -> None:
         self._path = path
-        self._changed = self._asked = self._believed = 0
-        """When it changed, as it was last asked, and when that was; when it had changed before the look believed."""
+        self._changed = self._asked = 0
+        self._believed = -1
+        """When it had changed when it was asked, and when that was; when it had changed before the look believed."""
         self._until = 0.0
 
     def is_still(self) -> bool:
         """Whether all names are as they were at the last look that is believed."""
-        if self._fd is None:
+        fd = self._fd
+        if fd is None:
             try:
-                self._fd = os.open(self._path, getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC)
+                fd = self._fd = os.open(self._path, getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC)
             except OSError:
                 return False
-        changed = self._changed = os.fstat(self._fd).st_ctime_ns
-        if changed == self._believed > 0 and monotonic() < self._until:
+        changed = os.fstat(fd).st_ctime_ns
+        if changed == self._believed and monotonic() < self._until:
             return True
-        self._asked = time_ns()
+        self._changed, self._asked = changed, time_ns()
         return False
 
     def believe(self) -> None:
         """The names were looked at since it was asked. A change right before that may hide one right after it."""
         changed = self._changed
-        if self._fd is None or self._asked - changed <= (TICK if changed % SECOND else COARSE_TICK):
+        if self._fd is None or not changed or self._asked - changed <= (TICK if changed % SECOND else COARSE_TICK):
             return
         if identity_of(os.stat(self._path)) == identity_of(os.fstat(self._fd)):
             self._believed, self._until = changed, monotonic() + BELIEVED
@@ -102,7 +104,7 @@ class Folder:
             self.close()
 
     def close(self) -> None:
-        fd, self._fd, self._believed = self._fd, None, 0
+        fd, self._fd, self._believed = self._fd, None, -1
         shut(fd)
 
     def __del__(self) -> None:
@@ -124,14 +126,6 @@ def read_all(fd: int, start: int, size: int) -> bytes:
         start += len(part)
         size -= len(part)
     return b"".join(parts)
-
-
-def position(fd: int) -> int | None:
-    """Where the last write ended; `None` where the system cannot tell."""
-    try:
-        return os.lseek(fd, 0, os.SEEK_CUR)
-    except OSError:
-        return None
 
 
 def write_all(fd: int, data: bytes) -> None:

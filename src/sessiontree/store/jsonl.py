@@ -21,12 +21,13 @@ import os
 import stat
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from fcntl import LOCK_EX, flock
 from typing import Literal, TypeAlias, TypeVar
 
 from sessiontree.errors import Conflict, NotFound, StoreError
 from sessiontree.format.codec import LINE_LIMIT
 from sessiontree.format.jsonl import is_whole_line
-from sessiontree.store.base import Chunk, Cursor, joined, joined_parts
+from sessiontree.store.base import NEWLINE, Chunk, Cursor, joined, joined_parts
 from sessiontree.store.batch import end_of
 from sessiontree.store.files import (
     NO_LINKS,
@@ -36,7 +37,6 @@ from sessiontree.store.files import (
     identity_of,
     make_private_directory,
     numbered,
-    position,
     read_all,
     reason_of,
     shut,
@@ -66,12 +66,12 @@ class JsonlStore:
     def __init__(self, path: str, *, durability: Durability = "fsync") -> None:
         self.path = self.where = path
         self.durability: Durability = durability
+        self._syncs = durability == "fsync"
         self._fd_identity: Identity | None = None
         self._identity: Identity | None = None
         self._poisoned: str | None = None
         self.set_aside: list[str] = []
         """Files that unfinished last lines were moved to."""
-        self._unsynced = False
         try:
             # The file itself: all who reach it, through links too, must share its lock.
             self._file = os.path.realpath(path)
@@ -295,43 +295,55 @@ class JsonlStore:
         return Conflict(self.where, "the file was truncated by another program")
 
     def append(self, lines: Sequence[bytes], *, after: Cursor) -> Cursor:
-        is_batch = len(lines) > 1
         identity, start, seen = after.value
-        if seen and not seen.endswith(b"\n"):
+        is_batch, is_noted = len(lines) > 1, False
+        if seen and seen[-1] != NEWLINE:
             lines = [b"", *lines]
         data = joined(lines, self.where)
-        end = start + len(data)
-        lock = self._lock
+        size, before, lock = len(data), len(seen), self._lock
+        # As `_alone` would do it, in one run: half of an append's time is calls, and most are of one line.
         try:
-            is_still = lock.acquire(None if is_batch else self._names)
+            lock.turn.acquire()
+            held = lock.fd
+            if held is None:
+                held = lock.open()
+            flock(held, LOCK_EX)
+            fd = self._fd
+            if (
+                fd is None
+                or is_batch
+                or identity != self._fd_identity
+                or self._poisoned is not None
+                or not self._names.is_still()
+                or os.pread(fd, before + 1, start - before) != seen  # and nothing behind it
+            ):
+                fd = self._looked_at(after)
+            if is_batch:
+                is_noted = True
+                lock.note(start, lines)
+            self._write(fd, data, start)
             try:
-                fd = self._fd
-                if (
-                    not is_still
-                    or fd is None
-                    or identity != self._fd_identity
-                    or self._poisoned is not None
-                    or os.pread(fd, len(seen) + 1, start - len(seen)) != seen  # and nothing behind it
-                ):
-                    fd = self._looked_at(after, is_still)
-                try:
-                    if is_batch:
-                        lock.note(start, lines)
-                    self._write(fd, data, start)
-                    written_to = position(fd)
-                finally:
-                    if lock.has_note and self._poisoned is None:
-                        lock.clear()
-            finally:
-                lock.release()
+                end = os.lseek(fd, 0, os.SEEK_CUR)
+            except OSError:
+                end = None  # the system cannot tell
+            if is_noted:
+                lock.clear()
+                is_noted = False
+            lock.release()
         except BaseException as error:
-            lock.give_up()
+            try:
+                if is_noted and self._poisoned is None:
+                    lock.clear()
+                if isinstance(error, Conflict):  # others write too, and the lock file is needed again at once
+                    lock.release()
+            finally:
+                lock.give_up()
             if isinstance(error, OSError):
                 raise self._failed(error) from error
             raise
-        if written_to != end:
+        if end != start + size:
             return after
-        return Cursor((identity, end, data[-SEEN:] if len(data) >= SEEN else (seen + data)[-SEEN:]))
+        return Cursor((identity, end, data[-SEEN:] if size >= SEEN else (seen + data)[-SEEN:]))
 
     def replace(self, lines: Sequence[bytes], *, after: Cursor) -> Cursor:
         return self._alone(lambda: self._replace(lines, after))
@@ -400,7 +412,7 @@ class JsonlStore:
     def close(self) -> None:
         self._stop_reading()
         try:
-            if self._fd is not None and self._unsynced and self.durability == "flush":
+            if self._fd is not None and self.durability == "flush":
                 sync_data(self._fd)
         except OSError as error:
             raise self._failed(error) from error
@@ -429,7 +441,6 @@ class JsonlStore:
         return fd
 
     def _let_go(self) -> None:
-        self._unsynced = False
         fd, self._fd, self._fd_identity = self._fd, None, None
         shut(fd)
 
@@ -469,10 +480,9 @@ class JsonlStore:
             raise Conflict(self.where, "others wrote first")
         return fd
 
-    def _looked_at(self, after: Cursor, is_still: bool) -> int:
+    def _looked_at(self, after: Cursor) -> int:
         """The same, after a close look at all names: they are believed to stay until their folder changes."""
-        if is_still and not self._lock.look():
-            raise Conflict(self.where, "its lock file was deleted by another program")
+        self._lock.confirm()
         fd = self._at(after)
         self._names.believe()
         return fd
@@ -518,8 +528,7 @@ class JsonlStore:
         except BaseException:
             self._roll_back(fd, data, start)
             raise
-        if self.durability != "fsync":
-            self._unsynced = True
+        if not self._syncs:
             return
         try:
             sync_data(fd)

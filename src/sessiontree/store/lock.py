@@ -15,7 +15,7 @@ from weakref import WeakSet
 
 from sessiontree.errors import StoreError
 from sessiontree.store import batch
-from sessiontree.store.files import Folder, reason_of, shut
+from sessiontree.store.files import reason_of, shut
 
 
 def lock_of(path: str) -> str:
@@ -29,55 +29,61 @@ class Lock:
     While a batch is written it has a note of it: see `batch`.
     """
 
-    _fd: int | None = None
+    fd: int | None = None
 
     def __init__(self, path: str) -> None:
         self.path = path
         self.has_note = False
         """Whether there is one, from a writer who died or failed."""
-        self._turn = threading.RLock()
+        self.turn = threading.RLock()
         _locks.add(self)
 
-    def acquire(self, folder: Folder | None = None) -> bool:
-        """Wait for our turn. Says whether nothing changed in `folder`; if so, nobody has looked for a note."""
+    def acquire(self) -> None:
+        """Wait for our turn."""
         try:
-            self._turn.acquire()
-            while True:
-                fd = self._fd
-                if fd is None:
-                    fd = self._fd = _open(self.path)  # kept before we wait: a process forked meanwhile has it too
-                fcntl.flock(fd, fcntl.LOCK_EX)
-                if folder is not None and folder.is_still():
-                    return True
-                if self.look():
-                    return False
-                self._let_go()  # others have made a new one
+            self.turn.acquire()
+            fcntl.flock(self.open() if self.fd is None else self.fd, fcntl.LOCK_EX)
+            self.confirm()
         except BaseException as error:
             self.give_up()
             if isinstance(error, OSError):
                 raise StoreError(self.path, reason_of(error)) from error
             raise
 
-    def look(self) -> bool:
-        """Look whether there is a note; `False` if the lock file was deleted."""
-        assert self._fd is not None
-        status = os.fstat(self._fd)
+    def open(self) -> int:
+        """The lock file, open. Raises `StoreError`."""
+        try:
+            fd = self.fd = _open(self.path)  # kept before we wait: a process forked meanwhile has it too
+        except OSError as error:
+            raise StoreError(self.path, reason_of(error)) from error
+        return fd
+
+    def confirm(self) -> None:
+        """In our turn: make sure that it is one. If the file was deleted, others lock a new one, and so do we."""
+        while not self._is_there():
+            self._let_go()
+            fcntl.flock(self.open(), fcntl.LOCK_EX)
+
+    def _is_there(self) -> bool:
+        """Whether it is still the file at its name. Looks for a note, too."""
+        assert self.fd is not None
+        status = os.fstat(self.fd)
         self.has_note = status.st_size > 0
         return status.st_nlink > 0
 
     def release(self) -> None:
         try:
             # Not by closing alone: a process forked meanwhile has it open too.
-            if self._fd is not None:
-                fcntl.flock(self._fd, fcntl.LOCK_UN)
+            if self.fd is not None:
+                fcntl.flock(self.fd, fcntl.LOCK_UN)
         except OSError:
             self._let_go()
         finally:
-            self._turn.release()
+            self.turn.release()
 
     def give_up(self) -> None:
         """Let go of it if it is ours, after something broke in while it was being taken or let go of."""
-        turn = self._turn
+        turn = self.turn
         if turn._is_owned():  # type: ignore[attr-defined]  # as `threading.Condition` asks
             self._let_go()
             turn.release()
@@ -89,36 +95,36 @@ class Lock:
         self.release()
 
     def note(self, start: int, lines: Sequence[bytes]) -> None:
-        assert self._fd is not None
+        assert self.fd is not None
         self.has_note = True
-        batch.note(self._fd, start, lines)
+        batch.note(self.fd, start, lines)
 
     def begun(self, fd: int, size: int) -> int | None:
-        assert self._fd is not None
-        return batch.begun(self._fd, fd, size)
+        assert self.fd is not None
+        return batch.begun(self.fd, fd, size)
 
     def clear(self) -> None:
         """Take the note away; one that stays does no harm."""
-        if self._fd is not None and self.has_note:
+        if self.fd is not None and self.has_note:
             with suppress(OSError):
-                os.ftruncate(self._fd, 0)
+                os.ftruncate(self.fd, 0)
                 self.has_note = False
 
     def close(self) -> None:
-        with self._turn:
+        with self.turn:
             self._let_go()
 
     def _let_go(self) -> None:
-        fd, self._fd = self._fd, None  # first: what breaks in now must not leave a number that is another file's soon
+        fd, self.fd = self.fd, None  # first: what breaks in now must not leave a number that is another file's soon
         shut(fd)
 
     def after_fork(self) -> None:
         """In a process that was forked: what it has of its parent's is one lock with it, and would outlive it."""
-        self._turn = threading.RLock()
+        self.turn = threading.RLock()
         self._let_go()
 
     def __del__(self) -> None:
-        shut(self._fd)
+        shut(self.fd)
 
 
 def _open(path: str) -> int:
