@@ -1256,16 +1256,15 @@ def test_what_another_program_wrote_in_the_very_moment_is_taken_in(tmp_path: Pat
     path = tmp_path / "s.jsonl"
     session = st.create(file=path)
     one = session.append(st.user("one"))
-    write = jsonl.write_all
     line = {"type": "message", "id": "theirs", "parentId": one.id, "timestamp": "", "message": st.user("hm").message}
 
-    def late(fd: int, data: bytes) -> None:
+    def late(fd: int, data: bytes) -> int:
         with path.open("ab") as file:
             file.write(msgspec.json.encode(line) + b"\n")
-        write(fd, data)
+        return os.write(fd, data)
 
     with monkeypatch.context() as meanwhile:
-        meanwhile.setattr(jsonl, "write_all", late)
+        meanwhile.setattr(jsonl, "write", late)
         two = session.append(st.user("two"))
 
     assert two.parent == one.id
@@ -1344,7 +1343,7 @@ def test_lines_that_the_system_cannot_tell_the_place_of_are_read(tmp_path: Path,
 
 def test_what_was_written_and_is_not_there_is_not_acknowledged(tmp_path: Path, monkeypatch) -> None:
     session = st.create(file=tmp_path / "s.jsonl")
-    monkeypatch.setattr(jsonl, "write_all", lambda fd, data: None)
+    monkeypatch.setattr(jsonl, "write", lambda fd, data: len(data))
 
     with pytest.raises(st.StoreError, match="cannot be found again"):
         session.append(st.user("one"))

@@ -332,13 +332,13 @@ def die_in_a_write(file: str, sizes: Sequence[int], at: int, plants: Sequence[st
     """Append, and die after exactly `at` bytes of the write are with the operating system."""
     plant(plants)
 
-    def write_all(fd: int, data: bytes) -> None:
+    def dying(fd: int, data: bytes) -> None:
         os.write(fd, data[:at])
         os.kill(os.getpid(), signal.SIGKILL)
 
     session = st.open(file, durability="flush")
     tell(acks, session.append(st.user("before")))
-    jsonl.write_all = write_all
+    jsonl.write = dying
     session.extend([st.user("x" * size) for size in sizes])
 
 

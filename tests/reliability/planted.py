@@ -26,7 +26,7 @@ def pieces() -> None:
         for start in range(0, len(data), PIECE):
             os.write(fd, data[start : start + PIECE])
 
-    jsonl.write_all = write_all
+    jsonl.write, jsonl.write_all = lambda fd, data: os.write(fd, data[:PIECE]), write_all
 
 
 def late_write() -> None:

@@ -201,7 +201,7 @@ def test_a_batch_that_fails_leaves_nothing_behind(path: Path, monkeypatch) -> No
         os.write(fd, data[:9])
         raise OSError(errno.ENOSPC, "")
 
-    monkeypatch.setattr(jsonl, "write_all", full)
+    monkeypatch.setattr(jsonl, "write", full)
     with pytest.raises(StoreError, match="No space left"):
         store.append([FIRST.strip(), SECOND.strip()], after=cursor)
 

@@ -247,15 +247,14 @@ def test_lines_that_stand_behind_what_another_program_wrote_meanwhile_have_to_be
 ) -> None:
     store = JsonlStore(str(path))
     cursor = store.create([b"{}"])
-    write = jsonl.write_all
 
-    def late(fd: int, data: bytes) -> None:
+    def late(fd: int, data: bytes) -> int:
         with path.open("ab") as file:
             file.write(b'{"theirs":1}\n')
-        write(fd, data)
+        return os.write(fd, data)
 
     with monkeypatch.context() as meanwhile:
-        meanwhile.setattr(jsonl, "write_all", late)
+        meanwhile.setattr(jsonl, "write", late)
         after = store.append([b'{"ours":1}'], after=cursor)
 
     assert after == cursor

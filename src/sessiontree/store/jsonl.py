@@ -22,6 +22,7 @@ import stat
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from fcntl import LOCK_EX, flock
+from os import write
 from typing import Literal, TypeAlias, TypeVar
 
 from sessiontree.errors import Conflict, NotFound, StoreError
@@ -50,6 +51,8 @@ Durability: TypeAlias = Literal["fsync", "flush", "none"]
 Done = TypeVar("Done")
 
 READ, WRITE = os.O_RDONLY, os.O_RDWR | os.O_APPEND
+QUIETLY: int = getattr(os, "O_NOATIME", 0)
+"""Nobody is told when the end of the file was last looked at, which takes a fifth of looking. For its owner alone."""
 NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL
 LONGEST = 4 * LINE_LIMIT
 """A line that goes on for so many bytes is not read to its end. A shorter one is, and passed over if it is too long."""
@@ -321,7 +324,15 @@ class JsonlStore:
             if is_batch:
                 is_noted = True
                 lock.note(start, lines)
-            self._write(fd, data, start)
+            try:
+                done = write(fd, data)
+                if done < size:
+                    write_all(fd, data[done:])
+            except BaseException:
+                self._roll_back(fd, data, start)
+                raise
+            if self._syncs:
+                self._sync(fd, data, start)
             try:
                 end = os.lseek(fd, 0, os.SEEK_CUR)
             except OSError:
@@ -386,7 +397,13 @@ class JsonlStore:
         fd, there = self._standing()
         if self._check_seen(fd, after, there) > start:
             raise Conflict(self.where, "others wrote first")
-        self._write(fd, tail, start)
+        try:
+            write_all(fd, tail)
+        except BaseException:
+            self._roll_back(fd, tail, start)
+            raise
+        if self._syncs:
+            self._sync(fd, tail, start)
 
     def modified(self) -> int:
         """When it was last written to, in nanoseconds since the epoch."""
@@ -428,8 +445,12 @@ class JsonlStore:
     # Opening
 
     def _open(self, flags: int) -> int:
+        flags |= os.O_CLOEXEC | os.O_NONBLOCK
         try:
-            fd = os.open(self._file, flags | os.O_CLOEXEC | os.O_NONBLOCK)
+            try:
+                fd = os.open(self._file, flags | QUIETLY)
+            except PermissionError:
+                fd = os.open(self._file, flags)
         except (FileNotFoundError, NotADirectoryError):
             raise NotFound("session file", self.where) from None
         try:
@@ -522,14 +543,7 @@ class JsonlStore:
 
     # Writing
 
-    def _write(self, fd: int, data: bytes, start: int) -> None:
-        try:
-            write_all(fd, data)
-        except BaseException:
-            self._roll_back(fd, data, start)
-            raise
-        if not self._syncs:
-            return
+    def _sync(self, fd: int, data: bytes, start: int) -> None:
         try:
             sync_data(fd)
         except OSError as error:

@@ -72,10 +72,11 @@ class Lock:
         return status.st_nlink > 0
 
     def release(self) -> None:
+        fd = self.fd
         try:
             # Not by closing alone: a process forked meanwhile has it open too.
-            if self.fd is not None:
-                fcntl.flock(self.fd, fcntl.LOCK_UN)
+            if fd is not None:
+                fcntl.flock(fd, fcntl.LOCK_UN)
         except OSError:
             self._let_go()
         finally:
