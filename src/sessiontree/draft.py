@@ -113,7 +113,8 @@ class Draft:
         above = under(tree, parent)
         if len(items) == 1 and until_record > 1 and isinstance(items[0], Message):
             id, line = self.message(items[0].message, above, branch, said, tree)
-            return Drafted([Chain(ids=[id], parent=above, line=0, source=NOWHERE, branch=branch, current=said)], [line])
+            entry = Entry(id=id, parent=above, type="message", line=0, source=NOWHERE, branch=branch, current=said)
+            return Drafted([entry], [line])
         rooted = tree.real_count > 0
         first = above
         moved: EntryId | None = None

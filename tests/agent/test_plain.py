@@ -9,6 +9,10 @@ import pytest
 
 from sessiontree.agent.plain import LONGEST, plain, plain_message, unwritable
 from sessiontree.core.messages import assistant, tool_call
+from sessiontree.format.nesting import NESTING_LIMIT
+
+DEEPEST = NESTING_LIMIT - 5
+"""Above an argument stand the arguments, their block, the content, the message and the line."""
 
 
 def nested(depth: int) -> Any:
@@ -47,14 +51,14 @@ def test_what_json_cannot_hold_is_text(value: Any, made: Any) -> None:
 
 
 def test_of_a_message_only_what_is_nested_too_deep_becomes_text() -> None:
-    fine, deep = tool_call("1", "read", {"x": nested(195)}), tool_call("2", "read", {"x": nested(196)})
+    fine, deep = tool_call("1", "read", {"x": nested(DEEPEST)}), tool_call("2", "read", {"x": nested(DEEPEST + 1)})
     message = assistant([{"type": "text", "text": "Hm."}, fine, deep]).message
 
     made = plain_message({**message, "content": [*message["content"], nested(300)], "odd": nested(300)})
 
     assert unwritable(made) is None
     assert made["content"][:2] == message["content"][:2]
-    assert made["content"][2] == {**deep, "arguments": '{"x":' + "[" * 196 + "1" + "]" * 196 + "}"}
+    assert made["content"][2] == {**deep, "arguments": '{"x":' + "[" * (DEEPEST + 1) + "1" + "]" * (DEEPEST + 1) + "}"}
     assert isinstance(made["content"][3], str)
     assert isinstance(made["odd"], str)
     assert made["role"] == "assistant"
