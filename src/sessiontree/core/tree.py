@@ -55,7 +55,8 @@ class Tree:
         """How often a line changed what others before it mean: by an id that was there, or that they had missed."""
         self.named = False
         """Whether the session was ever given a name."""
-        self._annotations = 0
+        self._annotations: set[EntryId] = set()
+        self._annotation_count = 0
         self.last_annotation: EntryId | None = None
         self.extend(items)
 
@@ -69,7 +70,8 @@ class Tree:
             self.upsets += 1
             by_id[id] = at
         if entry.type not in QUIET and entry.is_annotation:
-            self._annotations += 1
+            self._annotations.add(id)
+            self._annotation_count += 1
             self.last_annotation = id
             self._note(entry)
         self._items.append(entry)
@@ -120,7 +122,7 @@ class Tree:
     @property
     def real_count(self) -> int:
         """How many entries are no annotations."""
-        return self._count - self._annotations
+        return self._count - self._annotation_count
 
     @property
     def items(self) -> list[Entry | Chain]:
@@ -358,6 +360,8 @@ class Tree:
 
     def real(self, id: EntryId | None) -> EntryId | None:
         """`id`, or the nearest entry above it that is no annotation. What was walked once is not walked again."""
+        if id not in self._annotations and id in self._by_id:  # nearly always
+            return id
         walked: list[EntryId] = []
         while id is not None:
             item, _ = self._item_at(self._index(id))
