@@ -369,9 +369,9 @@ class Session:
                 heads, before = loaded.heads, loaded.cursor
                 on, said = heads.current, None
                 if branch is not UNSET and branch != on:
-                    on, said = branch or "", on
-                head = heads.heads.get(on)
-                if head is None or heads.lines_since_record > ALONE:
+                    on, said = branch, on
+                head = None if on is None else heads.heads.get(on)
+                if on is None or head is None or heads.lines_since_record > ALONE:
                     return self._write((body,), parent, branch, expected)[0]
                 id, line = self._draft.message(body.message, head, on, said, loaded.tree)
                 try:

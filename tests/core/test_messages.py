@@ -1,3 +1,5 @@
+from collections import defaultdict
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -171,6 +173,14 @@ def test_usage_that_is_no_whole_one_is_completed(usage):
     filled = complete({**whole, "usage": usage}, now=8)["usage"]
 
     assert (filled.keys(), filled["cost"].keys()) == (NOTHING_SPENT.keys(), NOTHING_SPENT["cost"].keys())
+
+
+def test_a_dict_that_makes_up_what_it_is_asked_for_is_left_as_it_was():
+    given_ = defaultdict(list, role="assistant", content=[])
+
+    filled = complete(given_, now=7)
+
+    assert (filled["api"], filled["timestamp"], given_) == ("unknown", 7, {"role": "assistant", "content": []})
 
 
 def test_completing_another_role_adds_only_the_time():

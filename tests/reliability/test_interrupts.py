@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -184,6 +186,63 @@ def test_the_lock_is_nobodys_when_something_broke_in_on_taking_it_or_letting_go(
     assert not other.is_alive()
     with st.open(session.file) as beside:
         beside.append(st.user("four"))
+
+
+@pytest.mark.parametrize("moment", ["release", "is_ours", "_roll_back"])
+def test_the_lock_is_nobodys_when_something_broke_in_on_a_write_that_failed(
+    session: st.Session, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "")
+
+    broken_in = 0
+
+    def break_in(*_: object) -> None:
+        nonlocal broken_in
+        broken_in += 1
+        if broken_in == 1:
+            raise KeyboardInterrupt
+        return real(*_)
+
+    owner = jsonl.JsonlStore if moment == "_roll_back" else lock.Lock
+    found: Any = vars(owner)[moment]
+    real = found.fget if isinstance(found, property) else found
+    with monkeypatch.context() as broken:
+        broken.setattr(jsonl, "write", full)
+        broken.setattr(owner, moment, property(break_in) if isinstance(found, property) else break_in)
+        with pytest.raises(KeyboardInterrupt):
+            session.append(st.user("two"))
+    other = threading.Thread(target=lambda: session.store.end(), daemon=True)
+    other.start()
+    other.join(60)
+
+    assert broken_in
+    with st.open(session.file) as beside:
+        beside.append(st.user("three"))
+    assert not session.store._lock.turn._is_owned()
+
+
+def test_a_batch_whose_taking_back_was_broken_in_on_is_no_part_of_the_session(
+    session: st.Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def some(fd: int, data: bytes) -> int:
+        os.write(fd, data[: data.index(b"\n") + 1])
+        raise OSError(errno.ENOSPC, "")
+
+    def break_in(*_: object) -> bytes:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as broken:
+        broken.setattr(jsonl, "write", some)
+        broken.setattr(jsonl, "read_all", break_in)
+        with pytest.raises(KeyboardInterrupt):
+            session.extend([st.user("two"), st.user("three")])
+
+    with st.open(session.file) as again:
+        assert [message["content"] for message in again.context().messages] == ["one"]
+        again.append(st.user("four"))
+        assert [message["content"] for message in again.context().messages] == ["one", "four"]
+    assert len(list(session.file.parent.glob("*.torn-*"))) == 1
 
 
 def test_a_file_on_whose_closing_something_broke_in_is_opened_anew(

@@ -345,9 +345,9 @@ class JsonlStore:
             try:
                 if is_noted and self._poisoned is None:
                     lock.clear()
-                if isinstance(error, Conflict):  # others write too, and the lock file is needed again at once
+                if lock.is_ours:
                     lock.release()
-            finally:
+            finally:  # something may break in on that, too
                 lock.give_up()
             if isinstance(error, OSError):
                 raise self._failed(error) from error
@@ -553,12 +553,15 @@ class JsonlStore:
 
     def _roll_back(self, fd: int, data: bytes, start: int) -> None:
         """Take back what of `data` was written, and nothing that another program put behind it."""
+        before = self._poisoned
+        self._poison("a failed write was not taken back")  # if something breaks in on it
         try:
             written = os.fstat(fd).st_size - start
             if read_all(fd, start, written) != data[:written]:
                 self._poison("another program wrote behind a write that failed")
                 return
             os.ftruncate(fd, start)
+            self._poisoned = before
         except OSError as error:
             self._poison(f"a failed write could not be taken back ({reason_of(error)})")
 

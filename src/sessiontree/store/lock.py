@@ -84,10 +84,14 @@ class Lock:
 
     def give_up(self) -> None:
         """Let go of it if it is ours, after something broke in while it was being taken or let go of."""
-        turn = self.turn
-        if turn._is_owned():  # type: ignore[attr-defined]  # as `threading.Condition` asks
+        if self.is_ours:
             self._let_go()
-            turn.release()
+            self.turn.release()
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether it is this thread's turn."""
+        return self.turn._is_owned()  # type: ignore[attr-defined]  # as `threading.Condition` asks
 
     def __enter__(self) -> None:
         self.acquire()
