@@ -22,7 +22,7 @@ from sessiontree.core import entries as e
 from sessiontree.core.entries import Body, Chain, Entry, EntryId, Header, JsonObject, Source
 from sessiontree.core.messages import Glance, glance, is_list, is_object, number
 from sessiontree.errors import InvalidOperation
-from sessiontree.format.nesting import ENCODED, NESTING_LIMIT, is_deep, is_deep_text, may_be_deep, may_be_deeper
+from sessiontree.format.nesting import NESTING_LIMIT, is_deep, is_deep_text, may_be_deep
 
 VERSION = 3
 """The version of pi's format that is read as it is and written."""
@@ -545,18 +545,18 @@ def write_entry(
 def write_message(
     message: JsonObject, id: EntryId, parent: EntryId | None, timestamp: str, branch: str | None, current: str | None
 ) -> bytes:
-    """The line of a new entry with a message: `write_entry` for what nearly all are."""
+    """The line of a new entry with a message: `write_entry` for what nearly all are.
+
+    Only here tuples are not counted for nesting: looking for them would take as long as writing the line.
+    """
     wire = {"type": "message", ID: id, PARENT: parent, "timestamp": timestamp, "branch": branch, "message": message}
     if current is not None:
         del wire["message"]
         wire |= {"current": current, "message": message}
     try:
-        line = _dumps(wire, None, _options)
+        return _dumps(wire, None, _options)
     except TypeError:
         return write_object(wire)
-    if may_be_deeper(line) and is_deep_text(line):
-        raise _too_deep()
-    return line
 
 
 def write_object(wire: JsonObject) -> bytes:
@@ -565,14 +565,13 @@ def write_object(wire: JsonObject) -> bytes:
     Raises `InvalidOperation` for what is nested too deeply to be read back.
     """
     try:
-        line, is_suspect = _dumps(wire, None, _options), may_be_deeper
+        line = _dumps(wire, None, _options)
     except TypeError:  # what it does not know, or holds to be too deep
-        is_suspect = may_be_deep
         try:
             line = _encode(wire)
         except UNWRITABLE:
             line = _encoded(wire)
-    if is_suspect(line) and is_deep_text(line):
+    if may_be_deep(line) and is_deep_text(line):
         raise _too_deep()
     return line
 
@@ -587,7 +586,7 @@ def _dump_first(wire: JsonObject, default: None, options: int) -> bytes:
 
     _options = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_SUBCLASS
     deep: list[Any] = []
-    for _ in range(ENCODED):
+    for _ in range(NESTING_LIMIT):
         deep = [deep]
     try:
         orjson.dumps(deep)

@@ -13,14 +13,8 @@ from typing import Any
 
 from sessiontree.core.messages import is_object
 
-ENCODED = 254
-"""So deep orjson writes objects and lists. It does not count tuples."""
-
-TUPLES = 100
-"""So many tuples may come to that."""
-
-NESTING_LIMIT = ENCODED + TUPLES
-"""So deep. Lines of peers are nested less than ten deep."""
+NESTING_LIMIT = 254
+"""So deep, as deep as orjson writes objects and lists. Lines of peers are nested less than ten deep."""
 
 MANY = NESTING_LIMIT + 1
 """A line that is nested deeper has so many opening brackets, and as many closing ones."""
@@ -47,12 +41,6 @@ def may_be_deep(raw: bytes) -> bool:
     """
     size = len(raw)
     return size > SHORT and size - len(raw.replace(b"[", b"", MANY).replace(b"{", b"", MANY)) >= MANY
-
-
-def may_be_deeper(raw: bytes) -> bool:
-    """`may_be_deep` for a line that orjson wrote, in half the time: it has to have many tuples."""
-    size = len(raw)
-    return size > SHORT and size - len(raw.replace(b"[", b"", TUPLES)) >= TUPLES
 
 
 def looks_deep(lines: bytes) -> bool:
