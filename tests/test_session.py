@@ -1327,6 +1327,20 @@ def test_a_file_without_a_whole_line_says_what_it_is(tmp_path: Path, data: bytes
         st.open(path)
 
 
+@pytest.mark.parametrize("said", [3, RECORD_EVERY - 3])
+def test_a_message_stays_on_the_branch_that_was_current_when_it_was_said(tmp_path: Path, said: int) -> None:
+    session = st.create(file=tmp_path / "s.jsonl", durability="none")
+    while session.heads.lines_since_record < said:
+        session.append(st.user("more"))
+    with st.open(session.file) as other:
+        other.create_branch("elsewhere")
+
+    entry = session.append(st.user("said"))
+
+    assert (entry.branch, session.heads.current) == ("main", "elsewhere")
+    assert session.branch("main").leaf == entry.id == reopened(session).branch("main").leaf
+
+
 def test_lines_that_the_system_cannot_tell_the_place_of_are_read(tmp_path: Path, monkeypatch) -> None:
     session = st.create(file=tmp_path / "s.jsonl")
 
