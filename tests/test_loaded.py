@@ -19,6 +19,10 @@ def loaded(store: MemoryStore) -> Loaded:
     return Loaded(store, store.end())
 
 
+def follow(loaded: Loaded) -> None:
+    loaded.take(loaded.unseen())
+
+
 @given(some.one_of(sessions(), damaged_sessions(), marred_sessions()), some.data())
 def test_following_a_session_gives_the_heads_that_reading_it_anew_gives(data, draw) -> None:
     try:
@@ -33,7 +37,7 @@ def test_following_a_session_gives_the_heads_that_reading_it_anew_gives(data, dr
 
     for start, end in zip(cuts, [*cuts[1:], len(lines)], strict=True):
         store.append(lines[start:end], after=store.end().cursor)
-        follower.refresh()
+        follow(follower)
         anew = loaded(store)
 
         assert follower.heads.heads == anew.heads.heads
@@ -65,7 +69,7 @@ def test_a_line_that_makes_an_unreadable_one_the_head_does_so_for_nobody(line: b
     follower = loaded(store)
 
     store.append([line], after=store.end().cursor)
-    follower.refresh()
+    follow(follower)
 
     anew = loaded(store)
     assert follower.heads.heads == anew.heads.heads
@@ -83,7 +87,7 @@ def test_a_branch_that_ends_unreadably_makes_nothing_slower_than_it_is_in_a_shor
         follower = loaded(store)
         assert follower.heads.heads["side"] == "a"
         store.append(lines, after=store.end().cursor)
-        return work(follower.refresh)
+        return work(lambda: follow(follower))
 
     assert calls(500) == calls(50)
 
@@ -93,7 +97,7 @@ def test_a_move_away_from_where_a_record_is_at_an_unreadable_line_is_the_one_tha
     follower = loaded(store)
 
     store.append([entry("c", "a", branch="side").raw], after=store.end().cursor)
-    follower.refresh()
+    follow(follower)
 
     assert follower.heads.moves == loaded(store).heads.moves != []
 
@@ -103,7 +107,7 @@ def test_a_line_that_a_record_named_before_it_was_there_changes_no_move() -> Non
     follower = loaded(store)
 
     store.append([entry("late", "a", branch=None).raw], after=store.end().cursor)
-    follower.refresh()
+    follow(follower)
 
     assert follower.heads.moves == loaded(store).heads.moves == []
 
@@ -123,6 +127,6 @@ def test_moves_are_those_of_the_whole_file_once_a_missing_parent_is_there() -> N
     assert len(follower.heads.moves) == 1
 
     store.append([entry("b", "a", Label(target="a", text="x"), branch=None).raw], after=store.end().cursor)
-    follower.refresh()
+    follow(follower)
 
     assert follower.heads.moves == loaded(store).heads.moves == []

@@ -975,7 +975,7 @@ def test_a_head_that_damage_took_away_is_reported_and_one_can_go_elsewhere() -> 
         [
             b'{"type":"custom","id":"r","parentId":null,"customType":"sessiontree.head","data":{"heads":{"main":"gone"}}}'
         ],
-        after=session._cursor,
+        after=session._load().cursor,
     )
     session.refresh()
     assert [problem.kind for problem in session.problems] == ["missing_head"]
@@ -1042,7 +1042,7 @@ def test_a_peers_line_after_a_late_result_goes_to_the_current_branch() -> None:
     [one] = talk(session, "one")
     session.create_branch("agent", current=False)
     session.append(st.tool_result("c", "bash", "late"), parent=one, branch=None)
-    session._store.append([b'{"type":"message","id":"p","parentId":"%s"}' % one.encode()], after=session._cursor)
+    session._store.append([b'{"type":"message","id":"p","parentId":"%s"}' % one.encode()], after=session._load().cursor)
 
     session.refresh()
 
@@ -1283,6 +1283,8 @@ def test_an_old_file_that_a_peer_goes_on_with_is_rewritten_with_what_it_wrote(tm
         with path.open("a") as file:
             file.write(said % "two")
 
+        with pytest.raises(st.BranchMoved):
+            session.append(st.user("three"))
         session.append(st.user("three"))
 
         assert texts(session.head) == ["one", "two", "three"]
@@ -1314,6 +1316,117 @@ def test_a_forked_process_has_the_session_whatever_other_threads_did(tmp_path: P
 
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 2
     assert len(session.refresh()) == 1
+
+
+def in_a_forked_process(work: Callable[[], object]) -> int:
+    """What `work` ends with there: 0, or 1 if it raised something."""
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            signal.alarm(60)
+            work()
+            code = 0
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def broken_in_on(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An append that is broken off before anything is written."""
+
+    def break_in(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as broken:
+        broken.setattr(jsonl, "flock", break_in)
+        with pytest.raises(KeyboardInterrupt):
+            session.append(st.user("never said"))
+
+
+def in_this_process(work: Callable[[], object]) -> int:
+    work()
+    return 0
+
+
+@pytest.fixture(params=["forked", "broken in on"])
+def shaken(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch):
+    """Does something to a session that makes it read anew, then other work with it."""
+
+    def shake(session: Session, work: Callable[[], object]) -> int:
+        if request.param == "forked":
+            return in_a_forked_process(work)
+        broken_in_on(session, monkeypatch)
+        return in_this_process(work)
+
+    return shake
+
+
+def test_a_session_that_reads_anew_is_still_told_that_its_branch_was_moved(tmp_path: Path, shaken) -> None:
+    session = st.create(file=tmp_path / "s.jsonl", durability="none")
+    one = session.append(st.user("one"))
+    with st.open(session.file) as other:
+        two = other.append(st.user("two"))
+
+    def work() -> None:
+        with pytest.raises(st.BranchMoved) as caught:
+            session.append(st.user("three"))
+        assert (caught.value.expected, caught.value.head) == (one.id, two.id)
+        assert session.append(st.user("three")).parent == two.id
+
+    assert shaken(session, work) == 0
+    assert texts(reopened(session).head) == ["one", "two", "three"]
+
+
+def test_a_session_that_reads_anew_does_not_write_to_another_in_its_place(tmp_path: Path, shaken) -> None:
+    session = st.create(file=tmp_path / "s.jsonl", durability="none")
+    session.append(st.user("one"))
+    with st.create(file=tmp_path / "other.jsonl") as other:
+        other.append(st.user("hello"))
+    (tmp_path / "other.jsonl").replace(tmp_path / "s.jsonl")
+
+    def work() -> None:
+        with pytest.raises(st.Conflict, match="replaced"):
+            session.append(st.user("two"))
+        assert texts(session.head) == ["one"]
+
+    assert shaken(session, work) == 0
+    assert texts(reopened(session).head) == ["hello"]
+
+
+def test_a_session_that_reads_anew_holds_to_what_was_read(tmp_path: Path, shaken) -> None:
+    session = st.create(file=tmp_path / "s.jsonl", durability="none")
+    one = session.append(st.user("one"))
+
+    def work() -> None:
+        with pytest.raises(st.Conflict):
+            session.append(st.user("two"))
+
+    with session.unchanged():
+        with st.open(session.file) as other:
+            other.append(st.user("elsewhere"), parent=one, branch=None)
+
+        assert shaken(session, work) == 0
+
+
+def test_a_branch_whose_head_was_lost_does_not_go_on_from_nowhere(tmp_path: Path) -> None:
+    with st.create(file=tmp_path / "s.jsonl") as session:
+        one, two = talk(session, "one", "two")
+        session.create_branch("side", current=False)
+    lines = session.file.read_bytes().split(b"\n")
+    lines = [b"\0" * len(line) if b'"id":"%s"' % two.encode() in line else line for line in lines]
+    session.file.write_bytes(b"\n".join(lines))
+
+    with st.open(session.file) as damaged:
+        for write in (damaged.append, lambda body: damaged.extend([body]), lambda body: damaged.label(one, "here")):
+            with pytest.raises(st.NotFound, match=f"{two}.*'main'"):
+                write(st.user("three"))
+        assert session.file.read_bytes() == b"\n".join(lines)
+
+        damaged.move(one)
+        damaged.append(st.user("three"))
+
+        assert texts(damaged.head) == ["one", "three"]
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,9 @@ READ_AHEAD = 1 << 19
 class Loaded:
     """All of a session: its lines' places, its tree and its heads, as far as `cursor`."""
 
+    has_lost = False
+    """Whether heads of branches are missing, or were."""
+
     def __init__(self, store: Store, end: Chunk) -> None:
         self.store = store
         self.reader = Reader(store.where, store.fetch)
@@ -43,22 +46,22 @@ class Loaded:
 
     def _look_at_heads(self, known: set[EntryId | None]) -> None:
         """Leave what cannot be read, where heads are elsewhere than at places known to be readable."""
+        self.has_lost = any(head is not None and head not in self.tree for head in self.heads.heads.values())
         if unreadable_among(set(self.heads.heads.values()) - known, self.tree):
             self.heads = leave_unreadable(self.heads, self.tree, self._passed)
 
-    def refresh(self) -> Sequence[Entry]:
-        """Take in what was appended since."""
-        chunk = self.store.read(self.cursor)
-        entries = self.take(chunk.data)
-        self.cursor, self.unfinished = chunk.cursor, chunk.unfinished
-        return entries
+    def unseen(self) -> Chunk:
+        """What was appended since."""
+        return self.store.read(self.cursor)
 
-    def take(self, data: bytes) -> Sequence[Entry]:
-        items = self.reader.feed(data)
+    def take(self, chunk: Chunk) -> Sequence[Entry]:
+        """Take in what was appended since, or the beginning of it."""
+        items = self.reader.feed(chunk.data)
         before, heads = self.tree.count, set(self.heads.heads.values())
         self._index(items)
         entries = self.tree.entries_from(before)
         self._look_at_heads(heads.difference(entry.id for entry in entries))
+        self.cursor, self.unfinished = chunk.cursor, chunk.unfinished
         return entries
 
     def wrote(self, items: Sequence[Entry | Chain], lines: Sequence[bytes], cursor: Cursor) -> Sequence[Entry]:

@@ -13,7 +13,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, NoReturn, TypeAlias
 from weakref import WeakSet
@@ -57,7 +57,7 @@ from sessiontree.format.codec import VERSION, write_entry, write_header
 from sessiontree.format.jsonl import Reader
 from sessiontree.format.tail import tail_context
 from sessiontree.loaded import Loaded
-from sessiontree.store.base import Cursor, Indexed, Store
+from sessiontree.store.base import Chunk, Indexed, Store
 from sessiontree.store.jsonl import JsonlStore
 from sessiontree.store.memory import MemoryStore
 
@@ -107,8 +107,13 @@ class Session:
         """Whether what is written holds only for what was read."""
         self._closed = False
         self._loaded: Loaded | None = None
+        self._ready: Loaded | None = None
+        """The same once it is known that it may be written to, unless it is in doubt."""
+        self._under_way: Sequence[bytes] | None = None
+        """The lines that are being written, or none while those of others are taken in, until all is in memory."""
         self._in_doubt = False
-        """Whether what is loaded may be short of what was written: something broke in on a write."""
+        """Whether something broke in on that, so that nobody knows how far it came."""
+        self._rewriting = False
         _sessions.add(self)
         self._unnamed: Branch | None = None
         """The current branch, while nobody has asked what it is called."""
@@ -160,16 +165,35 @@ class Session:
         if self._loaded is not None and not self._in_doubt:
             return self._loaded
         with self._mutex:
-            if self._in_doubt:
-                self._end = self._store.end()
-                self._loaded, self._in_doubt = None, False
-            if self._loaded is None:
-                loaded = Loaded(self._store, self._end)
+            if self._loaded is None or self._in_doubt:
+                loaded = self._reloaded() if self._in_doubt else Loaded(self._store, self._end)
                 self.header = loaded.reader.header
                 if self._unnamed is not None:
                     self._unnamed.is_called(loaded.heads.current)
-                self._loaded = loaded
+                self._loaded, self._ready, self._under_way = loaded, None, None
+                self._in_doubt = self._rewriting = False
             return self._loaded
+
+    def _reloaded(self) -> Loaded:
+        """What was known before something broke in, and what we were writing, if it is there: nothing of others."""
+        if self._rewriting or self._loaded is None:
+            loaded = Loaded(self._store, self._store.end())
+            if loaded.reader.header.id != self.id:
+                raise Conflict(self.where, "another session stands in its place")
+            return loaded
+        loaded = Loaded(self._store, Chunk(b"", self._loaded.cursor, self._loaded.unfinished))
+        if self._under_way:
+            ours = b"".join([line + b"\n" for line in self._under_way])
+            with suppress(Conflict):  # the next write tells
+                there = self._store.read(loaded.cursor, limit=len(ours) - 1)
+                if there.data == ours:
+                    loaded.take(there)
+        return loaded
+
+    def _check_idle(self) -> None:
+        """Refuse what a signal handler asks that interrupts a write in its own thread."""
+        if self._under_way is not None and not self._in_doubt:
+            raise InvalidOperation(f"a write to {self.where} is under way in this thread, and what interrupts it waits")
 
     @property
     def tree(self) -> Tree:
@@ -362,8 +386,8 @@ class Session:
             return self._write((body if extra is None else Item(body, extra),), parent, branch, expected)[0]
         # A message at the head of a branch, as nearly all are, takes fewer steps.
         with self._mutex:
-            loaded = self._loaded
-            if loaded is None or not self._wrote or self._in_doubt or self._closed:
+            loaded = self._ready
+            if loaded is None or self._under_way is not None:
                 loaded = self._prepared()
             while True:
                 heads, before = loaded.heads, loaded.cursor
@@ -371,26 +395,34 @@ class Session:
                 if branch is not UNSET and branch != on:
                     on, said = branch, on
                 head = None if on is None else heads.heads.get(on)
-                if on is None or head is None or heads.lines_since_record > ALONE:
+                if on is None or head is None or loaded.has_lost or heads.lines_since_record > ALONE:
                     return self._write((body,), parent, branch, expected)[0]
                 id, line = self._draft.message(body.message, head, on, said, loaded.tree)
+                cursor = None
                 try:
-                    try:
-                        cursor = self._store.append((line,), after=before)
-                    except Conflict as conflict:
-                        self._take_in(loaded, conflict)
-                        branch = on
-                        self._check_unmoved(on, head)
-                        continue
+                    lines = self._under_way = (line,)
+                    cursor = self._store.append(lines, after=before)
                     self._wrote = True
                     if cursor is before:
-                        return self._found(loaded, {id})[0]
-                    return loaded.wrote_message(id, head, on, said, line, cursor)
-                except SessionTreeError:
-                    raise
+                        entry = self._found(loaded, {id})[0]
+                    else:
+                        entry = loaded.wrote_message(id, head, on, said, line, cursor)
+                    self._under_way = None
+                    return entry
+                # Something more may break in when something has: nothing is called here.
+                except SessionTreeError as error:
+                    if cursor is not None:
+                        self._in_doubt = True
+                        raise
+                    self._under_way = None
+                    refusal = error
                 except BaseException:
                     self._in_doubt = True
                     raise
+                self._take_in(loaded, refusal)
+                del refusal  # it holds this frame
+                branch = on
+                self._check_unmoved(on, head)
 
     def extend(
         self,
@@ -426,6 +458,8 @@ class Session:
             while True:
                 if on is not None and head != was and (expected is not UNSET or moves(items)):
                     raise BranchMoved(on, was, head)
+                if above is UNSET and head is not None and head not in loaded.tree:
+                    raise NotFound("entry", head, f"damage took away where branch {on!r} was: move it first")
                 drafted = self._draft.chain(loaded, items, head if isinstance(above, UnsetType) else above, on)
                 entries = self._put(loaded, drafted)
                 if entries is not None:
@@ -447,41 +481,64 @@ class Session:
 
     def _put(self, loaded: Loaded, drafted: Drafted) -> Sequence[Entry] | None:
         """Write entries, unless others wrote first: then that is taken in instead."""
-        before = loaded.cursor
+        before, cursor = loaded.cursor, None
         try:
-            try:
-                cursor = self._store.append(drafted.lines, after=before)
-            except Conflict as conflict:
-                self._take_in(loaded, conflict)
-                return None
+            self._under_way = drafted.lines
+            cursor = self._store.append(drafted.lines, after=before)
             self._wrote = True
             if cursor is not before:
-                return loaded.wrote(*drafted, cursor)
-            return self._found(loaded, {entry.id for entry in drafted.upwards()})
-        except SessionTreeError:
+                entries = loaded.wrote(*drafted, cursor)
+            else:
+                entries = self._found(loaded, {entry.id for entry in drafted.upwards()})
+            self._under_way = None
+            return entries
+        # Something more may break in when something has: nothing is called here.
+        except SessionTreeError as error:
+            if cursor is not None:
+                self._in_doubt = True
+                raise
+            self._under_way = None
+            refusal = error
+        except BaseException:
+            self._in_doubt = True
             raise
-        except BaseException:  # out of a signal handler, say: nobody knows how far it came
+        self._take_in(loaded, refusal)
+        del refusal  # it holds this frame
+        return None
+
+    def _take_in(self, loaded: Loaded, refusal: SessionTreeError) -> None:
+        """Take in what others wrote first. Raises what refused a write, if it is something else."""
+        before = loaded.cursor
+        if isinstance(refusal, Conflict) and not self._unmoved:
+            self._take(loaded)
+        if loaded.cursor == before:
+            raise refusal
+
+    def _take(self, loaded: Loaded) -> Sequence[Entry]:
+        """Take in what others have appended."""
+        chunk = self._ready = None
+        try:
+            self._under_way = ()
+            chunk = loaded.unseen()
+            entries = loaded.take(chunk)
+            self._under_way = None
+            return entries
+        except SessionTreeError:
+            if chunk is None:  # nothing was taken in
+                self._under_way = None
+            else:
+                self._in_doubt = True
+            raise
+        except BaseException:
             self._in_doubt = True
             raise
 
-    def _take_in(self, loaded: Loaded, conflict: Conflict) -> None:
-        """Take in what others wrote first. Raises the conflict if it is about something else."""
-        before = loaded.cursor
-        if not self._unmoved:
-            loaded.refresh()
-        if loaded.cursor == before:
-            raise conflict
-
     def _found(self, loaded: Loaded, ids: set[EntryId]) -> list[Entry]:
         """Entries that were just written behind lines that nobody here has seen."""
-        found = [entry for entry in loaded.refresh() if entry.id in ids]
+        found = [entry for entry in self._take(loaded) if entry.id in ids]
         if len(found) < len(ids):
             raise StoreError(self.where, "what was written cannot be found again")
         return found
-
-    @property
-    def _cursor(self) -> Cursor:
-        return self._load().cursor
 
     def _prepared(self) -> Loaded:
         """All of the session, if something can be appended: an older file is rewritten first."""
@@ -489,36 +546,48 @@ class Session:
             raise InvalidOperation(f"{self.where} is closed")
         if self._read_only is not None:
             raise ReadOnly(self.where, self._read_only)
+        self._check_idle()
         if self.header.version < VERSION:
+            branch, was = self.heads.current, self.heads.leaf
             self.migrate()
-        return self._load()
+            self._check_unmoved(branch, was)
+        self._ready = self._load()
+        return self._ready
 
     def migrate(self) -> bool:
         """Rewrite a file of an older version, at once and with a backup. Says whether there was anything to do."""
         with self._mutex:
-            self._load()
+            self._check_idle()
+            loaded = self._load()
             if not self.needs_migration:
                 return False
             if self._read_only is not None:
                 raise ReadOnly(self.where, self._read_only)
-            try:
-                for tries in range(TRIES):
-                    before = self._cursor
-                    try:
-                        self._store.replace(self.lines(), after=before)
-                        break
-                    except Conflict:
-                        self._load().refresh()  # a peer that keeps that version goes on with it
-                        if self._cursor == before or tries == TRIES - 1:
-                            raise
-                self._loaded, self._end = None, self._store.end()
-                self._load()
-            except SessionTreeError:
-                raise
-            except BaseException:
-                self._in_doubt = True
-                raise
+            for tries in range(TRIES):
+                before = loaded.cursor
+                try:
+                    self._rewrite(loaded)
+                    break
+                except Conflict:
+                    self._take(loaded)  # a peer that keeps that version goes on with it
+                    if loaded.cursor == before or tries == TRIES - 1:
+                        raise
+            self._load()
             return True
+
+    def _rewrite(self, loaded: Loaded) -> None:
+        """Put all lines, as version 3 has them, in the place of the file, which is then read anew."""
+        lines = loaded.reader.all_lines()
+        try:
+            self._under_way, self._rewriting = (), True
+            self._store.replace(lines, after=loaded.cursor)
+            self._in_doubt = True
+        except SessionTreeError:
+            self._under_way, self._rewriting = None, False
+            raise
+        except BaseException:
+            self._in_doubt = True
+            raise
 
     def held(self) -> AbstractContextManager[object]:
         """While it is entered, other threads neither write nor take anything in: all that is read is of one moment."""
@@ -537,30 +606,26 @@ class Session:
     def refresh(self) -> Sequence[Entry]:
         """Take in what other writers have appended, and return it."""
         with self._mutex:
-            loaded = self._load()
-            try:
-                return loaded.refresh()
-            except SessionTreeError:
-                raise
-            except BaseException:
-                self._in_doubt = True
-                raise
+            self._check_idle()
+            return self._take(self._load())
 
     def _after_fork(self) -> None:
         """In a process that was forked: another thread may have been at work, and is not here to end it."""
         self._mutex = threading.RLock()
         self._in_doubt = self._loaded is not None
+        self._ready = self._under_way = None
 
     def close(self) -> None:
         """Let go of the file. If the last line is not at the current place, a head record says where that is."""
         with self._mutex:
             if self._closed:
                 return
+            self._check_idle()
             try:
                 if self._wrote and not self.heads.ends_here(self.tree):
                     self._commit(lambda: Drafted.of(self._draft.record(self.tree, self.heads.record())))
             finally:
-                self._closed = True
+                self._closed, self._ready = True, None
                 self._store.close()
 
     def __enter__(self) -> Session:

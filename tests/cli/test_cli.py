@@ -547,7 +547,7 @@ def test_text_from_files_cannot_control_the_terminal(cli, data, talk, here: Path
     session.rename(HOSTILE)
     session._store.append(
         [b'{"type":"x","id":"a\x7f\xc2\x9b","parentId":null,"timestamp":"\\u001b","branch":"b\xc2\x9b"}'],
-        after=session._cursor,
+        after=session._load().cursor,
     )
 
     for command in ("tree", "log", "context", "branches", "doctor"):

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -151,7 +152,9 @@ def test_what_was_written_before_it_broke_in_is_seen(
     assert [message["content"] for message in st.open(session.file).context().messages] == ["one", "two", "three"]
 
 
-def test_what_was_read_before_it_broke_in_is_seen(session: st.Session, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_being_taken_in_when_it_broke_in_is_taken_in_another_time(
+    session: st.Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with st.open(session.file) as other:
         other.append(st.user("two"))
 
@@ -163,7 +166,90 @@ def test_what_was_read_before_it_broke_in_is_seen(session: st.Session, monkeypat
         with pytest.raises(KeyboardInterrupt):
             session.refresh()
 
+    assert [message["content"] for message in session.context().messages] == ["one"]
+    assert len(session.refresh()) == 1
     assert [message["content"] for message in session.context().messages] == ["one", "two"]
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_timeout_out_of_a_signal_handler_is_not_told_as_the_disks(
+    session: st.Session, monkeypatch: pytest.MonkeyPatch, late: bool
+) -> None:
+    def in_time(*_: object) -> None:
+        raise TimeoutError
+
+    with monkeypatch.context() as broken:
+        broken.setattr(*((lock.Lock, "release") if late else (jsonl, "write")), in_time)
+        with pytest.raises(TimeoutError):
+            session.append(st.user("two"))
+    session.append(st.user("three"))
+
+    said = ["one", "two", "three"] if late else ["one", "three"]
+    assert [message["content"] for message in session.context().messages] == said
+    assert [message["content"] for message in st.open(session.file).context().messages] == said
+
+
+def test_a_timeout_while_waiting_for_the_disk_does_not_end_the_writer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = st.create(file=tmp_path / "s.jsonl")
+
+    def in_time(*_: object) -> None:
+        raise TimeoutError
+
+    works: list[Callable[[st.Message], object]] = [session.append, lambda body: session.extend([body, body])]
+    for work in works:
+        with monkeypatch.context() as broken:
+            broken.setattr(jsonl, "sync_data", in_time)
+            with pytest.raises(TimeoutError):
+                work(st.user("said"))
+        work(st.user("again"))
+
+    fresh = st.open(session.file)
+    assert len(fresh.tree) == 6
+    assert [entry.raw for entry in session.tree] == [entry.raw for entry in fresh.tree]
+    assert not fresh.problems
+
+
+@pytest.mark.parametrize("work", ["append", "extend", "refresh", "close"])
+def test_a_signal_handler_cannot_write_in_the_middle_of_a_write(
+    session: st.Session, monkeypatch: pytest.MonkeyPatch, work: str
+) -> None:
+    session.create_branch("side", current=False)  # so that closing it writes a head record
+    works: dict[str, Callable[[], object]] = {
+        "append": lambda: session.append(st.user("in between")),
+        "extend": lambda: session.extend([st.user("in between")]),
+        "refresh": session.refresh,
+        "close": session.close,
+    }
+    refused = 0
+
+    def interrupting(real: Any) -> Any:
+        def interrupted(*given: Any) -> Any:
+            nonlocal refused
+            for _ in range(2):
+                with pytest.raises(st.InvalidOperation, match="under way"):
+                    works[work]()
+            refused += 1
+            return real(*given)
+
+        return interrupted
+
+    moments: list[tuple[Any, str]] = [(jsonl, "write"), (Tree, "grow"), (Tree, "extend")]
+    for owner, moment in moments:
+        with st.open(session.file) as other:
+            other.append(st.user("elsewhere"), branch="side")
+        with monkeypatch.context() as signals:
+            signals.setattr(owner, moment, interrupting(getattr(owner, moment)))
+            session.append(st.user("two"))
+            session.extend([st.user("three"), st.user("four")])
+
+    assert refused == 5
+    session.refresh()
+    fresh = st.open(session.file)
+    assert [entry.raw for entry in session.tree] == [entry.raw for entry in fresh.tree]
+    assert not fresh.problems
+    session.close()
 
 
 @pytest.mark.parametrize("taking", [True, False])

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from sessiontree.errors import Conflict, NotFound, StoreError
+from sessiontree.errors import Conflict, InvalidOperation, NotFound, StoreError
 from sessiontree.store import jsonl
 from sessiontree.store.base import Cursor
 from sessiontree.store.batch import note
@@ -45,6 +45,11 @@ def test_files_and_folders_are_for_this_user_alone_whatever_the_umask(path: Path
         "s.jsonl.bak": "0o600",
         "s.jsonl.lock": "0o600",
     }
+
+
+def test_a_durability_that_does_not_exist_is_refused(path: Path) -> None:
+    with pytest.raises(InvalidOperation, match=r"'fsnyc'.*fsync, flush, none"):
+        JsonlStore(str(path), durability="fsnyc")  # pyright: ignore[reportArgumentType]
 
 
 def test_a_rewrite_keeps_every_old_version_as_a_backup(path: Path) -> None:

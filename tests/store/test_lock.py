@@ -10,6 +10,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from sessiontree.store.lock import Lock
 
 
@@ -166,3 +168,27 @@ def test_a_lock_file_that_was_deleted_is_made_anew(tmp_path: Path) -> None:
     lock.close()
     with lock:
         assert path.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("how", ["deleted", "moved", "deleted, with another name elsewhere"])
+def test_a_writer_whose_lock_file_was_taken_away_waits_for_those_who_made_a_new_one(tmp_path: Path, how: str) -> None:
+    path = tmp_path / "lock"
+    old = Lock(str(path))
+    with old:
+        pass
+    if how == "moved":
+        path.rename(tmp_path / "elsewhere")
+    else:
+        if how != "deleted":
+            os.link(path, tmp_path / "elsewhere")
+        path.unlink()
+
+    with Lock(str(path)):
+        waiting = threading.Thread(target=old.acquire, daemon=True)
+        waiting.start()
+        waiting.join(0.2)
+        waits = waiting.is_alive()
+    waiting.join(60)
+
+    assert waits
+    assert not waiting.is_alive()

@@ -23,9 +23,9 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from fcntl import LOCK_EX, flock
 from os import write
-from typing import Literal, TypeAlias, TypeVar
+from typing import Literal, NoReturn, TypeAlias, TypeVar, get_args
 
-from sessiontree.errors import Conflict, NotFound, StoreError
+from sessiontree.errors import Conflict, InvalidOperation, NotFound, StoreError
 from sessiontree.format.codec import LINE_LIMIT
 from sessiontree.format.jsonl import is_whole_line
 from sessiontree.store.base import NEWLINE, Chunk, Cursor, joined, joined_parts
@@ -68,6 +68,8 @@ class JsonlStore:
 
     def __init__(self, path: str, *, durability: Durability = "fsync") -> None:
         self.path = self.where = path
+        if durability not in get_args(Durability):
+            raise InvalidOperation(f"there is no durability {durability!r}: only {', '.join(get_args(Durability))}")
         self.durability: Durability = durability
         self._syncs = durability == "fsync"
         self._fd_identity: Identity | None = None
@@ -199,7 +201,7 @@ class JsonlStore:
                 data = read_all(fd, start, size)
                 around = os.pread(fd, before, start - before) + os.pread(fd, 1, start + size)
         except OSError as error:
-            raise self._failed(error) from error
+            self._fail(error)
         if len(data) < size:
             raise self._truncated()
         if around.strip(b"\n"):  # lines stand between newlines; the very last may lack one
@@ -233,7 +235,7 @@ class JsonlStore:
         try:
             yield
         except OSError as error:
-            raise self._failed(error) from error
+            self._fail(error)
         except MemoryError:
             raise StoreError(self.where, "there is not enough memory to read it") from None
 
@@ -350,7 +352,7 @@ class JsonlStore:
             finally:  # something may break in on that, too
                 lock.give_up()
             if isinstance(error, OSError):
-                raise self._failed(error) from error
+                self._fail(error)
             raise
         if end != start + size:
             return after
@@ -432,7 +434,7 @@ class JsonlStore:
             if self._fd is not None and self.durability == "flush":
                 sync_data(self._fd)
         except OSError as error:
-            raise self._failed(error) from error
+            self._fail(error)
         finally:
             self._let_go()
             self._lock.close()
@@ -538,7 +540,7 @@ class JsonlStore:
         except BaseException as error:
             self._lock.give_up()
             if isinstance(error, OSError):
-                raise self._failed(error) from error
+                self._fail(error)
             raise
 
     # Writing
@@ -547,6 +549,8 @@ class JsonlStore:
         try:
             sync_data(fd)
         except OSError as error:
+            if error.errno is None:  # a signal handler's
+                raise
             self._poison(f"what is on the disk is not known since a sync failed ({reason_of(error)})")
             self._roll_back(fd, data, start)
             raise
@@ -659,8 +663,11 @@ class JsonlStore:
     def _exists(self) -> StoreError:
         return StoreError(self.where, "the file exists already")
 
-    def _failed(self, error: OSError) -> StoreError:
-        return StoreError(self.where, reason_of(error))
+    def _fail(self, error: OSError) -> NoReturn:
+        """Tell what the system said. What somebody else did is theirs to tell, as a signal handler's `TimeoutError`."""
+        if error.errno is None:
+            raise error
+        raise StoreError(self.where, reason_of(error)) from error
 
 
 class _Shorter(Conflict):

@@ -15,7 +15,7 @@ from weakref import WeakSet
 
 from sessiontree.errors import StoreError
 from sessiontree.store import batch
-from sessiontree.store.files import reason_of, shut
+from sessiontree.store.files import identity_of, reason_of, shut
 
 
 def lock_of(path: str) -> str:
@@ -46,7 +46,7 @@ class Lock:
             self.confirm()
         except BaseException as error:
             self.give_up()
-            if isinstance(error, OSError):
+            if isinstance(error, OSError) and error.errno is not None:
                 raise StoreError(self.path, reason_of(error)) from error
             raise
 
@@ -59,7 +59,7 @@ class Lock:
         return fd
 
     def confirm(self) -> None:
-        """In our turn: make sure that it is one. If the file was deleted, others lock a new one, and so do we."""
+        """In our turn: make sure that it is one. If the file was deleted or moved, others lock a new one; so do we."""
         while not self._is_there():
             self._let_go()
             fcntl.flock(self.open(), fcntl.LOCK_EX)
@@ -69,7 +69,10 @@ class Lock:
         assert self.fd is not None
         status = os.fstat(self.fd)
         self.has_note = status.st_size > 0
-        return status.st_nlink > 0
+        try:
+            return identity_of(os.lstat(self.path)) == identity_of(status)
+        except FileNotFoundError:
+            return False
 
     def release(self) -> None:
         fd = self.fd
