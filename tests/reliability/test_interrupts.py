@@ -49,16 +49,20 @@ for number in range(int(sys.argv[3])):
     if number % 2:
         time.sleep(0.03)  # from now on it is known that no name changes
     said = set()
+    other = st.open(file, durability="none")
     for count in range(40):
         body = st.user(str(count))
+        if count % 8 == 7:
+            other.refresh()
+            other.append(st.user("another writer"))
+        elif count % 8 == 3:
+            session.refresh()
         signal.setitimer(signal.ITIMER_REAL, chance.uniform(1e-5, 3e-4 if count % 2 else 6e-5))
         try:
             armed = True
-            if count % 2:
-                said |= {entry.id for entry in session.head.extend([body, body])}
-            else:
-                said.add(session.head.append(body).id)
+            entries = session.head.extend([body, body]) if count % 2 else [session.head.append(body)]
             armed = False
+            said |= {entry.id for entry in entries}
         except (Stop, BranchMoved):  # the branch moved if it was written after all
             stopped += 1
         armed = False
