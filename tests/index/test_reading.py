@@ -82,6 +82,23 @@ def test_a_last_line_without_newline_counts_and_may_still_grow(shelf: Path) -> N
     assert (found("y", shelf), found("w", shelf)) == (["b"], ["c"])
 
 
+@pytest.mark.parametrize("sound", [True, False])
+def test_blanks_behind_the_last_newline_are_a_line_that_is_unfinished(shelf: Path, sound: bool) -> None:
+    path = put(shelf, "s", header(), say("a", None if sound else "gone", "apple"))
+    before = only(shelf).damage
+    with path.open("ab") as file:
+        file.write(b" \t ")
+
+    assert told(only(shelf)) == expected(path)
+    assert only(shelf).damage == ("the last line is unfinished (3 bytes)" if sound else before)
+
+    with path.open("ab") as file:
+        file.write(b"\n")
+
+    assert told(only(shelf)) == expected(path)
+    assert only(shelf).damage == before
+
+
 def test_a_batch_that_is_not_all_there_does_not_count(shelf: Path) -> None:
     path = put(shelf, "s", header(), say("a", None, "apple"))
     start = path.stat().st_size

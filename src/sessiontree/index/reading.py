@@ -274,7 +274,7 @@ def _digested(file: _Open, digest: Digest, *, body: int, start: int) -> Reading:
             # Without a newline, so more of this line may come: what is kept ends before it.
             _check(rest)
             digest.take(rest)
-        elif rest.strip():
+        else:
             left += len(rest)
         digest.check_heads()
     except Unsound:
