@@ -3,7 +3,7 @@
 Every entry that can speak to a model says `mark(id)` and nothing else does, so a test can look
 for what an entry contributed without knowing how. A well-formed session has no fault; a damaged
 one may have orphans, cycles, self-parents, duplicate ids, lines that are no entries, and odd JSON
-wherever a value stands.
+wherever a value stands. A reflowed one has its newlines in other places, or has other blanks there.
 """
 
 from __future__ import annotations
@@ -222,6 +222,23 @@ def damaged_sessions(max_size: int = 20) -> st.SearchStrategy[bytes]:
     """Files with any damage behind the header."""
     lines = _damaged_lines(max_size)
     return st.builds(lambda lines, spaced: file_of(header(), *lines, spaced=spaced), lines, st.booleans())
+
+
+@st.composite
+def reflowed_sessions(draw: st.DrawFn, max_size: int = 12) -> bytes:
+    """Files in which newlines are missing behind lines, and stand where JSON allows them."""
+    first, *lines = draw(sessions(max_size)).splitlines(keepends=True)
+    for at, line in enumerate(lines):
+        match draw(st.integers(0, 9)):
+            case 0 | 1:
+                lines[at] = line[:-1]
+            case 2:
+                lines[at] = line.replace(b",", b",\n", draw(st.integers(1, 3)))
+            case 3:
+                lines[at] = line[:-1] + draw(st.sampled_from([b"\r\n", b" \n", b"\n\n", b"\n "]))
+            case _:
+                pass
+    return first + b"".join(lines)
 
 
 PREAMBLES = ((), ("junk",), ("junk", "") * 20, ({"type": "title", "title": "t", "id": "00000000"},))

@@ -1,5 +1,6 @@
 """What a listing says of a session, from one pass that keeps no lines."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from sessiontree.format import digest as module
 from sessiontree.format.digest import Digest, Unsound, begin
 from sessiontree.format.nesting import NESTING_LIMIT
 from tests.builders import file_of, header, nested, read, stack
-from tests.strategies import damaged_sessions, sessions
+from tests.strategies import damaged_sessions, reflowed_sessions, sessions
 
 
 def digest(data: bytes) -> Digest:
@@ -42,7 +43,7 @@ def replay(data: bytes) -> tuple[Tree, Heads, bool]:
     return tree, heads, any(problem.severity == "fault" for problem in problems)
 
 
-@given(st.one_of(sessions(), damaged_sessions()))
+@given(st.one_of(sessions(), damaged_sessions(), reflowed_sessions()))
 def test_a_digest_agrees_with_the_replay_and_vouches_for_sound_files_alone(data: bytes) -> None:
     tree, heads, faulty = replay(data)
 
@@ -247,6 +248,33 @@ def test_odd_values_count_for_nothing_and_spoil_nothing() -> None:
 def test_anything_unsound_is_noticed(lines) -> None:
     with pytest.raises(Unsound):
         digest(file_of(header(), *lines))
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        lambda raw: raw.replace(b"}\n{", b"}{", 1),
+        lambda raw: raw.replace(b"}\n{", b"} {", 1),
+        lambda raw: raw.replace(b",", b",\n", 1),
+        lambda raw: raw.replace(b"{", b"{\n", 1),
+        lambda raw: raw.replace(b",", b",\n", 1).replace(b"}\n{", b"}{", 1),
+    ],
+    ids=["glued", "glued with a blank", "split", "split at once", "as many lines as entries"],
+)
+def test_a_line_is_one_entry_and_an_entry_one_line(harm: Callable[[bytes], bytes]) -> None:
+    lines = file_of(line("a"), line("b", "a"), line("c", "b"))
+
+    assert replay(file_of(header()) + harm(lines))[2]
+    with pytest.raises(Unsound):
+        digest(file_of(header()) + harm(lines))
+
+
+@pytest.mark.parametrize("end", [b"", b"\n", b"\r\n", b"\n\n", b" \n\t\n"])
+def test_blanks_between_lines_make_no_difference(end: bytes) -> None:
+    data = file_of(header(), line("a"), line("b", "a"))[:-1] + end
+
+    assert digest(data).tally == digest(file_of(header(), line("a"), line("b", "a"))).tally
+    assert digest(data.replace(b"}\n{", b"}\r\n{")).tally.entries == 2
 
 
 def ladder(depth: int) -> str:

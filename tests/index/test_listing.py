@@ -17,11 +17,11 @@ from sessiontree.index import database
 from sessiontree.index.folder import files_in, stamp_of
 from tests.builders import file_of, header
 from tests.index.shelves import TIME, expected, found, only, put, say, told
-from tests.strategies import damaged_sessions, sessions
+from tests.strategies import damaged_sessions, reflowed_sessions, sessions
 
 
 @settings(max_examples=40)
-@given(data=hs.one_of(sessions(), damaged_sessions()), cut=hs.integers(0, 40))
+@given(data=hs.one_of(sessions(), damaged_sessions(), reflowed_sessions()), cut=hs.integers(0, 40))
 def test_a_listing_says_what_opening_the_session_says(data: bytes, cut: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "s.jsonl"
@@ -31,7 +31,9 @@ def test_a_listing_says_what_opening_the_session_says(data: bytes, cut: int) -> 
 
 
 @settings(max_examples=40)
-@given(data=hs.one_of(sessions(), damaged_sessions()), cuts=hs.lists(hs.integers(0, 5000), max_size=4))
+@given(
+    data=hs.one_of(sessions(), damaged_sessions(), reflowed_sessions()), cuts=hs.lists(hs.integers(0, 5000), max_size=4)
+)
 def test_an_index_that_grew_with_its_file_equals_one_built_anew(data: bytes, cuts: list[int]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "s.jsonl"

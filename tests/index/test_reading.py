@@ -82,6 +82,26 @@ def test_a_last_line_without_newline_counts_and_may_still_grow(shelf: Path) -> N
     assert (found("y", shelf), found("w", shelf)) == (["b"], ["c"])
 
 
+def test_a_last_line_without_newline_that_grew_into_no_entry_is_damage(shelf: Path) -> None:
+    path = put(shelf, "s", header(), say("a", None, "apple"))
+    path.write_bytes(path.read_bytes()[:-1])
+    assert (only(shelf).entry_count, only(shelf).damaged, found("apple", shelf)) == (1, False, ["a"])
+
+    with path.open("ab") as file:
+        file.write(file_of(say("b", "a", "berry")))
+
+    for _ in range(2):
+        assert told(only(shelf)) == expected(path)
+        assert (only(shelf).entry_count, only(shelf).damaged) == (0, True)
+        assert found("apple", shelf) == found("berry", shelf) == []
+
+    with path.open("ab") as file:
+        file.write(file_of(say("c", None, "cherry")))
+
+    assert told(only(shelf)) == expected(path)
+    assert (only(shelf).entry_count, only(shelf).damaged, found("cherry", shelf)) == (1, True, ["c"])
+
+
 @pytest.mark.parametrize("sound", [True, False])
 def test_blanks_behind_the_last_newline_are_a_line_that_is_unfinished(shelf: Path, sound: bool) -> None:
     path = put(shelf, "s", header(), say("a", None if sound else "gone", "apple"))

@@ -21,8 +21,8 @@ from sessiontree.store.files import make_private_directory
 from sessiontree.store.lock import Lock, lock_of
 
 FILE = "index.db"
-VERSION = 5
-"""Of the tables below, and of what `fulltext` finds. Another one in the file: it is made anew."""
+VERSION = 6
+"""Of the tables below, what `fulltext` finds, and what is taken for sound. Another in the file: it is made anew."""
 BUSY_SECONDS = 30.0
 PAGE = 1 << 14
 """Bytes of a page of the file: a listing reads them all, so there had better be few."""
