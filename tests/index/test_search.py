@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+import unicodedata
 from pathlib import Path
 from typing import Any
 
@@ -379,6 +380,38 @@ def test_a_snippet_is_round_the_word_that_begins_so() -> None:
     text = f"precache {'x' * 300} Caches {'y' * 300}"
 
     assert "Caches" in search.snippet(text, [term])
+
+
+def apart(text: str) -> str:
+    """Letters and their accents one behind the other."""
+    return unicodedata.normalize("NFD", text)
+
+
+@pytest.mark.parametrize(
+    ("text", "query", "shown"),
+    [
+        (apart("한국어 문장입니다. " * 60 + "찾을것" + " 뒤쪽 문장입니다." * 60), "찾을것", "찾을것"),
+        ("ŉ" * 400 + " Straße hier " + "x " * 300, "strasse", "Straße"),
+        ("ﬃ" * 400 + " a Needle " + "x " * 300, "needle", "Needle"),
+        (apart("é") * 400 + " E-Mail " + "x " * 300, "e*", "E-Mail"),
+        ("ısı " * 200 + "isi " + "x " * 300, "isi", "isi"),
+    ],
+    ids=["jamo", "longer letters", "ligatures", "accents", "letters that are only alike"],
+)
+def test_a_snippet_has_what_was_found_however_letters_are_spelled(text: str, query: str, shown: str) -> None:
+    assert shown in search.snippet(text, parse_query(query, now=0).terms)
+
+
+LETTERS = hs.text(hs.sampled_from("aEéßŉﬃİıſ\u0301\u0323각\u1100\u1161\u11a8 \n"), min_size=1, max_size=8)
+
+
+@given(LETTERS, LETTERS)
+def test_what_is_found_is_in_its_snippet(before: str, sought: str) -> None:
+    query = parse_query(f'role:user "{sought}"', now=0)
+    text = before * 200 + sought + " x" * 200
+
+    if query.matches(fold(text)):
+        assert query.matches(fold(search.snippet(text, query.terms)))
 
 
 def test_a_phrase_is_within_one_part_of_what_was_said_whatever_the_file_is_like(shelf: Path) -> None:

@@ -84,13 +84,18 @@ def _said(message: JsonObject | None) -> list[str]:
     return _content((message or {}).get("content"))
 
 
-def unify(text: str) -> str:
-    """`text` without regard to case and to how accents are composed."""
-    if not text.isascii():
-        import unicodedata
+def compose(text: str) -> str:
+    """`text` without regard to how accents are composed."""
+    if text.isascii():
+        return text
+    import unicodedata
 
-        text = unicodedata.normalize("NFC", text)
-    return text.casefold()
+    return unicodedata.normalize("NFC", text)
+
+
+def unify(text: str) -> str:
+    """`text` without regard to that and to case."""
+    return compose(text).casefold()
 
 
 def fold(text: str) -> str:

@@ -11,7 +11,7 @@ No clock here: `now` is given. Case, accents and white space are compared as `fu
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from msgspec import Struct
 
@@ -38,13 +38,11 @@ class Term(Struct, frozen=True, kw_only=True):
 
     def position(self, text: str) -> int:
         """Where in the folded `text` it stands first; -1 when it does not."""
-        return self.first(text, _places(text, self.text)) if self.begins else text.find(self.text)
-
-    def first(self, text: str, places: Iterable[int]) -> int:
-        """The first of these places, which ascend, where it counts; -1 when it does in none."""
+        if not self.begins:
+            return text.find(self.text)
         last = -1
-        for at in places:
-            if not self.begins or not _goes_on(text, at, last):
+        for at in _places(text, self.text):
+            if not _goes_on(text, at, last):
                 return at
             last = at
         return -1

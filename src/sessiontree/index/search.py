@@ -10,15 +10,16 @@ from __future__ import annotations
 
 import heapq
 import os
-import re
 import time
+from bisect import bisect_right
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from itertools import accumulate
 from typing import Any, NamedTuple, TypeVar
 
 from msgspec import Struct
 
 from sessiontree.core.entries import Entry, EntryId, JsonObject
-from sessiontree.core.fulltext import Seen, fold, fold_parts, parts_of, speaker
+from sessiontree.core.fulltext import Seen, compose, fold_parts, parts_of, speaker
 from sessiontree.core.heads import Heads
 from sessiontree.core.query import Query, Term
 from sessiontree.core.times import milliseconds
@@ -375,14 +376,21 @@ def _hit(match: _Match, summary: SessionSummary, sight: _Sight, query: Query) ->
 
 def snippet(text: str, terms: Sequence[Term]) -> str:
     """The part of `text` round the first term, on one line."""
-    flat = " ".join(text.split())
-    start = 0
-    if terms:
-        places = (found.start() for found in re.finditer(re.escape(terms[0].text), flat, re.IGNORECASE))
-        first = terms[0].first(flat, places)
-        start = max(0, (terms[0].position(fold(flat)) if first < 0 else first) - LEAD)
+    flat = compose(" ".join(text.split()))
+    start = max(0, _place(flat, terms[0]) - LEAD) if terms else 0
     cut = flat[start : start + SNIPPET]
     return f"{'…' if start else ''}{cut}{'…' if start + SNIPPET < len(flat) else ''}"
+
+
+def _place(text: str, term: Term) -> int:
+    """Where in a text, which is composed, a term stands first; or before all of it."""
+    folded = text.casefold()
+    position = term.position(folded)
+    if len(folded) == len(text):
+        return position
+    # Some letters became several: what is found stands in the letter that ends behind it.
+    ends = accumulate(len(letter.casefold()) for letter in text)
+    return bisect_right(list(ends), position)
 
 
 def hit_to_wire(hit: Hit) -> JsonObject:
