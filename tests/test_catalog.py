@@ -184,15 +184,44 @@ def test_a_session_is_found_at_once_while_others_write_to_the_index(
     assert [summary.name for summary in st.sessions(all=True)] == ["just now", None]
 
 
-def test_files_of_one_id_are_told_apart_by_their_paths() -> None:
+@pytest.mark.parametrize("name", ["copy_{id}.jsonl", "backup.jsonl", "{id} (copy).jsonl", "../--q--/backup.jsonl"])
+def test_files_of_one_id_are_told_apart_by_their_paths(name: str) -> None:
     session = st.create(cwd="/p")
+    st.create(cwd="/q")
     assert session.file is not None
-    copy = session.file.with_name(f"copy_{session.id}.jsonl")
+    copy = Path(os.path.normpath(session.file.parent / name.format(id=session.id)))
+    copy.write_bytes(b"\n" + session.file.read_bytes())
+
+    for text in (session.id, session.id[:-2], session.id[-13:], session.id[-12:]):
+        with pytest.raises(st.Ambiguous) as error:
+            st.open(text)
+        assert set(error.value.candidates) == {str(session.file), str(copy)}
+    shelf.archive(copy)
+    with pytest.raises(st.Ambiguous):
+        st.open(session.id)
+    assert st.open(copy).id == session.id
+
+
+def test_of_several_that_are_meant_copies_are_listed_by_their_paths_and_others_by_their_ids() -> None:
+    session, other = st.create(name="twin", cwd="/p"), st.create(name="twin", cwd="/p")
+    assert session.file is not None
+    copy = session.file.with_name("backup.jsonl")
     copy.write_bytes(session.file.read_bytes())
 
-    with pytest.raises(st.Ambiguous) as error:
-        st.open(session.id)
-    assert set(error.value.candidates) == {str(session.file), str(copy)}
+    for text in ("twin", session.id[:4]):
+        with pytest.raises(st.Ambiguous) as error:
+            st.open(text)
+        assert set(error.value.candidates) == {str(session.file), str(copy), other.id}
+
+
+def test_files_that_are_no_sessions_make_no_id_ambiguous() -> None:
+    session = st.create(cwd="/p")
+    assert session.file is not None
+    for name, data in (("empty", b""), ("garbage", b"\0"), (session.id[:20], b""), (f"{session.id}x", b"{}\n")):
+        session.file.with_name(f"{name}.jsonl").write_bytes(data)
+
+    for text in (session.id, session.id[:20], session.id[-13:]):
+        assert st.open(text).file == session.file
 
 
 def test_an_ambiguous_name_is_an_error_that_lists_the_candidates() -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import re
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, TypeVar
@@ -43,7 +44,7 @@ from sessiontree.store.memory import MemoryStore
 from sessiontree.store.postgres.address import default, is_address, parse
 
 if TYPE_CHECKING:
-    from sessiontree.core.entries import Entry
+    from sessiontree.core.entries import Entry, Header
     from sessiontree.index.database import Database
     from sessiontree.index.listing import Progress
     from sessiontree.index.postgres import Sessions
@@ -334,11 +335,10 @@ def pick(text: str, files: Sequence[Found]) -> str | None:
     """
     if not text:
         raise InvalidOperation("a session needs a path, an id or a name")
-    files = list(_newest_first(_regular(files)))
+    files = _newest_first(_regular(files))
     matches: list[tuple[str, str]] = []
-    if "-" in text:  # part of an id like ours, as no name is: the names of files tell those
-        ids = [(id_of(file.path), file.path) for file in files]
-        matches = [(id, path) for id, path in ids if is_part_of(text, id) and _LIKE_OURS.fullmatch(id)]
+    if "-" in text:  # part of an id like ours, as next to no name is: these are found without the index
+        matches = [(id, path) for id, path in _with_ids(files) if is_part_of(text, id) and _LIKE_OURS.fullmatch(id)]
     if not matches:
         listed = summaries_of(files, waits=False)
         meant = (
@@ -349,9 +349,35 @@ def pick(text: str, files: Sequence[Found]) -> str | None:
         )
         matches = [(summary.id, summary.file) for summary in meant]
     if len(matches) > 1:
-        ids = [id for id, _ in matches]
-        raise Ambiguous("session", text, ids if len(set(ids)) > 1 else [path for _, path in matches])
+        files_of = Counter(id for id, _ in matches)
+        raise Ambiguous("session", text, [id if files_of[id] == 1 else path for id, path in matches])
     return matches[0][1] if matches else None
+
+
+def unclear(sessions: Iterable[tuple[str, str]], among: Iterable[Found] | None = None) -> set[str]:
+    """Which of these files, given with the ids of their sessions, are not what `find` takes their ids for.
+
+    There may be copies, which no listing shows; `among` are the files to look for them, by default all in the catalog.
+    """
+    if in_database() is not None:
+        return set()
+    files_of: dict[str, list[str]] = {}
+    for id, path in _with_ids(_regular(_below(sessions_dir()) if among is None else among)):
+        files_of.setdefault(id, []).append(path)
+    return {path for id, path in sessions if files_of.get(id) != [path]}
+
+
+def _with_ids(files: Iterable[Found]) -> Iterator[tuple[str, str]]:
+    """The id of each session, with its file: one called after an id like ours has that id; of others the header tells.
+
+    So hardly any file is looked into, whose number may be thousands.
+    """
+    for file in files:
+        id = id_of(file.path)
+        if not _LIKE_OURS.fullmatch(id):
+            header = _header_of(file.path)
+            id = encodable(id if header is None else header.id)
+        yield id, file.path
 
 
 def _below(root: str) -> list[Found]:
@@ -374,13 +400,18 @@ def _recent_file(cwd: str) -> str | None:
 
 def cwd_of(path: str) -> str | None:
     """The folder in a file's header: two folders may share one name in the catalog."""
+    header = _header_of(path)
+    return None if header is None else header.cwd
+
+
+def _header_of(path: str) -> Header | None:
     reader = Reader(path)
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
         with os.fdopen(fd, "rb") as file:
             while not reader.has_header and (raw := file.readline(PREAMBLE_LIMIT)):
                 reader.feed(raw)
-            return reader.header.cwd
+            return reader.header
     except (OSError, FormatError):
         return None
 

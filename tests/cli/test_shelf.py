@@ -167,6 +167,59 @@ def test_copies_of_a_session_are_told_by_their_files(cli, talk: st.Session) -> N
         assert str(other.file) not in listed
 
 
+@pytest.mark.parametrize("where", ["beside", "archived", "in another folder"])
+def test_a_copy_that_is_not_shown_makes_an_id_no_less_ambiguous(cli, talk: st.Session, where: str) -> None:
+    assert talk.file is not None
+    folder = talk.file.parent
+    if where == "in another folder":
+        folder = folder.with_name("--q--")
+        folder.mkdir()
+    copy = folder / "backup.jsonl"
+    copy.write_bytes(talk.file.read_bytes())
+    if where == "archived":
+        shelf.archive(copy)
+    said = talk.append(st.user("only here"))
+
+    first, *_ = cli("search", "only here").splitlines()
+
+    assert first == f"{talk.file} auth"
+    assert "only here" in cli("context", first.removesuffix(" auth"), "--at", said.id)
+    assert str(talk.file) in cli("ls")
+    assert (str(copy) in cli("ls", "--archived")) == (where == "archived")
+
+
+def test_an_id_that_leads_to_another_file_is_told_with_its_own(cli, talk: st.Session) -> None:
+    other = st.create(name="other")
+    assert talk.file is not None
+    assert other.file is not None
+    other.file.write_bytes(talk.file.read_bytes())
+
+    for listed in (cli("ls"), cli("search", "cache")):
+        assert str(other.file) in listed
+
+
+def test_deleted_copies_are_told_by_their_files(cli, talk: st.Session) -> None:
+    assert talk.file is not None
+    before = talk.file.read_bytes()
+    first = shelf.delete(talk.file)
+    assert first not in cli("ls", "--trash")
+
+    talk.file.with_name("backup.jsonl").write_bytes(before)
+    second = shelf.delete(talk.file.with_name("backup.jsonl"))
+
+    shown = cli("ls", "--trash")
+    assert first in shown
+    assert second in shown
+
+
+def test_a_wrong_configuration_is_no_obstacle_to_listing_a_folder(cli, talk: st.Session, home: Path) -> None:
+    assert talk.file is not None
+    (home / ".sessiontree" / "config.toml").write_text("nonsense")
+
+    assert talk.id in cli("ls", "--dir", str(talk.file.parent))
+    assert str(talk.file) in cli("search", "cache", "--dir", str(talk.file.parent))
+
+
 def test_search_says_beside_its_output_what_could_not_be_read(talk: st.Session, here: Path, capsys) -> None:
     assert run(["search", "cache"]) == 0
     assert capsys.readouterr().err == ""

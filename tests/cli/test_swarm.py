@@ -372,6 +372,17 @@ def test_swarms_are_listed_and_shown(cli: Run, server: Server, file: Path) -> No
     assert complete("sessiontree", "swarm", "show", "rev") == ["review", "review-2"]
 
 
+def test_swarms_are_listed_and_shown_where_a_session_has_copies(cli: Run, server: Server, file: Path) -> None:
+    server.add("Fine.", "Fine.")
+    cli("swarm", "run", "review.toml")
+    session = st.open("review").file
+    assert session is not None
+    session.with_name("backup.jsonl").write_bytes(session.read_bytes())
+
+    assert len(cli("swarm", "ls", "--json").splitlines()) == 2
+    assert cli("swarm", "show", "review").startswith("review completed")
+
+
 def test_events_are_printed_and_chosen(cli: Run, server: Server, file: Path) -> None:
     server.add("Fine.", "Fine.")
     cli("swarm", "run", "review.toml")

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable
-
 import click
 
 from sessiontree import catalog, shelf
@@ -13,6 +10,7 @@ from sessiontree.cli.output import brief, colored, dim, echo, echo_json, progres
 from sessiontree.commands.text import local_time
 from sessiontree.core.figures import dollars
 from sessiontree.errors import SessionTreeError
+from sessiontree.index.folder import Found
 from sessiontree.index.reading import SessionSummary, summary_to_wire
 from sessiontree.index.search import Hit, hit_to_wire
 
@@ -45,14 +43,16 @@ def ls(everywhere: bool, archived: bool, trash: bool, source: str | None, folder
         listed = catalog.sessions(
             all=everywhere, archived=archived, source=source, dir=folder, progress=progress("reading sessions")
         )
-    copied = _repeated((summary.id, summary.file) for summary in listed)
-    for summary in listed:
-        if as_json:
+    if as_json:
+        for summary in listed:
             echo_json(summary_to_wire(summary))
-        else:
-            with_file = bool(source or folder) or summary.id in copied
-            _tell(summary, with_folder=everywhere or trash or folder is not None, with_file=with_file)
-    if not listed and not as_json:
+        return
+    shown = {(summary.id, summary.file) for summary in listed}
+    by_file = _by_file(shown, outside=bool(source or folder), among=shelf.trashed() if trash else None)
+    for summary in listed:
+        with_folder = everywhere or trash or folder is not None
+        _tell(summary, with_folder=with_folder, with_file=summary.file in by_file)
+    if not listed:
         echo(dim("no sessions" if everywhere or trash or folder is not None else "no sessions of this folder"))
 
 
@@ -83,10 +83,9 @@ def _tell(summary: SessionSummary, *, with_folder: bool, with_file: bool) -> Non
         echo("  " + dim(safe(summary.file)))
 
 
-def _repeated(sessions: Iterable[tuple[str, str]]) -> set[str]:
-    """The ids of several files: copies, which only their files tell apart."""
-    count = Counter(id for id, _ in set(sessions))
-    return {id for id, files in count.items() if files > 1}
+def _by_file(shown: set[tuple[str, str]], *, outside: bool, among: list[Found] | None = None) -> set[str]:
+    """Which of these files have to be named, since the ids of their sessions do not lead there; from `outside` all."""
+    return {file for _, file in shown} if outside else catalog.unclear(shown, among)
 
 
 def _count(number: int, one: str, many: str) -> str:
@@ -133,11 +132,10 @@ def search(
             echo_json(hit_to_wire(hit))
         return
     before = None
-    copied = _repeated((hit.session, hit.file) for hit in hits)
+    by_file = _by_file({(hit.session, hit.file) for hit in hits}, outside=bool(source or folder))
     for hit in hits:
         if hit.file != before:
-            by_file = source or folder or hit.session in copied
-            echo(strong(safe(hit.file) if by_file else brief(hit.session)), brief(hit.name or ""))
+            echo(strong(safe(hit.file) if hit.file in by_file else brief(hit.session)), brief(hit.name or ""))
             before = hit.file
         _tell_hit(hit)
     if not hits:

@@ -55,7 +55,7 @@ def _sessions(session: str | None, *, everywhere: bool = False) -> Iterator[Sess
     mentions = Mentions(SWARM)
     for summary in catalog.sessions(all=everywhere):
         if not summary.damaged and mentions.in_file(summary.file):
-            yield opened(summary.id, read_only=True)
+            yield opened(summary.file, read_only=True)  # copies have one id
 
 
 def _swarms(session: Session) -> list[SwarmStatus]:
@@ -73,7 +73,7 @@ def _located(name: str, session: str | None) -> tuple[str, str]:
         if len(ids) > 1:
             raise Ambiguous("swarm", name, ids)
         if ids:
-            return session or found.id, ids[0]
+            return session or found.where, ids[0]
     where = "in that session" if session is not None else "in the sessions of this folder"
     raise NotFound("swarm", name, f"none of that name {where}; `sessiontree swarm ls --all` lists all")
 
