@@ -164,6 +164,13 @@ def test_a_name_goes_before_a_part_of_an_id() -> None:
     assert st.open(other.id).id == other.id
 
 
+def test_a_part_of_an_id_with_a_dash_in_it_goes_before_a_name() -> None:
+    other = st.create(cwd="/p")
+    st.create(name=other.id[:13], cwd="/p")
+
+    assert st.open(other.id[:13]).id == other.id
+
+
 def test_a_session_is_found_at_once_while_others_write_to_the_index(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
