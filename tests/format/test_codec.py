@@ -447,6 +447,30 @@ def test_a_number_that_json_does_not_have_is_null_whatever_stands_beside_it(odd,
     assert read_object(write_object({"a": odd, "b": [value, 1.5]})) == {"a": odd, "b": [None, 1.5]}
 
 
+@pytest.mark.parametrize("beside", [1.5, float("nan"), "\ud800"])
+def test_an_integer_of_more_digits_than_python_writes_is_refused(beside):
+    with pytest.raises(InvalidOperation, match="an integer of more than 4300 digits"):
+        write_object({"a": beside, "b": [10**5000]})
+    with pytest.raises(InvalidOperation, match="an integer of more than 4300 digits"):
+        write_message({"role": "user", "content": beside, "more": {"b": -(10**5000)}}, "a", None, TIME, "main", None)
+
+
+@pytest.mark.parametrize(
+    "body", [e.Custom(custom_type="a", data=10**5000), e.Message({"role": "user", "content": "x", "n": [10**5000]})]
+)
+def test_of_what_is_refused_for_an_integer_nothing_is_written(tmp_path, body):
+    file = tmp_path / "s.jsonl"
+    with sessiontree.create(file=file) as session:
+        session.append(user("one"))
+        before = file.read_bytes()
+
+        with pytest.raises(InvalidOperation, match="an integer of more than 4300 digits"):
+            session.append(body)
+
+        assert file.read_bytes() == before
+        assert session.append(user("two")).parent == session.tree.entries[0].id
+
+
 # The header
 
 

@@ -189,7 +189,7 @@ _encode = msgspec.json.Encoder().encode
 
 REFUSALS = (msgspec.MsgspecError, UnicodeDecodeError)
 """What msgspec raises on lines that may still be JSON."""
-UNWRITABLE = (UnicodeEncodeError, OverflowError, RecursionError)
+UNWRITABLE = (ValueError, OverflowError, RecursionError)
 """What it raises on values that may still be written."""
 
 
@@ -562,7 +562,7 @@ def write_message(
 def write_object(wire: JsonObject) -> bytes:
     """One line of JSON, without a newline in it. Strings that UTF-8 cannot hold are escaped, NaN and infinity are null.
 
-    Raises `InvalidOperation` for what is nested too deeply to be read back.
+    Raises `InvalidOperation` for what is nested too deeply to be read back, and for integers that Python cannot write.
     """
     try:
         line = _dumps(wire, None, _options)
@@ -619,6 +619,8 @@ def _encoded(wire: JsonObject) -> bytes:
         if not is_deep(wire):
             raise  # whoever calls has used up the stack
         raise _too_deep() from None
+    except ValueError:  # once more, and NaN is allowed this time
+        raise InvalidOperation("an entry cannot hold an integer of more than 4300 digits") from None
     return text.encode("ascii")
 
 
