@@ -105,6 +105,23 @@ def test_a_repaired_copy_is_there_as_a_whole_or_not_at_all(tmp_path: Path, monke
     assert (sound.problems, sound.heads.heads, sound.heads.moves) == ([], {"main": "a", "side": "a"}, [])
 
 
+def test_a_head_that_is_gone_from_an_older_file_is_found_again_in_a_copy(tmp_path: Path) -> None:
+    file = tmp_path / "s.jsonl"
+    file.write_text(damaged_at(file).read_text().replace('"version":3', '"version":2').removesuffix("garbage\n"))
+    before = file.read_bytes()
+
+    with st.open(file) as damaged:
+        report = st.repair(damaged)
+
+    assert [repair.kind for repair in report.repairs] == ["missing_head"]
+    assert report.file is not None
+    assert file.read_bytes() == before
+    sound = st.open(report.file)
+    assert (sound.problems, sound.header.version) == ([], 3)
+    assert sound.heads.heads == {"main": "a", "side": "a"}
+    assert st.repair(st.open(file)) == report
+
+
 def test_a_copy_is_not_made_again_only_as_long_as_it_tells_all(tmp_path: Path) -> None:
     file = damaged_at(tmp_path / "s.jsonl")
     first = st.repair(st.open(file))

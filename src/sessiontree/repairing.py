@@ -111,7 +111,7 @@ class _Sound(NamedTuple):
     heads: dict[str, EntryId | None]
     repairs: tuple[Repair, ...]
     differs: bool
-    """Its lines are not those of the damaged session, so that there must be a copy."""
+    """Its lines would not be those of the damaged session with one more, so that there must be a copy."""
 
 
 def _made_sound(session: Session, seed: str) -> _Sound:
@@ -127,7 +127,8 @@ def _made_sound(session: Session, seed: str) -> _Sound:
         for problem in session.problems
         if problem.severity == "fault" and problem.entry is None
     ]
-    return _Sound(lines, heads, (*left_out, *changed, *done), bool(changed or left_out))
+    rewritten = session.needs_migration and done  # before anything could be appended to it
+    return _Sound(lines, heads, (*left_out, *changed, *done), bool(changed or left_out or rewritten))
 
 
 def _left_out(problem: Problem) -> str:
