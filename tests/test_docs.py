@@ -356,7 +356,7 @@ def test_every_error_is_on_the_page_of_errors() -> None:
 
 def test_every_kind_of_problem_is_in_the_table_of_the_tree_page() -> None:
     source = "\n".join(path.read_text() for path in (ROOT / "src").rglob("*.py"))
-    kinds = set(re.findall(r'(?:_fault|_note|_report)\(\s*"([a-z_]+)"|\bkind="([a-z_]+)",\s*severity', source))
+    kinds = set(re.findall(r'(?:_fault|_note|_report|_found)\(\s*"([a-z_]+)"|\bkind="([a-z_]+)",\s*severity', source))
     table = (DOCS / "tree.md").read_text()
 
     assert len(kinds) > 8

@@ -122,16 +122,19 @@ def _made_sound(session: Session, seed: str) -> _Sound:
         record, current = session.heads.record(heads=heads), session.heads.current
         parent, stamp = under(tree, heads[current]), tree.entries[-1].timestamp
         lines.append(write_entry(record, id=next(ids), parent=parent, timestamp=stamp, branch=current).raw)
-    left_out = [
-        Repair(kind=problem.kind, message=_left_out(problem), line=problem.line)
+    outside = [
+        Repair(kind=problem.kind, message=_done_about(problem), line=problem.line)
         for problem in session.problems
         if problem.severity == "fault" and problem.entry is None
     ]
     rewritten = session.needs_migration and done  # before anything could be appended to it
-    return _Sound(lines, heads, (*left_out, *changed, *done), bool(changed or left_out or rewritten))
+    return _Sound(lines, heads, (*outside, *changed, *done), bool(changed or outside or rewritten))
 
 
-def _left_out(problem: Problem) -> str:
+def _done_about(problem: Problem) -> str:
+    """What is done about a fault of a line that is no entry."""
+    if problem.kind == "not_utf8":
+        return "bytes that are not UTF-8 are replaced in what the new header says"
     if problem.line is None:
         return f"{problem.message}: they are left out, and stay in the damaged file"
     return "it is left out, and stays in the damaged file"

@@ -720,31 +720,50 @@ def test_being_interrupted_is_told_by_the_exit_code(monkeypatch, fails, talk) ->
 
 # Repair
 
-DAMAGE = {
-    "malformed_line": ["garbage"],
-    "orphan": ['{"type":"message","id":"x","parentId":"gone","message":{"role":"user","content":"x"}}'],
-    "self_parent": ['{"type":"message","id":"x","parentId":"x","message":{"role":"user","content":"x"}}'],
-    "cycle": ['{"type":"custom","id":"x","parentId":"y"}', '{"type":"custom","id":"y","parentId":"x"}'],
-    "duplicate_id": ['{"type":"custom","id":"x","parentId":null}', '{"type":"custom","id":"x","parentId":null}'],
-    "missing_anchor": ['{"type":"compaction","id":"x","parentId":null,"summary":"s","firstKeptEntryId":"gone"}'],
-    "missing_head": ['{"type":"custom","id":"x","customType":"sessiontree.head","data":{"heads":{"main":"gone"}}}'],
-    "torn_tail": ['{"type":"message","id":"x'],
-}
+SOUND = '{"type":"session","version":3,"id":"s","cwd":"/p"}\n'
+RECORD = '{"type":"custom","id":"x","customType":"sessiontree.head","data":%s}\n'
+DAMAGE = [
+    ("malformed_line", SOUND + "garbage\n"),
+    ("malformed_line", SOUND + '{"type":"message","id":"x","parentId":null}\n'),
+    ("malformed_line", SOUND + RECORD % "5"),
+    ("malformed_line", SOUND + RECORD % '{"current":"main","heads":[1]}'),
+    ("not_utf8", SOUND + '{"type":"custom","id":"x","parentId":null,"data":"\udcff"}\n'),
+    ("not_utf8", SOUND.replace("/p", "/p\udcff")),
+    ("not_utf8", '{"type":"title","title":"\udcff"}\n' + SOUND),
+    ("orphan", SOUND + '{"type":"message","id":"x","parentId":"gone","message":{"role":"user","content":"x"}}\n'),
+    ("self_parent", SOUND + '{"type":"message","id":"x","parentId":"x","message":{"role":"user","content":"x"}}\n'),
+    ("cycle", SOUND + '{"type":"custom","id":"x","parentId":"y"}\n{"type":"custom","id":"y","parentId":"x"}\n'),
+    ("duplicate_id", SOUND + '{"type":"custom","id":"x","parentId":null}\n' * 2),
+    (
+        "missing_anchor",
+        SOUND + '{"type":"compaction","id":"x","parentId":null,"summary":"s","firstKeptEntryId":"gone"}\n',
+    ),
+    ("missing_head", SOUND + RECORD % '{"current":"main","heads":{"main":"gone"}}'),
+    ("torn_tail", SOUND + '{"type":"message","id":"x'),
+]
 
 
-@pytest.mark.parametrize("kind", DAMAGE)
-def test_every_kind_of_fault_is_found_and_repaired_without_touching_the_file(data, here: Path, kind: str) -> None:
-    lines = ['{"type":"session","version":3,"id":"s","cwd":"/p"}', *DAMAGE[kind]]
-    text = "\n".join(lines) + ("" if kind == "torn_tail" else "\n")
-    (here / "bad.jsonl").write_text(text)
+@pytest.mark.parametrize(("kind", "text"), DAMAGE, ids=[kind for kind, _ in DAMAGE])
+def test_every_kind_of_fault_is_found_and_repaired_without_touching_the_file(
+    data, here: Path, kind: str, text: str
+) -> None:
+    before = text.encode("utf-8", "surrogateescape")
+    (here / "bad.jsonl").write_bytes(before)
     assert {problem["kind"] for problem in data("doctor", "bad.jsonl", code=1)["problems"]} == {kind}
 
     report = data("doctor", "bad.jsonl", "--repair", code=1)
 
     assert {repair["kind"] for repair in report["repairs"]} == {kind}
-    assert (here / "bad.jsonl").read_text().startswith(text)
+    assert (here / "bad.jsonl").read_bytes().startswith(before)
     sound = report["repaired"] or "bad.jsonl"
     assert data("doctor", sound)["problems"] == []
+
+
+def test_every_kind_of_fault_that_the_docs_name_is_tried() -> None:
+    table = (Path(__file__).parents[2] / "docs" / "tree.md").read_text()
+    elsewhere = {"no_session", "long_line"}
+
+    assert set(re.findall(r"^\| `(\w+)` \| fault ", table, re.MULTILINE)) == {kind for kind, _ in DAMAGE} | elsewhere
 
 
 def test_a_folder_is_examined_file_by_file(cli, data, talk, here: Path) -> None:
@@ -816,8 +835,8 @@ def test_what_is_no_file_is_a_fault_too(data, here: Path) -> None:
 
 
 def test_what_cannot_be_repaired_is_told_and_stops_nothing(cli, here: Path) -> None:
-    head = '{"type":"custom","id":"h","customType":"sessiontree.head","data":{"heads":{"main":"gone"}}}'
-    (here / "a.jsonl").write_text(f'{{"type":"session","version":9,"id":"a"}}\n{head}\n')
+    record = RECORD % '{"current":"main","heads":{"main":"gone"}}'
+    (here / "a.jsonl").write_text(f'{{"type":"session","version":9,"id":"a"}}\n{record}')
     long = "b" * 230 + ".jsonl"
     (here / long).write_text('{"type":"session","version":3,"id":"b"}\ngarbage\n')
 

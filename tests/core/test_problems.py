@@ -1,7 +1,7 @@
 import pytest
 from hypothesis import given
 
-from sessiontree.core.entries import HEAD_RECORD, Compaction, Custom, Label
+from sessiontree.core.entries import HEAD_RECORD, Compaction, ContextEdit, Custom, Label
 from sessiontree.core.heads import Heads
 from sessiontree.core.messages import assistant, tool_call, tool_result
 from sessiontree.core.problems import find_problems, problem_to_wire
@@ -89,6 +89,13 @@ def test_a_label_on_nothing_is_worth_a_note():
     assert told(grow("a>b", b=Label(target="gone", text="x"))) == [("unknown_target", "note", "b", 3)]
 
 
+def test_an_edit_of_nothing_is_worth_a_note():
+    tree = grow("a>b>c", b=ContextEdit(target="gone"), c=ContextEdit(target="a"))
+
+    assert told(tree) == [("unknown_target", "note", "b", 3)]
+    assert problems(tree)[0].message == "edit of 'gone', which is not in the file"
+
+
 def test_an_unanswered_call_is_a_note_not_a_fault():
     tree = grow("a>b>c", a=calling("c1", "c2"), b=tool_result("c1", "read", "x"))
 
@@ -113,6 +120,16 @@ def test_a_head_that_is_not_in_the_file_is_a_fault():
 
     assert (problem.kind, problem.severity, problem.entry) == ("missing_head", "fault", "lost")
     assert "'main'" in problem.message
+
+
+@pytest.mark.parametrize(
+    "data",
+    [5, None, [], {}, {"current": "main"}, {"heads": {"main": "a"}}]
+    + [{"current": "main", "heads": heads} for heads in (5, ["main"], {})]
+    + [{"current": current, "heads": {"main": "a"}} for current in (5, ["main"], "gone")],
+)
+def test_a_head_record_that_does_not_say_where_the_branches_are_is_a_fault(data):
+    assert told(grow("a>b", b=Custom(custom_type=HEAD_RECORD, data=data))) == [("malformed_line", "fault", "b", 3)]
 
 
 @given(entry_lists())

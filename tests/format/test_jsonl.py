@@ -245,6 +245,18 @@ def test_junk_before_the_header_is_reported_and_kept():
     assert joined(reader) == data
 
 
+def test_bytes_that_are_not_utf_8_in_the_header_or_a_title_slot_are_a_fault_and_both_are_read():
+    slot = file_of({"type": "title", "title": "called"}).replace(b"called", b"called \xff")
+    data = slot + file_of(header(cwd="/x"), A).replace(b"/x", b"/x\xff")
+
+    reader, entries = read(data)
+
+    assert (reader.title, reader.header.cwd, ids(entries)) == ("called \ufffd", "/x\ufffd", "a")
+    assert reported(reader) == [("not_utf8", "fault", 1, 0), ("not_utf8", "fault", 2, len(slot))]
+    assert reader.unread == 0
+    assert joined(reader) == data
+
+
 def test_a_byte_order_mark_before_the_header_is_no_part_of_it():
     data = file_of(header(), entry("a").raw)
 

@@ -81,6 +81,26 @@ def test_a_line_without_the_message_that_it_should_have_keeps_its_place_and_its_
     assert '"message":5' in sound["b"].body.data["text"]
 
 
+def test_a_head_record_that_says_nothing_keeps_its_text_and_still_moves_nobody() -> None:
+    fields = {"type": "custom", "customType": "sessiontree.head", "data": 5}
+    tree = tree_of(
+        file_of(
+            header(),
+            line("a", None, branch="main"),
+            entry("r", "a", fields, branch="main").raw,
+            line("b", "a", branch="main"),
+        )
+    )
+
+    sound, kinds = mended(tree)
+
+    assert kinds == ["malformed_line"]
+    body = sound["r"].body
+    assert (body.custom_type, body.data["line"]) == (UNREADABLE_LINE, 3)
+    assert '"data":5' in body.data["text"]
+    assert replayed(*sound.entries).moves == replayed(*tree.entries).moves == []
+
+
 def test_bytes_that_are_no_utf8_are_replaced() -> None:
     raw = line("a", None).replace(b'"content":"a"', b'"content":"\xff"')
     sound, kinds = mended(tree_of(file_of(header(), raw)))

@@ -13,6 +13,7 @@ from sessiontree.core.entries import (
     UNREADABLE,
     Body,
     Compaction,
+    ContextEdit,
     Entry,
     EntryId,
     JsonObject,
@@ -21,7 +22,7 @@ from sessiontree.core.entries import (
     Opaque,
     Problem,
 )
-from sessiontree.core.heads import Heads
+from sessiontree.core.heads import Heads, tells_all
 from sessiontree.core.messages import ToolCall, answered_call, stopped_abnormally, tool_calls
 from sessiontree.core.spans import Spans
 from sessiontree.core.tree import Tree
@@ -38,11 +39,9 @@ class _Said:
         self.results: dict[str, list[EntryId]] = {}
         for entry in tree.entries:
             body = entry.decoded()
-            if body is UNREADABLE:
-                reason = "not JSON, or nested too deeply: only its place in the tree could be read"
+            reason = misses(entry, body)
+            if reason is not None:
                 self.unreadable.append(_fault("malformed_line", entry, reason))
-            elif body is NO_MESSAGE:
-                self.unreadable.append(_fault("malformed_line", entry, "it should have a message, and has none"))
             elif not is_utf8(entry.raw):
                 self.unreadable.append(
                     _fault("not_utf8", entry, "not UTF-8: bytes that no reader can tell are replaced")
@@ -62,6 +61,8 @@ class _Said:
                 self.anchors.append((entry, anchor))
             case Label(target=target) if target not in tree:
                 self.notes.append(_note("unknown_target", entry, f"label on {target!r}, which is not in the file"))
+            case ContextEdit(target=target) if target not in tree:
+                self.notes.append(_note("unknown_target", entry, f"edit of {target!r}, which is not in the file"))
             case Opaque(type="session"):
                 self.notes.append(_note("second_header", entry, "another session begins: two files were put together"))
             case _:
@@ -89,6 +90,17 @@ def _fault(kind: str, entry: Entry, message: str) -> Problem:
 
 def _note(kind: str, entry: Entry, message: str) -> Problem:
     return Problem(kind=kind, severity="note", message=message, entry=entry.id, line=entry.line)
+
+
+def misses(entry: Entry, body: Body) -> str | None:
+    """What is wrong with an entry that does not say what one of its type must; `None` where it does."""
+    if body is UNREADABLE:
+        return "not JSON, or nested too deeply: only its place in the tree could be read"
+    if body is NO_MESSAGE:
+        return "it should have a message, and has none"
+    if entry.is_head_record and not tells_all(entry):
+        return "a head record should say where every branch is and which is current, and this one does not"
+    return None
 
 
 def is_utf8(raw: bytes) -> bool:

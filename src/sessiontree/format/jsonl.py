@@ -15,6 +15,7 @@ from typing import TypeAlias
 
 from sessiontree.core.entries import Chain, Entry, Header, JsonObject, Problem
 from sessiontree.core.messages import string
+from sessiontree.core.problems import is_utf8
 from sessiontree.errors import FormatError
 from sessiontree.format.codec import (
     LINE_LIMIT,
@@ -235,6 +236,8 @@ class Reader(Reading):
         except NotJson as error:
             self._report("malformed_line", f"unreadable, before the header: {error}", self.number)
             return
+        if not is_utf8(raw):
+            self._found("not_utf8", "fault", "not UTF-8: bytes that no reader can tell are replaced", self.number)
         if wire.get("type") == "title" and self._title is None:
             self._title = string(wire.get("title")).strip()
             return
@@ -244,8 +247,8 @@ class Reader(Reading):
             found = "lacks an id" if type == "session" else f"is of type {type!r}" if type else "has no type"
             raise FormatError(self.where, f"line {self.number} is no session header: it {found}")
         if self.is_newer:
-            self._report(
-                "newer_version", f"written as version {self.header.version}; opened read-only", self.number, note=True
+            self._found(
+                "newer_version", "note", f"written as version {self.header.version}; opened read-only", self.number
             )
         self._choose = dialect_of(wire, self.header.version)
 
@@ -257,12 +260,13 @@ class Reader(Reading):
             self.dialect = self._migrate.name
         return self._migrate.line(raw, wire, self.number)
 
-    def _report(self, kind: str, message: str, line: int, *, note: bool = False) -> None:
-        if not note:
-            self.unread, self._last_unread = self.unread + 1, line
-            if self.unread > REPORTED:
-                return
-        severity = "note" if note else "fault"
+    def _report(self, kind: str, message: str, line: int) -> None:
+        """A line that could not be read."""
+        self.unread, self._last_unread = self.unread + 1, line
+        if self.unread <= REPORTED:
+            self._found(kind, "fault", message, line)
+
+    def _found(self, kind: str, severity: str, message: str, line: int) -> None:
         self._problems.append(
             Problem(kind=kind, severity=severity, message=message, line=line, offset=self.offset(line))
         )

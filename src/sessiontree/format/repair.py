@@ -10,9 +10,9 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
-from sessiontree.core.entries import NO_MESSAGE, UNREADABLE, Compaction, Custom, Entry, EntryId, JsonObject
+from sessiontree.core.entries import Compaction, Custom, Entry, EntryId, JsonObject
 from sessiontree.core.heads import Heads, renamed_by
-from sessiontree.core.problems import is_utf8
+from sessiontree.core.problems import is_utf8, misses
 from sessiontree.core.spans import Spans
 from sessiontree.core.tree import Tree
 from sessiontree.format.codec import ANCHOR, ID, LINE_LIMIT, PARENT, write_entry, write_value
@@ -52,7 +52,7 @@ def repaired(tree: Tree, new_id: Callable[[], EntryId]) -> tuple[list[bytes], li
     for entry in tree.entries:
         raw, body = entry.raw, entry.decoded()
         shadowed = tree[entry.id] is not entry
-        if body is UNREADABLE or body is NO_MESSAGE:
+        if misses(entry, body) is not None:
             text = raw.decode("utf-8", "replace")
             raw, said = _instead(entry, text=text), "its text is kept in a custom entry at the same place"
             if len(raw) > LINE_LIMIT:  # for one byte there may be six
@@ -110,13 +110,14 @@ def _last_written(tree: Tree) -> dict[str, EntryId]:
 
 
 def _instead(entry: Entry, **text: str) -> bytes:
-    """A custom entry at the place of one that cannot be read."""
+    """A custom entry at the place of one that cannot be read. It moves nobody if that one did not."""
+    branch = entry.branch if isinstance(entry.branch, str) and not entry.is_annotation else None
     kept = write_entry(
         Custom(custom_type=UNREADABLE_LINE, data={"line": entry.line, **text}),
         id=entry.id,
         parent=entry.parent,
         timestamp=entry.timestamp,
-        branch=entry.branch if isinstance(entry.branch, str) else None,
+        branch=branch,
         current=entry.current,
     )
     return kept.raw
