@@ -730,6 +730,10 @@ DAMAGE = [
     ("not_utf8", SOUND + '{"type":"custom","id":"x","parentId":null,"data":"\udcff"}\n'),
     ("not_utf8", SOUND.replace("/p", "/p\udcff")),
     ("not_utf8", '{"type":"title","title":"\udcff"}\n' + SOUND),
+    (
+        "hidden_key",
+        SOUND + '{"type":"message","id":"x","parentId":null,"timestamp":"","message":{},"branch":"side","meta":{}}\n',
+    ),
     ("orphan", SOUND + '{"type":"message","id":"x","parentId":"gone","message":{"role":"user","content":"x"}}\n'),
     ("self_parent", SOUND + '{"type":"message","id":"x","parentId":"x","message":{"role":"user","content":"x"}}\n'),
     ("cycle", SOUND + '{"type":"custom","id":"x","parentId":"y"}\n{"type":"custom","id":"y","parentId":"x"}\n'),

@@ -1,5 +1,6 @@
 import pytest
 from hypothesis import given
+from msgspec import UNSET
 
 from sessiontree.core.entries import HEAD_RECORD, Compaction, ContextEdit, Custom, Label
 from sessiontree.core.heads import Heads
@@ -158,6 +159,17 @@ def test_a_line_that_is_not_utf_8_is_a_fault():
     [odd] = read(file_of(header(), b'{"type":"message","id":"a","parentId":null,"message":{"content":"\xff"}}'))[1]
 
     assert told(Tree([odd])) == [("not_utf8", "fault", "a", 2)]
+
+
+def test_a_key_behind_the_message_that_does_not_count_is_a_fault():
+    line = '{"type":"message","id":"%s","parentId":null,"timestamp":"t","message":{"role":"user"},%s}'
+    behind = ['"branch":"side","id":"c","meta":{}', '"meta":{}', '"meta":{},"branch":"side"']
+    entries = read(file_of(header(), *(line % pair for pair in zip("abd", behind, strict=True))))[1]
+
+    assert [entry.branch for entry in entries] == [UNSET, UNSET, "side"]
+    [problem] = problems(Tree(entries))
+    assert (problem.kind, problem.severity, problem.entry, problem.line) == ("hidden_key", "fault", "a", 2)
+    assert problem.message.startswith("id, branch behind the message")
 
 
 def test_odd_fields_are_no_reason_to_fail():

@@ -24,6 +24,7 @@ from sessiontree.format.codec import (
     body_from_wire,
     body_to_wire,
     copy_fields,
+    hidden_keys,
     is_readable,
     read_body,
     read_entry,
@@ -469,6 +470,36 @@ def test_of_what_is_refused_for_an_integer_nothing_is_written(tmp_path, body):
 
         assert file.read_bytes() == before
         assert session.append(user("two")).parent == session.tree.entries[0].id
+
+
+# Lines that are known by their beginning
+
+BEGUN = b'{"type":"message","id":"b","parentId":"a","timestamp":"t","branch":"main","message":{"role":"user"}'
+
+
+@pytest.mark.parametrize(
+    ("behind", "keys"),
+    [
+        (b"", []),
+        (b',"meta":{}', []),
+        (b',"meta":{},"branch":"side"', []),
+        (b',"branch":"side","meta":{}', ["branch"]),
+        (b',"\\u0062ranch":null, "meta":{"x":{}}', ["branch"]),
+        (
+            b',"current":"side","id":"c","timestamp":"u","parentId":5,"type":"custom","meta":{}',
+            {*HEAD_KEYS} - {"branch"},
+        ),
+        (b',"branch":"main","id":"b","customType":"x","meta":{}', []),
+        (b',"branch":"side","meta":{]}', []),
+    ],
+)
+def test_keys_behind_the_message_are_hidden_where_a_line_is_known_by_its_beginning(behind, keys):
+    assert {*hidden_keys(BEGUN + behind + b"}")} == {*keys}
+
+
+def test_a_time_behind_the_message_counts_unless_the_line_is_known_by_its_beginning():
+    assert read_entry(BEGUN + b',"timestamp":"u","meta":{}}', 1).timestamp == "t"
+    assert read_entry(BEGUN + b',"timestamp":"u","meta":1}', 1).timestamp == "u"
 
 
 # The header

@@ -88,6 +88,13 @@ def test_an_older_file_is_held_as_version_3_has_it():
     assert json.loads(line.raw)["message"] == {"role": "custom"}
 
 
+def test_an_older_line_is_known_by_its_beginning_as_it_will_be_once_it_is_migrated():
+    odd = '{"type":"message","id":"a","parentId":null,"timestamp":"t","message":{"role":"user"},"id":"z","meta":{}}'
+
+    for version in (2, 3):
+        assert ids(read(file_of(header(version=version), odd))[1]) == "a"
+
+
 def test_lines_that_were_just_written_need_no_reading():
     reader, _ = read(file_of(header(), A))
     written = [entry("b", "a"), entry("c", "b")]

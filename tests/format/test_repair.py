@@ -101,6 +101,19 @@ def test_a_head_record_that_says_nothing_keeps_its_text_and_still_moves_nobody()
     assert replayed(*sound.entries).moves == replayed(*tree.entries).moves == []
 
 
+def test_keys_that_do_not_count_are_left_out() -> None:
+    begun = b'{"type":"message","id":"a","parentId":null,"timestamp":"t","message":{"role":"user"}'
+    hidden = b',"parentId":"gone","more":1,"branch":"side","type":"custom","meta":{}}'
+    tree = tree_of(file_of(header(), begun + hidden))
+
+    lines, done = repaired(tree, lambda: "new")
+
+    assert [(repair.kind, repair.message) for repair in done] == [
+        ("hidden_key", "type, parentId, branch behind the message is left out")
+    ]
+    assert lines == [begun + b',"more":1,"meta":{}}']
+
+
 def test_bytes_that_are_no_utf8_are_replaced() -> None:
     raw = line("a", None).replace(b'"content":"a"', b'"content":"\xff"')
     sound, kinds = mended(tree_of(file_of(header(), raw)))

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sessiontree.format.splice import drop_key, members, rename_key, set_value, value_of
+from sessiontree.format.splice import drop_behind, drop_key, members, rename_key, set_value, value_of
 from tests.strategies import json_texts, object_texts
 
 KEYS = st.sampled_from(["id", "a", "é", "new", ""])
@@ -110,6 +110,12 @@ def test_a_member_is_dropped_with_its_comma(before, after):
 @given(object_texts, KEYS)
 def test_dropping_gives_what_a_parser_says(raw, key):
     assert pairs(drop_key(raw, key)) == [(name, value) for name, value in pairs(raw) if name != key]
+
+
+def test_of_members_that_are_dropped_behind_another_those_before_it_stay():
+    raw = b'{"a":1,"m":{"a":2}, "b":3,"a":4 ,"c":5,"m":{},"b":6}'
+
+    assert drop_behind(raw, "m", ["a", "b"]) == b'{"a":1,"m":{"a":2}, "c":5,"m":{}}'
 
 
 def test_renaming_touches_the_name_alone():

@@ -8,8 +8,9 @@ said in its first line.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from msgspec import UNSET, Struct, UnsetType
@@ -210,6 +211,10 @@ class Source(Protocol):
         """Whether a line is JSON, and so has a body, without making that."""
         ...
 
+    def hidden(self, raw: bytes) -> Sequence[str]:
+        """The keys that a line has where they do not count, in wire form."""
+        ...
+
     def glance(self, raw: bytes) -> Glance | None:
         """What a line about a message says of it; `None` where it cannot be read."""
         ...
@@ -319,6 +324,12 @@ def entries_of(items: Iterable[Entry | Chain]) -> Iterator[Entry]:
             yield from map(item.entry, range(len(item)))
         else:
             yield item
+
+
+def raws(entries: Iterable[Entry]) -> Iterator[bytes]:
+    """The bytes of entries: quick where they stand near each other in order."""
+    for source, several in groupby(entries, key=lambda entry: entry.source):
+        yield from source.raws(entry.line for entry in several)
 
 
 def named(value: object) -> EntryId | None:

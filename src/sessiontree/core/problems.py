@@ -21,11 +21,13 @@ from sessiontree.core.entries import (
     Message,
     Opaque,
     Problem,
+    raws,
 )
 from sessiontree.core.heads import Heads, tells_all
 from sessiontree.core.messages import ToolCall, answered_call, stopped_abnormally, tool_calls
 from sessiontree.core.spans import Spans
 from sessiontree.core.tree import Tree
+from sessiontree.errors import few
 
 
 class _Said:
@@ -37,15 +39,18 @@ class _Said:
         self.anchors: list[tuple[Entry, EntryId]] = []
         self.calls: list[tuple[Entry, list[ToolCall]]] = []
         self.results: dict[str, list[EntryId]] = {}
-        for entry in tree.entries:
-            body = entry.decoded()
+        for entry, raw in zip(tree.entries, raws(tree.entries), strict=True):
+            body = entry.source.body(raw) if entry.kept is None else entry.kept
             reason = misses(entry, body)
             if reason is not None:
                 self.unreadable.append(_fault("malformed_line", entry, reason))
-            elif not is_utf8(entry.raw):
+            elif not is_utf8(raw):
                 self.unreadable.append(
                     _fault("not_utf8", entry, "not UTF-8: bytes that no reader can tell are replaced")
                 )
+            if keys := entry.source.hidden(raw):
+                reason = f"{few(keys)} behind the message: what stands there does not count"
+                self.unreadable.append(_fault("hidden_key", entry, reason))
             if tree[entry.id] is entry:
                 self._gather(tree, entry, body)
 

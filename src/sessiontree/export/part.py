@@ -9,14 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from hashlib import sha256
 
-from sessiontree.core.entries import Compaction, Custom, Entry, EntryId, Label, SessionInfo
+from sessiontree.core.entries import Compaction, Custom, Entry, EntryId, Label, SessionInfo, raws
 from sessiontree.core.heads import MAIN, first_record
 from sessiontree.core.plan import plan_fork
 from sessiontree.core.tree import Tree
 from sessiontree.export.snapshot import Snapshot
 from sessiontree.format.codec import ANCHOR, PARENT, write_entry, write_value
 from sessiontree.format.fork import path_fork_lines
-from sessiontree.format.jsonl import raws
 from sessiontree.format.splice import drop_key, set_value
 
 LEFT_BEHIND = frozenset({"label", "session_info"})

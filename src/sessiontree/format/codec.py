@@ -152,7 +152,7 @@ WIRE: dict[str, tuple[type[Any], dict[str, Field]]] = {
     "reset_boundary": (e.ResetBoundary, {}),
 }
 
-ID, PARENT, ANCHOR = "id", "parentId", "firstKeptEntryId"
+ID, PARENT, ANCHOR, MESSAGE = "id", "parentId", "firstKeptEntryId", "message"
 HEAD_KEYS = ("type", ID, PARENT, "timestamp", "branch", "current")
 COPIED_FROM = "copiedFrom"
 
@@ -251,7 +251,8 @@ def _refuse_constant(name: str) -> Any:
 
 
 # How pi and we write messages. Nearly all lines match; of these only the beginning is looked at, and that they end as
-# an object in an object does, so that no key stands behind the message.
+# an object in an object does. Nearly always that is the message; where it is another object, what stands between them
+# does not count for the head, and `hidden_keys` tells of it.
 _TYPE, _PARENT, _TIME, _MESSAGE, _END = (
     b'{"type":"message","id":"',
     b'","parentId":"',
@@ -366,6 +367,9 @@ class Reading(ABC):
     def can_read(self, raw: bytes) -> bool:
         return is_readable(raw)
 
+    def hidden(self, raw: bytes) -> list[str]:
+        return hidden_keys(raw)
+
     def glance(self, raw: bytes) -> Glance | None:
         return read_glance(raw)
 
@@ -384,7 +388,16 @@ class Held(Reading):
 
 def read_entry(raw: bytes, line: int, source: Source | None = None) -> Entry:
     """A line as an entry, its body not looked at yet. Raises `NotJson`."""
-    head = read_head(raw)
+    return _entry(read_head(raw), line, Held(raw) if source is None else source)
+
+
+def read_line(raw: bytes, line: int, source: Source) -> Entry:
+    """The same of a line among others: it is known by its beginning where `scan` would know it so."""
+    begun = _begun(raw)
+    return _entry(read_head(raw) if begun is None else begun, line, source)
+
+
+def _entry(head: LineHead, line: int, source: Source) -> Entry:
     if not isinstance(head.type, str):
         raise NotJson("no type")
     if not isinstance(head.id, str):
@@ -397,16 +410,50 @@ def read_entry(raw: bytes, line: int, source: Source | None = None) -> Entry:
         parent=e.named(head.parent),
         type=head.type,
         line=line,
-        source=Held(raw) if source is None else source,
+        source=source,
         branch=branch,
         current=_maybe_text(head.current),
         custom_type=_maybe_text(head.custom_type),
     )
 
 
+def _begun(raw: bytes) -> LineHead | None:
+    """The head of a line that is known by its beginning, as `scan` knows it."""
+    head = _match_begun(raw)
+    if head is None:
+        return None
+    id, parent, time, keys, branch, current = head.groups()
+    return LineHead(
+        type="message",
+        id=id.decode(),
+        parent=None if parent is None else parent.decode(),
+        timestamp=time.decode("utf-8", "replace"),
+        branch=UNSET if keys is None else None if branch is None else branch.decode(),
+        current=None if current is None else current.decode(),
+    )
+
+
+def _match_begun(raw: bytes) -> re.Match[bytes] | None:
+    return _HEAD.match(raw) if raw.endswith(_END) else None
+
+
+def hidden_keys(raw: bytes) -> list[str]:
+    """The keys of a head that stand behind the message, and say something else, in a line known by its beginning."""
+    begun = _begun(raw)
+    if begun is None:
+        return []
+    try:
+        whole = read_head(raw)
+    except NotJson:
+        return []
+    if whole == begun:  # nearly always
+        return []
+    return [key for name, key in _HEAD_FIELDS if key in HEAD_KEYS and getattr(whole, name) != getattr(begun, name)]
+
+
 def read_timestamp(raw: bytes) -> str:
     """The time of a line; nothing where it has none."""
-    head = _HEAD.match(raw)
+    head = _match_begun(raw)
     return head[3].decode("utf-8", "replace") if head is not None else _text(read_head(raw).timestamp)
 
 

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from sessiontree.core.entries import Body, Entry, EntryId, Label, SessionInfo
+from sessiontree.core.entries import Body, Entry, EntryId, Label, SessionInfo, raws
 from sessiontree.core.heads import MAIN, first_record
 from sessiontree.core.plan import ForkPlan
 from sessiontree.format.codec import ANCHOR, PARENT, write_entry, write_value
-from sessiontree.format.jsonl import raws
 from sessiontree.format.splice import set_value
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import groupby
 from typing import TypeAlias
 
 from sessiontree.core.entries import Chain, Entry, Header, JsonObject, Problem
@@ -23,8 +22,8 @@ from sessiontree.format.codec import (
     NotJson,
     Reading,
     read_body,
-    read_entry,
     read_header,
+    read_line,
     read_object,
     scan,
 )
@@ -216,7 +215,7 @@ class Reader(Reading):
             self._report("long_line", f"{len(raw)} bytes, over the limit of {LINE_LIMIT}: not looked into", line)
         elif raw.strip():
             try:
-                entry = read_entry(raw, line, self)
+                entry = read_line(raw, line, self)
             except NotJson as error:
                 self._report("malformed_line", f"not an entry: {error}", line)
             else:
@@ -270,12 +269,6 @@ class Reader(Reading):
         self._problems.append(
             Problem(kind=kind, severity=severity, message=message, line=line, offset=self.offset(line))
         )
-
-
-def raws(entries: Iterable[Entry]) -> Iterator[bytes]:
-    """The lines of entries."""
-    for source, several in groupby(entries, key=lambda entry: entry.source):
-        yield from source.raws(entry.line for entry in several)
 
 
 def is_whole_line(raw: bytes) -> bool:

@@ -15,8 +15,19 @@ from sessiontree.core.heads import Heads, renamed_by
 from sessiontree.core.problems import is_utf8, misses
 from sessiontree.core.spans import Spans
 from sessiontree.core.tree import Tree
-from sessiontree.format.codec import ANCHOR, ID, LINE_LIMIT, PARENT, write_entry, write_value
-from sessiontree.format.splice import set_value
+from sessiontree.errors import few
+from sessiontree.format.codec import (
+    ANCHOR,
+    ID,
+    LINE_LIMIT,
+    MESSAGE,
+    PARENT,
+    hidden_keys,
+    read_body,
+    write_entry,
+    write_value,
+)
+from sessiontree.format.splice import drop_behind, set_value
 
 UNREADABLE_LINE = "sessiontree.unreadable"
 """The `custom_type` of entries that keep the place of a line that cannot be read, and its text."""
@@ -51,6 +62,10 @@ def repaired(tree: Tree, new_id: Callable[[], EntryId]) -> tuple[list[bytes], li
 
     for entry in tree.entries:
         raw, body = entry.raw, entry.decoded()
+        if keys := hidden_keys(raw):
+            raw = drop_behind(raw, MESSAGE, keys)
+            body = read_body(raw)
+            note("hidden_key", entry, f"{few(keys)} behind the message is left out")
         shadowed = tree[entry.id] is not entry
         if misses(entry, body) is not None:
             text = raw.decode("utf-8", "replace")

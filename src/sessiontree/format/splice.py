@@ -8,7 +8,7 @@ that were read as JSON objects may be spliced.
 from __future__ import annotations
 
 import re
-from itertools import pairwise
+from collections.abc import Container
 from typing import NamedTuple
 
 _TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[{}\[\],:]', re.DOTALL)
@@ -110,15 +110,26 @@ def rename_key(raw: bytes, old: str, new: str) -> bytes:
 def drop_key(raw: bytes, key: str) -> bytes:
     """`raw` without any member `key`."""
     spans = members(raw)
-    kept = [place for place, member in enumerate(spans) if member.name != key]
+    return _with(raw, spans, [place for place, member in enumerate(spans) if member.name != key])
+
+
+def drop_behind(raw: bytes, key: str, names: Container[str]) -> bytes:
+    """`raw` without any of the members `names` that stands behind the first member `key`."""
+    spans = members(raw)
+    first = next(place for place, member in enumerate(spans) if member.name == key)
+    return _with(
+        raw, spans, [place for place, member in enumerate(spans) if place <= first or member.name not in names]
+    )
+
+
+def _with(raw: bytes, spans: list[Member], kept: list[int]) -> bytes:
+    """`raw` with those of its members alone."""
     if len(kept) == len(spans):
         return raw
     before, behind = raw[: spans[0].start], raw[spans[-1].end :]
     if not kept:
         return before + behind
-    last = spans[kept[-1]]
     # All but the last keep what stands between them and the next, with the comma in it.
-    with_comma = [
-        raw[member.start : after.start] for member, after in pairwise(spans[: kept[-1] + 1]) if member.name != key
-    ]
+    with_comma = [raw[spans[place].start : spans[place + 1].start] for place in kept[:-1]]
+    last = spans[kept[-1]]
     return b"".join([before, *with_comma, raw[last.start : last.end], behind])
