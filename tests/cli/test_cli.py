@@ -1,5 +1,6 @@
 """The command line as people and programs use it: through its arguments, output and exit codes."""
 
+import errno
 import json
 import os
 import re
@@ -955,6 +956,30 @@ def test_output_that_nobody_takes_is_no_traceback(talk, to: str) -> None:
         result = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
         assert "Traceback" not in result.stderr
         assert "Exception" not in result.stderr
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_output_that_cannot_be_written_is_told_as_such(talk, monkeypatch, unbuffered: str) -> None:
+    monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)
+    for arguments in ("tree @", "--help", "export @ --format jsonl -o -"):
+        script = f"{sys.executable} -c 'from sessiontree.cli import main; main()' {arguments} > /dev/full"
+        result = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
+        assert (result.returncode, result.stderr) == (1, "sessiontree: standard output: No space left on device\n")
+
+
+def test_standard_output_is_not_blamed_for_what_fails_elsewhere(monkeypatch, fails, talk) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr("sessiontree.cli.read.outline", fail)
+
+    assert fails("tree", "@") == "sessiontree: Input/output error\n"
+
+
+def test_that_the_current_folder_was_deleted_is_told(fails, here: Path) -> None:
+    here.rmdir()
+
+    assert "the current folder was deleted" in fails("doctor", ".")
 
 
 def test_values_of_options_are_completed_for_the_session_that_was_named(data, talk) -> None:

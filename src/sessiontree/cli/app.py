@@ -11,6 +11,7 @@ import re
 import sys
 from collections.abc import Callable, Generator, Iterable
 from importlib import import_module
+from traceback import walk_tb
 from typing import Any, TypeVar
 
 import click
@@ -159,9 +160,11 @@ def run(arguments: list[str]) -> int:
         _give_up_output()
         return FAILED
     except OSError as error:
-        if error.filename is None:
+        where = error.filename
+        if where is None and _is_of_output(error):
+            where = "standard output"
             _give_up_output()
-        return fail(f"{error.filename or 'standard output'}: {error.strerror or error}")
+        return fail(f"{where}: {error.strerror or error}" if where else f"{error.strerror or error}")
     except Exception as error:
         if os.environ.get("SESSIONTREE_DEBUG"):
             raise
@@ -190,6 +193,12 @@ def _fill_gaps() -> None:
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - for as long as the process runs
+
+
+def _is_of_output(error: OSError) -> bool:
+    """Whether it was raised where something is printed: that names no file, and neither do some others."""
+    *_, (frame, _) = walk_tb(error.__traceback__)
+    return frame.f_code in (click.echo.__code__, run.__code__)
 
 
 def _give_up_output() -> None:

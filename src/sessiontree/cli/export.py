@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Any
 
 import click
 
@@ -90,11 +89,10 @@ def _write(target: str, content: bytes, *, force: bool) -> None:
 
 def _print(content: bytes) -> None:
     """To a terminal only what it cannot obey, to everything else the bytes as they are."""
-    buffer: Any = getattr(sys.stdout, "buffer", None)
-    if buffer is None or sys.stdout.isatty():
+    if sys.stdout.isatty() or not hasattr(sys.stdout, "buffer"):
         click.echo(safe_lines(content.decode("utf-8", "replace")), nl=False)
     else:
-        buffer.write(content)
+        click.echo(content, nl=False)
 
 
 def _size(count: int) -> str:

@@ -31,7 +31,7 @@ from sessiontree.core.outline import FILTERS, Calls, outline, plain_text, row_te
 from sessiontree.core.problems import problem_to_wire
 from sessiontree.core.tokens import estimate
 from sessiontree.errors import FormatError, InvalidOperation, NotFound, SessionTreeError, StoreError
-from sessiontree.index.folder import folders_in
+from sessiontree.index.folder import absolute_folder, folders_in
 from sessiontree.session import Session
 from sessiontree.store.postgres.address import is_address
 
@@ -455,6 +455,7 @@ def _examine_folder(folder: str, mend: bool) -> Iterator[_Examined]:
 
 def _files_below(folder: str, closed: list[OSError]) -> Iterator[str]:
     """What is called like a session in a folder and below it, and in those that links right in it lead to."""
+    absolute_folder(folder)  # which says so where the current folder was deleted
     inside = os.path.join(os.path.realpath(folder), "")
     links = [below for below in folders_in(folder) if os.path.islink(below)]
     linked = [link for link in links if not os.path.join(os.path.realpath(link), "").startswith(inside)]
