@@ -6,14 +6,15 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 
 import sessiontree as st
-from sessiontree.cli.app import GROUPS, MODULES, run
+from sessiontree.cli.app import GROUPS, MODULES, app, run
 from sessiontree.cli.output import safe, safe_lines
 from sessiontree.core.entries import ThinkingLevelChange
 from tests.cli.conftest import HOSTILE, Run, process
@@ -574,6 +575,23 @@ def test_alone_it_prints_help_and_every_command_has_help(cli) -> None:
     assert "Looking:" in cli()
     for name in MODULES:
         assert "Usage: sessiontree " in cli(name, "--help")
+
+
+def commands_of(group: click.Group, *names: str) -> Iterator[tuple[str, ...]]:
+    """The words of every command in a group and in the groups within it."""
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        yield (*names, name)
+        command = group.get_command(context, name)
+        if isinstance(command, click.Group):
+            yield from commands_of(command, *names, name)
+
+
+def test_the_help_of_every_command_shows_an_example(cli) -> None:
+    for names in commands_of(app):
+        called = "-p" if names == ("prompt",) else " ".join(names)
+        example = cli(*names, "--help").partition("\n  Example")[2]
+        assert f"sessiontree {called}" in example, f"{called} has none"
 
 
 def test_colours_are_used_when_asked_for_and_never_with_no_color(cli, talk, monkeypatch) -> None:

@@ -274,7 +274,7 @@ def compact(
         echo(entry, dim(f"on {safe(on.name)}, {keeps}; there were {tokens:,} tokens"))
 
 
-@app.command()
+@app.command(epilog="\b\nExample:\n  sessiontree uncompact @ --branch cache")
 @session_argument
 @branch_option("--branch", help="The branch; the current one by default.")
 @extension_option

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 NO_ENTRIES = "(no entries)"
 
 
-@app.command()
+@app.command(epilog="\b\nExamples:\n  sessiontree tree @\n  sessiontree tree @ --filter labeled-only --json")
 @session_argument
 @click.option("--filter", type=click.Choice(FILTERS), help="Which entries to show; --json shows all by default.")
 @click.option("--interactive", is_flag=True, help="Choose a place in the tree, and go there.")
@@ -155,7 +155,7 @@ def _tell_problems(session: Session) -> None:
         warn(f"damaged: {brief(first)}{more} (see `sessiontree doctor {session.where}`)")
 
 
-@app.command()
+@app.command(epilog="\b\nExample:\n  sessiontree log @ --at HEAD~2")
 @session_argument
 @place_option("--at", default="HEAD", show_default=True, help="The place whose path to list.")
 @json_option
@@ -180,7 +180,7 @@ def log(session: str, at: str, as_json: bool) -> None:
         echo(dim(NO_ENTRIES))
 
 
-@app.command()
+@app.command(epilog="\b\nExample:\n  sessiontree show @ HEAD~1")
 @session_argument
 @place_argument("entry", metavar="ENTRY")
 @json_option
@@ -289,7 +289,7 @@ def _tell_explanation(explanation: Explanation) -> None:
     echo(strong(f"{explanation.tokens} tokens, estimated"))
 
 
-@app.command()
+@app.command(epilog="\b\nExample:\n  sessiontree branches @ --all")
 @session_argument
 @click.option("--all", "show_all", is_flag=True, help="Archived branches too.")
 @json_option
@@ -335,7 +335,7 @@ def echo_branches(session: Session, *, as_json: bool, show_all: bool = True) -> 
     table(rows)
 
 
-@app.command()
+@app.command(epilog="\b\nExample:\n  sessiontree compare @ cache dict --metric tokens")
 @session_argument
 @branch_argument("branches", nargs=-1, required=True, metavar="A B...")
 @click.option("--metric", default="cost", show_default=True, help="What decides: cost, tokens, entries or time.")
@@ -368,7 +368,7 @@ def compare(session: str, branches: tuple[str, ...], metric: str, as_json: bool)
         echo(strong(f"winner: {safe(result.winner)}"), dim(f"({result.reason})"))
 
 
-@app.command()
+@app.command(epilog="\b\nExample:\n  sessiontree diff @ cache dict")
 @session_argument
 @place_argument("a", metavar="A")
 @place_argument("b", metavar="B")

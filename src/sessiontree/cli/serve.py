@@ -161,7 +161,7 @@ def create(scopes: tuple[Scope, ...], projects: tuple[str, ...], as_json: bool) 
         echo(made.secret, dim(", ".join((made.token.id, *made.token.scopes, *of))))
 
 
-@token.command()
+@token.command(epilog="\b\nExample:\n  sessiontree token ls --json")
 @json_option
 def ls(as_json: bool) -> None:
     """List the tokens that last, without what is secret of them."""

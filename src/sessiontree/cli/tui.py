@@ -11,7 +11,7 @@ from sessiontree.cli.app import app, branch_option, is_terminal, opened, session
 from sessiontree.errors import InvalidOperation
 
 
-@app.command()
+@app.command(epilog="\b\nExamples:\n  sessiontree chat -c\n  sessiontree chat --session auth --branch cache")
 @click.option("-c", "--continue", "recent", is_flag=True, help="Go on in the most recent session of this folder.")
 @click.option("-r", "--resume", "pick", is_flag=True, help="Choose the session to go on in.")
 @session_option("--session", help="Go on in this session.")

@@ -261,7 +261,7 @@ def branch(
         echo_branches(changed, as_json=as_json)
 
 
-@app.command()
+@app.command(epilog="\b\nExample:\n  sessiontree switch @ cache")
 @session_argument
 @place_argument("place", metavar="NAME|PLACE")
 @json_option
@@ -275,7 +275,7 @@ def switch(session: str, place: str, as_json: bool) -> None:
         echo_branches(changed, as_json=as_json)
 
 
-@app.command()
+@app.command(epilog="\b\nExample:\n  sessiontree undo @")
 @session_argument
 @json_option
 def undo(session: str, as_json: bool) -> None:
@@ -311,7 +311,9 @@ def tell_plan(tree: Tree, plan: NavigatePlan, *, as_json: bool, on: str | None =
         click.echo(safe_lines(plan.editor_text))
 
 
-@app.command()
+@app.command(
+    epilog="\b\nExamples:\n  sessiontree label @ HEAD~2 checkpoint-1\n  sessiontree label @ checkpoint-1 --clear"
+)
 @session_argument
 @place_argument("place", metavar="PLACE")
 @click.argument("text", required=False)
@@ -373,7 +375,7 @@ def fork(
             echo(made.id, dim(safe(str(made.file or made.where))))
 
 
-@app.command()
+@app.command(epilog="\b\nExample:\n  sessiontree migrate old.jsonl")
 @session_argument
 @json_option
 def migrate(session: str, as_json: bool) -> None:
