@@ -184,10 +184,14 @@ def test_what_an_opened_session_takes_for_damage_is_not_vouched_for(odd: dict[st
         digest(data)
 
 
+def head_record(data: object, id: str = "r") -> dict[str, object]:
+    return {"type": "custom", "id": id, "parentId": None, "customType": "sessiontree.head", "data": data}
+
+
 def test_odd_values_count_for_nothing_and_spoil_nothing() -> None:
     empty = line("y", None, message={"role": "user"})
     cut = '{"type":"message","id":"z","parentId":null,"message":{"role":"user","content":"half \\ud83d"}}'
-    record = {"type": "custom", "id": "r", "parentId": None, "customType": "sessiontree.head", "data": "\ud800"}
+    data = {"current": "b", "heads": {"main": "a", "b": None}, "archived": ["main", 7, "gone"], "x": "\ud800"}
     tally = digest(
         file_of(
             header(),
@@ -199,17 +203,15 @@ def test_odd_values_count_for_nothing_and_spoil_nothing() -> None:
             line("d", None, branch=7, current=7, customType=7, branchName=7, firstKeptEntryId=7, usage=7),
             line("e", "d", data={"x": "\ud800"}),
             line("f", "e", message={"role": 7, "x": "\ud800"}),
-            {**record, "data": {"heads": {"main": "a", "b": None}, "archived": ["b"], "x": "\ud800"}},
-            {**record, "id": "r2"},
-            {**record, "id": "r4", "data": {"heads": 7, "x": "\ud800"}},
-            {**record, "id": "r3", "data": {"current": "nobody", "heads": {"x": None}}},
+            head_record(data),
+            head_record({**data, "archived": 7, "heads": {"main": None, "b": "a"}}, id="r2"),
             "",
         )
     ).tally
 
     assert tally.first_message == "half ?"
-    assert (tally.cost, tally.messages, tally.entries) == (0, 8, 12)
-    assert (tally.current, tally.heads, tally.archived) == ("x", {"x": None}, [])
+    assert (tally.cost, tally.messages, tally.entries) == (0, 8, 10)
+    assert (tally.current, tally.heads, tally.archived) == ("b", {"main": None, "b": "a"}, [])
 
 
 @pytest.mark.parametrize(
@@ -225,6 +227,11 @@ def test_odd_values_count_for_nothing_and_spoil_nothing() -> None:
         ['{"type":7,"id":"a"}'],
         ['{"type":"message","id":"\\ud800"}'],
         ['{"type":"message","id":"a","branch":"\\ud800"}'],
+        [head_record("\ud800")],
+        [head_record({"current": "main", "heads": 7, "x": "\ud800"})],
+        [head_record({"current": "main", "heads": {}})],
+        [head_record({"current": "nobody", "heads": {"main": None}})],
+        [head_record({"heads": {"main": None}})],
         [line("a"), {"type": "compaction", "id": "b", "parentId": "a", "firstKeptEntryId": "gone"}],
         [line("a"), line("b"), {"type": "compaction", "id": "c", "parentId": "b", "firstKeptEntryId": "a"}],
         [line("a"), {"type": "compaction", "id": "b", "parentId": None, "firstKeptEntryId": "a"}],
@@ -395,7 +402,8 @@ def test_a_chain_of_labels_makes_no_listing_slow() -> None:
 
 def test_many_archived_branches_make_no_listing_slow(monkeypatch: pytest.MonkeyPatch) -> None:
     names = [Name(f"b{number}") for number in range(2000)]
-    said = {"heads": {Name(name): None for name in names}, "archived": [*names, ["odd"], None]}
+    heads = {Name(name): None for name in names}
+    said = {"current": names[0], "heads": heads, "archived": [*names, ["odd"], None]}
     monkeypatch.setattr(module, "_value", lambda raw: said)
     record = {"type": "custom", "id": "r", "parentId": None, "customType": "sessiontree.head", "data": {}}
     Name.compared = 0

@@ -174,10 +174,10 @@ def test_names_that_are_no_utf8_are_listed(shelf: Path) -> None:
 
 
 def test_a_file_system_may_number_its_files_as_it_likes(shelf: Path, monkeypatch) -> None:
-    path, fstat = put(shelf, "s", header(), say("a", None, "apple")), os.fstat
+    path, fstat, lstat = put(shelf, "s", header(), say("a", None, "apple")), os.fstat, os.lstat
 
-    def numbered(fd: int) -> os.stat_result:
-        status = fstat(fd)
+    def numbered(which: int | str) -> os.stat_result:
+        status = fstat(which) if isinstance(which, int) else lstat(which)
         times = {"st_mtime_ns": status.st_mtime_ns}
         return os.stat_result((status.st_mode, status.st_ino | 1 << 63, *status[2:10]), times)
 
@@ -185,6 +185,7 @@ def test_a_file_system_may_number_its_files_as_it_likes(shelf: Path, monkeypatch
     few, many = stamp_of(fstat(fd)), stamp_of(numbered(fd))
     os.close(fd)
     monkeypatch.setattr(os, "fstat", numbered)
+    monkeypatch.setattr(os, "lstat", numbered)
 
     assert (few[:2], few[2] + (1 << 63)) == (many[:2], many[2] + (1 << 64))
     assert (only(shelf).entry_count, found("apple", shelf)) == (1, ["a"])

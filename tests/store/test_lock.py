@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from sessiontree.errors import StoreError
 from sessiontree.store.lock import Lock
 
 
@@ -192,3 +193,13 @@ def test_a_writer_whose_lock_file_was_taken_away_waits_for_those_who_made_a_new_
 
     assert waits
     assert not waiting.is_alive()
+
+
+def test_a_lock_file_that_is_never_the_same_is_told_not_waited_for(tmp_path: Path, monkeypatch) -> None:
+    path = tmp_path / "lock"
+    real = os.lstat
+    monkeypatch.setattr(os, "lstat", lambda _: real(tmp_path))
+
+    with pytest.raises(StoreError, match="another file each time"):
+        Lock(str(path)).acquire()
+    assert is_free(path)

@@ -4,11 +4,12 @@ Lines are decoded only as far as a listing needs, many at once; a pass can go on
 earlier one stopped. A `Digest` vouches for sound files alone: every line an entry, every
 parent and anchor an earlier line, every head there. At the first thing that is otherwise it
 stops, and the session has to be opened to tell what is wrong; so this module repairs,
-judges and migrates nothing. Two things it passes over: bytes that are no UTF-8, in strings that
-a listing does not show, so whoever feeds it looks for them first; and lines that are nested too
-deeply and do not look it, which are left to `doctor`, since to check all lines for them would
-take half as long as the decoding. What a line does to the heads is told by `core.heads`; here is
-its short form, for names alone, and a test holds the two together.
+judges and migrates nothing. Three things it passes over: bytes that are no UTF-8, in strings that
+a listing does not show, so whoever feeds it looks for them first; lines that are nested too
+deeply and do not look it; and keys of the head behind a message, which it takes to count. The last
+two are left to `doctor`, since to check all lines for them would take half as long as the decoding.
+What a line does to the heads is told by `core.heads`; here is its short form, for names alone, and a
+test holds the two together.
 """
 
 from __future__ import annotations
@@ -302,27 +303,22 @@ class Digest:
 
     def _record(self, line: _Line) -> None:
         tally = self.tally
-        data = _value(line.data) if line.data else None
-        if not is_object(data):
-            return
-        heads = data.get("heads")
-        if is_object(heads) and heads:
-            tally.heads = {name: named(leaf) for name, leaf in heads.items()}
-        current = data.get("current")
-        if isinstance(current, str) and current in tally.heads:
-            tally.current = current
-        elif tally.current not in tally.heads:
-            tally.current = next(iter(tally.heads))
+        value = _value(line.data) if line.data else None
+        data: JsonObject = value if is_object(value) else {}
+        heads, current = data.get("heads"), data.get("current")
+        if not is_object(heads) or not isinstance(current, str) or current not in heads:
+            raise Unsound
         archived = data.get("archived")
         hidden = {name for name in archived if isinstance(name, str)} if is_list(archived) else ()
+        tally.heads = {name: named(leaf) for name, leaf in heads.items()}
+        tally.current = tally.line_branch = current
         tally.archived = [name for name in tally.heads if name in hidden]
-        tally.line_branch = tally.current
 
 
 def begin(reader: Reader) -> Digest:
     """A digest of the session whose header `reader` has read. Raises `Unsound`, and `FormatError` without a header."""
     header: Header = reader.header
-    if header.version < VERSION or reader.unread:
+    if header.version < VERSION or any(problem.severity == "fault" for problem in reader.problems):
         raise Unsound
     return Digest(
         Tally(

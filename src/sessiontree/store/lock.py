@@ -17,6 +17,9 @@ from sessiontree.errors import StoreError
 from sessiontree.store import batch
 from sessiontree.store.files import identity_of, reason_of, shut
 
+TRIES = 100
+"""How often a lock file is opened anew that is taken away each time."""
+
 
 def lock_of(path: str) -> str:
     """The path of the lock file of the session file at `path`."""
@@ -60,9 +63,12 @@ class Lock:
 
     def confirm(self) -> None:
         """In our turn: make sure that it is one. If the file was deleted or moved, others lock a new one; so do we."""
-        while not self._is_there():
+        for _ in range(TRIES):
+            if self._is_there():
+                return
             self._let_go()
             fcntl.flock(self.open(), fcntl.LOCK_EX)
+        raise StoreError(self.path, "it is another file each time it is opened, so it is no lock")
 
     def _is_there(self) -> bool:
         """Whether it is still the file at its name. Looks for a note, too."""
