@@ -106,12 +106,15 @@ def cut(written: Written, place: int, choose: random.Random, image: Path) -> Non
 def cuts(written: Written, folder: Path, count: int) -> Iterator[tuple[Path, list[tuple[str, str]]]]:
     """The disk after so many power cuts, each with what had been acknowledged."""
     choose = random.Random(7)
-    for _ in range(count):
+    for number in range(count):
         place = choose.randrange(len(written.records))
         length = written.records[place - 1].end if place else 0
-        cut(written, place, choose, folder / "cut")
-        with mounted(folder / "cut", folder / "after") as after:
+        # Another file each time: a loop device lives on for a moment, and shows what was written after the last cut.
+        image = folder / f"cut-{number}"
+        cut(written, place, choose, image)
+        with mounted(image, folder / "after") as after:
             yield after, [(kind, name) for size, kind, name in written.acks if size <= length]
+        image.unlink()
 
 
 def ids_in(file: Path) -> list[str]:
