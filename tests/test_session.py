@@ -971,12 +971,9 @@ def test_a_torn_last_line_is_a_problem_that_is_told_and_mended_by_the_next_appen
 def test_a_head_that_damage_took_away_is_reported_and_one_can_go_elsewhere() -> None:
     session = st.memory()
     [one] = talk(session, "one")
-    session._store.append(
-        [
-            b'{"type":"custom","id":"r","parentId":null,"customType":"sessiontree.head","data":{"heads":{"main":"gone"}}}'
-        ],
-        after=session._load().cursor,
-    )
+    record = b'{"type":"custom","id":"r","parentId":null,"customType":"sessiontree.head","data":%s}'
+    lost = record % b'{"current":"main","heads":{"main":"gone"}}'
+    session._store.append([lost], after=session._load().cursor)
     session.refresh()
     assert [problem.kind for problem in session.problems] == ["missing_head"]
     with pytest.raises(st.NotFound):

@@ -232,6 +232,7 @@ def test_odd_values_count_for_nothing_and_spoil_nothing() -> None:
         [head_record({"current": "main", "heads": {}})],
         [head_record({"current": "nobody", "heads": {"main": None}})],
         [head_record({"heads": {"main": None}})],
+        [head_record({"current": "main", "heads": {"main": "gone"}})],
         [line("a"), {"type": "compaction", "id": "b", "parentId": "a", "firstKeptEntryId": "gone"}],
         [line("a"), line("b"), {"type": "compaction", "id": "c", "parentId": "b", "firstKeptEntryId": "a"}],
         [line("a"), {"type": "compaction", "id": "b", "parentId": None, "firstKeptEntryId": "a"}],

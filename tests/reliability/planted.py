@@ -9,7 +9,7 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from sessiontree import session as sessions
 from sessiontree.store import batch, files, jsonl, lock
@@ -75,7 +75,11 @@ def no_poison() -> None:
 
 def raw_errors() -> None:
     """The operating system's own errors come out."""
-    JsonlStore._failed = lambda self, error: error
+
+    def fail(self: JsonlStore, error: OSError) -> NoReturn:
+        raise error
+
+    JsonlStore._fail = fail
 
 
 def rewrite_in_place() -> None:
