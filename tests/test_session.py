@@ -18,7 +18,7 @@ from hypothesis import strategies as some
 import sessiontree as st
 from sessiontree.core.entries import HEAD_RECORD
 from sessiontree.core.heads import FEW
-from sessiontree.draft import RECORD_EVERY, Item
+from sessiontree.draft import RECORD_EVERY, Draft, Item
 from sessiontree.format.codec import WIRE
 from sessiontree.format.nesting import NESTING_LIMIT
 from sessiontree.session import Session
@@ -1406,6 +1406,86 @@ def test_a_session_that_reads_anew_holds_to_what_was_read(tmp_path: Path, shaken
         assert shaken(session, work) == 0
 
 
+def test_a_branch_is_the_same_one_when_a_session_reads_anew(tmp_path: Path, shaken) -> None:
+    with st.create(file=tmp_path / "s.jsonl", durability="none") as made:
+        made.append(st.user("one"))
+    session = st.open(tmp_path / "s.jsonl", durability="none")
+    main = session.head
+    main.append(st.user("two"))
+    session.create_branch("side")
+
+    def work() -> None:
+        assert [main.append(st.user("three")).branch for _ in range(2)] == ["main", "main"]
+
+    assert shaken(session, work) == 0
+
+
+def old_file(path: Path) -> st.Session:
+    said = '{"type":"message","timestamp":"2025-01-01T00:00:00.000Z","message":{"role":"user","content":"one"}}\n'
+    path.write_text('{"type":"session","id":"s","timestamp":"2025-01-01T00:00:00.000Z","cwd":"/"}\n' + said)
+    return st.open(path, durability="none")
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, TimeoutError, st.InvalidOperation("from a handler")])
+@pytest.mark.parametrize("done", [False, True])
+def test_a_rewrite_that_was_broken_in_on_keeps_to_what_was_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException, done: bool
+) -> None:
+    session = old_file(tmp_path / "s.jsonl")
+    [one] = [entry.id for entry in session.tree]
+    real = os.replace
+
+    def break_in(*names: str) -> None:
+        if done:
+            real(*names)
+        raise error
+
+    with monkeypatch.context() as broken:
+        broken.setattr(os, "replace", break_in)
+        with pytest.raises(type(error) if isinstance(error, Exception) else error):
+            session.append(st.user("two"))
+    if done:
+        with st.open(session.file) as other:
+            other.append(st.user("theirs"))
+        with pytest.raises(st.BranchMoved):
+            session.append(st.user("two"))
+    session.append(st.user("two"))
+
+    assert texts(session.head) == (["one", "theirs", "two"] if done else ["one", "two"])
+    assert [entry.raw for entry in session.tree] == [entry.raw for entry in st.open(session.file).tree]
+    assert session.head.path()[0].id == one
+
+
+@pytest.mark.parametrize("how", ["append", "extend", "archive"])
+def test_what_a_signal_handler_writes_while_a_write_is_drafted_is_not_passed_over(
+    session: Session, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    talk(session, "one")
+    session.create_branch("side", current=False)
+    written: list[str] = []
+
+    def interrupted(real: Callable[..., object]) -> Callable[..., object]:
+        def draft(*given: object, **named: object) -> object:
+            drafted = real(*given, **named)
+            if not written:
+                written.append("")
+                written[0] = session.append(st.user("in between")).id
+            return drafted
+
+        return draft
+
+    for name in ("message", "chain", "record"):
+        monkeypatch.setattr(Draft, name, interrupted(getattr(Draft, name)))
+    if how == "archive":
+        session.archive_branch("side")
+    else:
+        with pytest.raises(st.BranchMoved):
+            session.append(st.user("two")) if how == "append" else session.extend([st.user("two"), st.user("three")])
+
+    assert texts(session.head) == ["one", "in between"]
+    assert session.heads.leaf == reopened(session).heads.leaf == written[0]
+
+
 def test_a_branch_whose_head_was_lost_does_not_go_on_from_nowhere(tmp_path: Path) -> None:
     with st.create(file=tmp_path / "s.jsonl") as session:
         one, two = talk(session, "one", "two")
@@ -1415,8 +1495,14 @@ def test_a_branch_whose_head_was_lost_does_not_go_on_from_nowhere(tmp_path: Path
     session.file.write_bytes(b"\n".join(lines))
 
     with st.open(session.file) as damaged:
-        for write in (damaged.append, lambda body: damaged.extend([body]), lambda body: damaged.label(one, "here")):
-            with pytest.raises(st.NotFound, match=f"{two}.*'main'"):
+        for write in (
+            damaged.append,
+            lambda body: damaged.extend([body]),
+            lambda body: damaged.append(body, parent="HEAD"),
+            lambda body: damaged.label(one, "here"),
+            lambda body: damaged.create_branch("more"),
+        ):
+            with pytest.raises(st.NotFound, match=f"{two}.*main"):
                 write(st.user("three"))
         assert session.file.read_bytes() == b"\n".join(lines)
 

@@ -49,7 +49,6 @@ from sessiontree.errors import (
     InvalidOperation,
     NotFound,
     ReadOnly,
-    SessionTreeError,
     StoreError,
     few,
 )
@@ -57,7 +56,7 @@ from sessiontree.format.codec import VERSION, write_entry, write_header
 from sessiontree.format.jsonl import Reader
 from sessiontree.format.tail import tail_context
 from sessiontree.loaded import Loaded
-from sessiontree.store.base import Chunk, Indexed, Store
+from sessiontree.store.base import Chunk, Cursor, Indexed, Store
 from sessiontree.store.jsonl import JsonlStore
 from sessiontree.store.memory import MemoryStore
 
@@ -165,27 +164,32 @@ class Session:
         if self._loaded is not None and not self._in_doubt:
             return self._loaded
         with self._mutex:
-            if self._loaded is None or self._in_doubt:
-                loaded = self._reloaded() if self._in_doubt else Loaded(self._store, self._end)
+            known = self._loaded
+            if known is None or self._in_doubt:
+                loaded = Loaded(self._store, self._end) if known is None else self._reloaded(known)
+                if self._loaded is not known:  # by a signal handler, which was quicker
+                    return self._load()
                 self.header = loaded.reader.header
                 if self._unnamed is not None:
                     self._unnamed.is_called(loaded.heads.current)
+                    self._unnamed = None
                 self._loaded, self._ready, self._under_way = loaded, None, None
                 self._in_doubt = self._rewriting = False
-            return self._loaded
+                return loaded
+            return known
 
-    def _reloaded(self) -> Loaded:
+    def _reloaded(self, known: Loaded) -> Loaded:
         """What was known before something broke in, and what we were writing, if it is there: nothing of others."""
-        if self._rewriting or self._loaded is None:
-            loaded = Loaded(self._store, self._store.end())
-            if loaded.reader.header.id != self.id:
-                raise Conflict(self.where, "another session stands in its place")
-            return loaded
-        loaded = Loaded(self._store, Chunk(b"", self._loaded.cursor, self._loaded.unfinished))
-        if self._under_way:
-            ours = b"".join([line + b"\n" for line in self._under_way])
+        ours = b"".join([line + b"\n" for line in self._under_way or ()])
+        if ours and self._rewriting:
+            end = self._store.end()
+            there = self._store.read(before=end.cursor, limit=len(ours) - 1)
+            if there.data == ours:
+                return Loaded(self._store, Chunk(b"", there.cursor))
+        loaded = Loaded(self._store, Chunk(b"", known.cursor, known.unfinished))
+        if ours and not self._rewriting:
             with suppress(Conflict):  # the next write tells
-                there = self._store.read(loaded.cursor, limit=len(ours) - 1)
+                there = self._store.read(known.cursor, limit=len(ours) - 1)
                 if there.data == ours:
                     loaded.take(there)
         return loaded
@@ -410,7 +414,7 @@ class Session:
                     self._under_way = None
                     return entry
                 # Something more may break in when something has: nothing is called here.
-                except SessionTreeError as error:
+                except StoreError as error:
                     if cursor is not None:
                         self._in_doubt = True
                         raise
@@ -419,7 +423,7 @@ class Session:
                 except BaseException:
                     self._in_doubt = True
                     raise
-                self._take_in(loaded, refusal)
+                self._take_in(loaded, before, refusal)
                 del refusal  # it holds this frame
                 branch = on
                 self._check_unmoved(on, head)
@@ -458,14 +462,19 @@ class Session:
             while True:
                 if on is not None and head != was and (expected is not UNSET or moves(items)):
                     raise BranchMoved(on, was, head)
-                if above is UNSET and head is not None and head not in loaded.tree:
-                    raise NotFound("entry", head, f"damage took away where branch {on!r} was: move it first")
-                drafted = self._draft.chain(loaded, items, head if isinstance(above, UnsetType) else above, on)
-                entries = self._put(loaded, drafted)
+                before, under = loaded.cursor, head if isinstance(above, UnsetType) else above
+                self._check_there(under)
+                entries = self._put(loaded, before, self._draft.chain(loaded, items, under, on))
                 if entries is not None:
                     break
                 head = None if on is None else self._head_of(on)
             return entries if len(entries) == len(items) else [entry for entry in entries if not entry.is_head_record]
+
+    def _check_there(self, head: EntryId | None) -> None:
+        """Refuse to go on from an entry that damage took away."""
+        if head is not None and head not in self.tree:
+            names = [name for name, leaf in self.heads.heads.items() if leaf == head]
+            raise NotFound("entry", head, f"damage took it away: move {few(names)} elsewhere first" if names else "")
 
     def _check_unmoved(self, branch: str, expected: EntryId | None) -> None:
         head = self._head_of(branch)
@@ -475,13 +484,15 @@ class Session:
     def _commit(self, build: Callable[[], Drafted]) -> Sequence[Entry]:
         """Write what `build` makes of the state of things; when others wrote first, build anew."""
         loaded = self._load()
-        while (entries := self._put(loaded, build())) is None:
-            pass
-        return entries
+        while True:
+            before = loaded.cursor
+            entries = self._put(loaded, before, build())
+            if entries is not None:
+                return entries
 
-    def _put(self, loaded: Loaded, drafted: Drafted) -> Sequence[Entry] | None:
-        """Write entries, unless others wrote first: then that is taken in instead."""
-        before, cursor = loaded.cursor, None
+    def _put(self, loaded: Loaded, before: Cursor, drafted: Drafted) -> Sequence[Entry] | None:
+        """Write entries that were drafted at `before`, unless others wrote first: then that is taken in instead."""
+        cursor = None
         try:
             self._under_way = drafted.lines
             cursor = self._store.append(drafted.lines, after=before)
@@ -493,7 +504,7 @@ class Session:
             self._under_way = None
             return entries
         # Something more may break in when something has: nothing is called here.
-        except SessionTreeError as error:
+        except StoreError as error:
             if cursor is not None:
                 self._in_doubt = True
                 raise
@@ -502,13 +513,12 @@ class Session:
         except BaseException:
             self._in_doubt = True
             raise
-        self._take_in(loaded, refusal)
+        self._take_in(loaded, before, refusal)
         del refusal  # it holds this frame
         return None
 
-    def _take_in(self, loaded: Loaded, refusal: SessionTreeError) -> None:
-        """Take in what others wrote first. Raises what refused a write, if it is something else."""
-        before = loaded.cursor
+    def _take_in(self, loaded: Loaded, before: Cursor, refusal: StoreError) -> None:
+        """Take in what others wrote since `before`. Raises what refused a write, if it is something else."""
         if isinstance(refusal, Conflict) and not self._unmoved:
             self._take(loaded)
         if loaded.cursor == before:
@@ -523,7 +533,7 @@ class Session:
             entries = loaded.take(chunk)
             self._under_way = None
             return entries
-        except SessionTreeError:
+        except StoreError:
             if chunk is None:  # nothing was taken in
                 self._under_way = None
             else:
@@ -579,15 +589,10 @@ class Session:
         """Put all lines, as version 3 has them, in the place of the file, which is then read anew."""
         lines = loaded.reader.all_lines()
         try:
-            self._under_way, self._rewriting = (), True
+            self._under_way, self._rewriting = lines, True
             self._store.replace(lines, after=loaded.cursor)
+        finally:  # whatever comes out, which of the two files it is now is looked up
             self._in_doubt = True
-        except SessionTreeError:
-            self._under_way, self._rewriting = None, False
-            raise
-        except BaseException:
-            self._in_doubt = True
-            raise
 
     def held(self) -> AbstractContextManager[object]:
         """While it is entered, other threads neither write nor take anything in: all that is read is of one moment."""
@@ -611,9 +616,12 @@ class Session:
 
     def _after_fork(self) -> None:
         """In a process that was forked: another thread may have been at work, and is not here to end it."""
-        self._mutex = threading.RLock()
+        if not self._mutex._is_owned():  # type: ignore[attr-defined]  # as `threading.Condition` asks
+            self._mutex, self._unmoved = threading.RLock(), False
         self._in_doubt = self._loaded is not None
-        self._ready = self._under_way = None
+        if not self._rewriting:
+            self._under_way = None
+        self._ready = None
 
     def close(self) -> None:
         """Let go of the file. If the last line is not at the current place, a head record says where that is."""
@@ -660,6 +668,7 @@ class Session:
         with self._mutex:
             self._prepared()
             start = self.place(at)
+            self._check_there(start)
 
             def build() -> Drafted:
                 if name in self.heads.heads:

@@ -215,6 +215,44 @@ def test_a_timeout_while_waiting_for_the_disk_does_not_end_the_writer(
     assert not fresh.problems
 
 
+def test_what_was_written_is_seen_when_a_signal_handler_lets_out_that_it_was_refused(
+    session: st.Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = lock.Lock.release
+
+    def interrupted(held: lock.Lock) -> None:
+        real(held)
+        session.append(st.user("in between"))
+
+    with monkeypatch.context() as signals:
+        signals.setattr(lock.Lock, "release", interrupted)
+        with pytest.raises(st.InvalidOperation, match="under way"):
+            session.append(st.user("two"))
+    session.append(st.user("three"))
+
+    assert [message["content"] for message in session.context().messages] == ["one", "two", "three"]
+    assert [entry.raw for entry in session.tree] == [entry.raw for entry in st.open(session.file).tree]
+
+
+@pytest.mark.parametrize("moment", ["open", "flock", "ftruncate", "lseek"])
+def test_a_timeout_comes_out_wherever_it_breaks_in(
+    session: st.Session, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    session.store._lock.close()
+
+    def in_time(*_: object) -> None:
+        raise TimeoutError
+
+    with monkeypatch.context() as broken:
+        broken.setattr(fcntl if moment == "flock" else os, moment, in_time)
+        with pytest.raises(TimeoutError):
+            session.extend([st.user("two"), st.user("three")])
+    session.append(st.user("four"))
+
+    assert [entry.raw for entry in session.tree] == [entry.raw for entry in st.open(session.file).tree]
+    assert not st.open(session.file).problems
+
+
 @pytest.mark.parametrize("work", ["append", "extend", "refresh", "close"])
 def test_a_signal_handler_cannot_write_in_the_middle_of_a_write(
     session: st.Session, monkeypatch: pytest.MonkeyPatch, work: str

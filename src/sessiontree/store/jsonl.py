@@ -337,7 +337,9 @@ class JsonlStore:
                 self._sync(fd, data, start)
             try:
                 end = os.lseek(fd, 0, os.SEEK_CUR)
-            except OSError:
+            except OSError as error:
+                if error.errno is None:
+                    raise
                 end = None  # the system cannot tell
             if is_noted:
                 lock.clear()
@@ -384,6 +386,8 @@ class JsonlStore:
         try:
             sync_directory(self._folder)
         except OSError as error:
+            if error.errno is None:
+                raise
             self._poison(f"whether it was rewritten is not known since a sync failed ({reason_of(error)})")
             raise
         self._let_go()
@@ -567,6 +571,8 @@ class JsonlStore:
             os.ftruncate(fd, start)
             self._poisoned = before
         except OSError as error:
+            if error.errno is None:
+                raise
             self._poison(f"a failed write could not be taken back ({reason_of(error)})")
 
     def _poison(self, reason: str) -> None:

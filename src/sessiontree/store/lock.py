@@ -58,6 +58,8 @@ class Lock:
         try:
             fd = self.fd = _open(self.path)  # kept before we wait: a process forked meanwhile has it too
         except OSError as error:
+            if error.errno is None:
+                raise
             raise StoreError(self.path, reason_of(error)) from error
         return fd
 
@@ -78,7 +80,8 @@ class Lock:
         try:
             return identity_of(os.lstat(self.path)) == identity_of(status)
         except FileNotFoundError:
-            return False
+            # Where its folder was moved as a whole, others who have it open wait for it, and nobody can make a new one.
+            return status.st_nlink > 0 and not os.path.isdir(os.path.dirname(self.path))
 
     def release(self) -> None:
         fd = self.fd
@@ -86,8 +89,10 @@ class Lock:
             # Not by closing alone: a process forked meanwhile has it open too.
             if fd is not None:
                 fcntl.flock(fd, fcntl.LOCK_UN)
-        except OSError:
+        except OSError as error:
             self._let_go()
+            if error.errno is None:
+                raise
         finally:
             self.turn.release()
 
@@ -120,9 +125,12 @@ class Lock:
     def clear(self) -> None:
         """Take the note away; one that stays does no harm."""
         if self.fd is not None and self.has_note:
-            with suppress(OSError):
+            try:
                 os.ftruncate(self.fd, 0)
                 self.has_note = False
+            except OSError as error:
+                if error.errno is None:
+                    raise
 
     def close(self) -> None:
         with self.turn:

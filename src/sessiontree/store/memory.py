@@ -15,7 +15,7 @@ class MemoryStore:
         self.backups: list[bytes] = []
         self._data: bytearray | None = None
         self._generation = 0
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     def create(self, lines: Sequence[bytes]) -> Cursor:
         with self._lock:
