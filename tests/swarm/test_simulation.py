@@ -307,3 +307,7 @@ def test_a_swarm_outlives_whatever_happens(group: int) -> None:
             World(seed).play()
         except BaseException as error:
             raise AssertionError(f"seed {seed} of the simulation") from error
+
+
+def test_a_budget_of_time_of_which_less_is_left_than_a_clock_can_tell_keeps_nobody_busy() -> None:
+    World(1699).play()

@@ -54,6 +54,8 @@ from sessiontree.swarm.worker import Outfit, Worker
 
 LOOK = 1.0
 """Seconds between two looks for what other processes have told the swarm to do."""
+SOON = 0.001
+"""How long is waited at least: what is left of a budget may be less than a clock can tell. In seconds."""
 
 
 def _wall_clock() -> int:
@@ -395,7 +397,7 @@ class Swarm:
         """See to budgets of time, and to what other processes have told the swarm to do, until they end it."""
         while True:
             left = self._gate.time_left()
-            await asyncio.sleep(LOOK if left is None else min(left, LOOK))
+            await asyncio.sleep(LOOK if left is None else min(max(left, SOON), LOOK))
             before = self._account.status, self._account.wanted
             await self._gate.note()
             account = await self._gate.pause_if_used_up()
