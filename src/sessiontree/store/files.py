@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from contextlib import suppress
 from time import monotonic, time_ns
 from typing import TypeAlias
@@ -137,10 +137,10 @@ def write_all(fd: int, data: bytes) -> None:
         done += written
 
 
-def write_private(path: str, data: bytes, *, over: bool = True) -> None:
+def write_private(path: str, data: bytes | Iterable[bytes], *, over: bool = True) -> None:
     """Put a file in its place whole, or not at all, for this user alone; where one is, only if it may be written over.
 
-    Raises `StoreError`.
+    `data` may come in pieces, which are written as they come. Raises `StoreError`.
     """
     from tempfile import mkstemp
 
@@ -148,7 +148,7 @@ def write_private(path: str, data: bytes, *, over: bool = True) -> None:
         fd, beside = mkstemp(dir=os.path.dirname(path) or os.curdir, prefix=".sessiontree-")  # 0600
         try:
             with open(fd, "wb") as file:
-                file.write(data)
+                file.writelines((data,) if isinstance(data, bytes) else data)
                 file.flush()
                 os.fsync(fd)
             if over:

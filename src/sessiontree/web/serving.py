@@ -21,6 +21,7 @@ from sessiontree.core.misfit import misfit
 from sessiontree.core.safe import safe
 from sessiontree.errors import Conflict, InvalidOperation, SessionTreeError
 from sessiontree.web.encoding import encoded
+from sessiontree.web.export_jobs import ExportJobs
 from sessiontree.web.guard import Hosts, Limits
 from sessiontree.web.opened import Opened, OpenSessions, Position
 from sessiontree.web.refusals import Refused
@@ -66,6 +67,7 @@ class Serving:
         self.runs = Runs(self.workshop, models)
         self.swarms = Swarms(self.sessions, self.runs, self.workshop)
         self.trials = Trials(self.sessions, self.runs, self.workshop)
+        self.exports = ExportJobs(self.limits)
         self.streams = 0
         """Clients that listen."""
         self.closing = False
@@ -103,7 +105,8 @@ class Serving:
         return await self.runs.abort(opened, branch)
 
     async def tidy(self) -> None:
-        """Close sessions that nobody asks for."""
+        """Close sessions that nobody asks for, and throw away exports that nobody fetches."""
+        self.exports.tidy()
         await self._leave(self.sessions.idle())
 
     async def _leave(self, leaving: Iterable[Opened]) -> None:
@@ -123,6 +126,7 @@ class Serving:
     async def close(self) -> None:
         """Give up what runs, and let go of everything."""
         self.leave_off()
+        self.exports.close()
         await self.swarms.close()
         await self.trials.close()
         await self.runs.close()
