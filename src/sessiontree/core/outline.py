@@ -599,10 +599,10 @@ def calls_of_results(tree: Tree) -> dict[EntryId, ToolCall]:
 
 def row_text(entry: Entry, calls: CallsOfResults | None = None) -> str:
     """What one line says of `entry`, its role in front; a tool result says what was called."""
+    said = _glance(entry)
+    if said is not None:
+        return _message_row(said, calls.get(entry.id) if said.role == "toolResult" and calls is not None else None)
     match entry.decoded():
-        case Message(message):
-            said = glance(message)
-            return _message_row(said, calls.get(entry.id) if said.role == "toolResult" and calls is not None else None)
         case CustomMessage(custom_type=kind):
             return f"[{kind}]: {plain_text(entry)}"
         case BranchSummary() as body:
@@ -611,6 +611,15 @@ def row_text(entry: Entry, calls: CallsOfResults | None = None) -> str:
             return f"[compaction: {short_count(tokens)} tokens]"
         case _:
             return f"[{plain_text(entry)}]"
+
+
+def _glance(entry: Entry) -> Glance | None:
+    """What a message says, without decoding all of it; `None` for every other entry."""
+    if entry.type != "message":
+        return None
+    if entry.kept is None:
+        return entry.source.glance(entry.raw)
+    return glance(entry.kept.message) if isinstance(entry.kept, Message) else None
 
 
 def _message_row(message: Glance, call: ToolCall | None = None) -> str:
@@ -659,9 +668,10 @@ def _call_row(call: ToolCall) -> str:
 
 def plain_text(entry: Entry) -> str:
     """What `entry` says, on one line, without its role."""
+    said = _glance(entry)
+    if said is not None:
+        return _message_text(said)
     match entry.decoded():
-        case Message(message):
-            return _message_text(glance(message))
         case CustomMessage(content=content):
             return one_line(text(content))
         case BranchSummary(summary=summary) | Compaction(summary=summary):
