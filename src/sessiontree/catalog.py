@@ -23,7 +23,15 @@ from sessiontree.core.plan import plan_fork
 from sessiontree.core.safe import encodable
 from sessiontree.core.times import iso
 from sessiontree.draft import random_id
-from sessiontree.errors import Ambiguous, FormatError, InvalidOperation, NotFound, ReadOnly, StoreError
+from sessiontree.errors import (
+    Ambiguous,
+    InvalidOperation,
+    NotFound,
+    ReadOnly,
+    SessionTreeError,
+    StoreError,
+    isolate_errors,
+)
 from sessiontree.format.codec import VERSION, write_header
 from sessiontree.format.jsonl import PREAMBLE_LIMIT, Reader
 from sessiontree.home import CONFIG, home
@@ -408,11 +416,11 @@ def _header_of(path: str) -> Header | None:
     reader = Reader(path)
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-        with os.fdopen(fd, "rb") as file:
+        with os.fdopen(fd, "rb") as file, isolate_errors(path):
             while not reader.has_header and (raw := file.readline(PREAMBLE_LIMIT)):
                 reader.feed(raw)
             return reader.header
-    except (OSError, FormatError):
+    except (OSError, SessionTreeError):
         return None
 
 

@@ -20,7 +20,8 @@ result that says so.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 FEW = 10
@@ -113,3 +114,17 @@ class Conflict(StoreError):
 
 class OutcomeUnknown(StoreError):
     """A write was on its way when the back end was lost: it may have been done. The same write again settles it."""
+
+
+@contextmanager
+def isolate_errors(where: str) -> Generator[None]:
+    """Raise any unforeseen error as a `StoreError` of the session at `where`.
+
+    Code that goes through many sessions can then skip this one, and the others are not affected.
+    """
+    try:
+        yield
+    except (OSError, SessionTreeError):
+        raise
+    except Exception as error:
+        raise StoreError(where, f"cannot be read: internal error, {type(error).__name__}: {error}") from error

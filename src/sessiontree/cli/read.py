@@ -30,7 +30,7 @@ from sessiontree.core.messages import role, role_of, string, text, tool_calls
 from sessiontree.core.outline import FILTERS, Calls, outline, plain_text, row_text
 from sessiontree.core.problems import problem_to_wire
 from sessiontree.core.tokens import estimate
-from sessiontree.errors import FormatError, InvalidOperation, NotFound, SessionTreeError, StoreError
+from sessiontree.errors import FormatError, InvalidOperation, NotFound, SessionTreeError, StoreError, isolate_errors
 from sessiontree.index.folder import absolute_folder, folders_in
 from sessiontree.session import Session
 from sessiontree.store.postgres.address import is_address
@@ -476,7 +476,7 @@ def _examine(session: str, mend: bool) -> _Examined:
     try:
         if not is_address(session):
             check_size(session)
-        with opened(session, read_only=not mend) as examined:
+        with isolate_errors(session), opened(session, read_only=not mend) as examined:
             found = _Examined("", examined.problems)
             return _mended(found, examined) if mend and found.is_faulty else found
     except FormatError as error:

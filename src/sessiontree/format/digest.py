@@ -308,6 +308,8 @@ class Digest:
         heads, current = data.get("heads"), data.get("current")
         if not is_object(heads) or not isinstance(current, str) or current not in heads:
             raise Unsound
+        if not all(_is_id(name) and (leaf is None or _is_id(leaf)) for name, leaf in heads.items()):
+            raise Unsound
         archived = data.get("archived")
         hidden = {name for name in archived if isinstance(name, str)} if is_list(archived) else ()
         tally.heads = {name: named(leaf) for name, leaf in heads.items()}

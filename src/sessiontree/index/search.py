@@ -24,7 +24,7 @@ from sessiontree.core.heads import Heads
 from sessiontree.core.query import Query, Term
 from sessiontree.core.times import milliseconds
 from sessiontree.core.tree import Tree
-from sessiontree.errors import SessionTreeError
+from sessiontree.errors import SessionTreeError, isolate_errors
 from sessiontree.format.codec import LINE_LIMIT, NotJson, read_entry
 from sessiontree.index.database import Database
 from sessiontree.index.listing import Progress, digest_of
@@ -242,13 +242,14 @@ def _matches(
     part: _Part, query: Query, sieve: Sieve, least: Callable[[], int], passed: Callable[[int], None]
 ) -> Generator[_Match]:
     try:
-        for position, entry in _entries(part, sieve, least, passed):
-            moment = milliseconds(entry.timestamp) or 0
-            if moment < least() or (query.roles and not query.takes(speaker(entry))):
-                continue
-            said = parts_of(entry)
-            if said and query.matches(fold_parts(said)):
-                yield _Match(moment, part.file.path, position, entry, "\n".join(said))
+        with isolate_errors(part.file.path):
+            for position, entry in _entries(part, sieve, least, passed):
+                moment = milliseconds(entry.timestamp) or 0
+                if moment < least() or (query.roles and not query.takes(speaker(entry))):
+                    continue
+                said = parts_of(entry)
+                if said and query.matches(fold_parts(said)):
+                    yield _Match(moment, part.file.path, position, entry, "\n".join(said))
     except (OSError, SessionTreeError):
         return  # taken away since it was listed
 
@@ -324,17 +325,19 @@ class _Sight:
         branches = {} if digest is None else digest.branches_of(ids)
         if len(branches) < len(ids):
             return False
-        self._seen = Seen(open_session(path).context())
+        with isolate_errors(path):
+            self._seen = Seen(open_session(path).context())
         self._branches, self._tree = branches, None
         return True
 
     def _look_into(self, path: str) -> None:
-        session = open_session(path)
-        tree, heads = session.tree, session.heads
-        self._tree = tree
-        if heads.leaf is None or heads.leaf in tree:
-            self._seen = Seen(session.context())
-        self._branches = branches_of(heads, lambda leaf: tree.up_ids(leaf if leaf in tree else None))
+        with isolate_errors(path):
+            session = open_session(path)
+            tree, heads = session.tree, session.heads
+            self._tree = tree
+            if heads.leaf is None or heads.leaf in tree:
+                self._seen = Seen(session.context())
+            self._branches = branches_of(heads, lambda leaf: tree.up_ids(leaf if leaf in tree else None))
 
     def shows(self, entry: Entry) -> bool:
         """Whether the entry counts: one that a later line with its id stands for does not."""

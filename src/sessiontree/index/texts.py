@@ -18,7 +18,7 @@ from sessiontree.core.entries import Entry
 from sessiontree.core.fulltext import full_text, unify
 from sessiontree.core.query import Term
 from sessiontree.core.times import milliseconds
-from sessiontree.errors import SessionTreeError
+from sessiontree.errors import SessionTreeError, isolate_errors
 from sessiontree.format.codec import NotJson, read_entry
 from sessiontree.index.database import Database
 from sessiontree.index.reading import Kind, lines_of, open_regular, open_session
@@ -143,6 +143,11 @@ def _keep(
 
 
 def _chunks(file: File, start: int) -> Generator[_Chunk]:
+    with isolate_errors(file.path):
+        yield from _cut_into_chunks(file, start)
+
+
+def _cut_into_chunks(file: File, start: int) -> Generator[_Chunk]:
     words: set[bytes] = set()
     size, newest, stop = 0, 0, start
     for entry, stop in _entries(file, start):
