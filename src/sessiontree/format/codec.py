@@ -23,6 +23,7 @@ from sessiontree.core.entries import Body, Chain, Entry, EntryId, Header, JsonOb
 from sessiontree.core.messages import Glance, glance, is_list, is_object, number
 from sessiontree.errors import InvalidOperation
 from sessiontree.format.nesting import NESTING_LIMIT, is_deep, is_deep_text, may_be_deep
+from sessiontree.format.splice import set_value
 
 VERSION = 3
 """The version of pi's format that is read as it is and written."""
@@ -435,6 +436,16 @@ def _begun(raw: bytes) -> LineHead | None:
 
 def _match_begun(raw: bytes) -> re.Match[bytes] | None:
     return _HEAD.match(raw) if raw.endswith(_END) else None
+
+
+def set_parent(raw: bytes, parent: EntryId | None) -> bytes:
+    """A line with another parent: set where readers look for it, which is not the last key in a damaged line."""
+    value = write_value(parent)
+    head = _match_begun(raw)
+    if head is None:
+        return set_value(raw, PARENT, value)
+    start, end = head.end(1) + len(_PARENT) - 1, head.start(3) - len(_TIME) + 1
+    return raw[:start] + value + raw[end:]
 
 
 def hidden_keys(raw: bytes) -> list[str]:
