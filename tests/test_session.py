@@ -1584,3 +1584,49 @@ def test_a_session_is_not_copied_or_pickled(session: Session, again: Callable[[o
 def test_a_branch_is_not_pickled_since_its_session_is_not(session: Session) -> None:
     with pytest.raises(st.InvalidOperation, match="a session cannot be copied or pickled"):
         pickle.dumps(session.head)
+
+
+def test_a_branch_named_like_an_entry_is_refused_when_it_is_made_and_when_it_is_renamed() -> None:
+    session = st.memory()
+    first = session.append(st.user("one"))
+    session.append(st.assistant("two"))
+    session.create_branch("side")
+    before = session.lines()
+
+    for name in (first.id, first.id[:8], "0123abcd", "branch:x"):
+        with pytest.raises(st.InvalidOperation, match="cannot be the name of a branch"):
+            session.create_branch(name)
+        with pytest.raises(st.InvalidOperation, match="cannot be the name of a branch"):
+            session.rename_branch("side", name)
+    assert session.lines() == before
+
+
+@pytest.mark.parametrize("is_read", [True, False])
+def test_an_old_session_with_a_branch_named_like_an_entry_takes_the_id_for_the_entry(
+    is_read: bool, tmp_path: Path
+) -> None:
+    with st.create(file=tmp_path / "s.jsonl") as session:
+        first = session.append(st.user("one"))
+        second = session.append(st.assistant("two"))
+        session.create_branch("BRANCH")
+        third = session.append(st.user("three"))
+        session.switch("main")
+    (tmp_path / "s.jsonl").write_bytes((tmp_path / "s.jsonl").read_bytes().replace(b"BRANCH", first.id.encode()))
+
+    old = st.open(tmp_path / "s.jsonl")
+    if is_read:
+        assert old.place(first.id) == first.id
+
+    assert len(old.context(first.id).messages) == 1
+    assert len(old.context(f"branch:{first.id}").messages) == 3
+    assert old.place(f"branch:{first.id}") == old.branch(first.id).leaf == third.id
+    old.label(first.id, "start")
+    assert old.tree.label(first.id) == "start"
+    late = old.append(st.user("late"), parent=first.id, branch=None)
+    assert late.parent == first.id
+    assert old.switch(f"branch:{first.id}").name == first.id
+    old.rename_branch(first.id, "other")
+    assert old.place("other") == third.id
+    old.switch(first.id)
+    assert (old.head.name, old.head.leaf) == ("other", first.id)
+    assert old.branch("main").leaf == second.id

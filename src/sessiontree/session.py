@@ -36,7 +36,7 @@ from sessiontree.core.entries import (
     SessionInfo,
 )
 from sessiontree.core.heads import MAIN, Heads
-from sessiontree.core.places import check_branch_name, resolve
+from sessiontree.core.places import BRANCH, branch_named, check_branch_name, check_new_branch, looks_like_id, resolve
 from sessiontree.core.plan import NavigatePlan, plan_move, plan_navigate
 from sessiontree.core.problems import find_problems
 from sessiontree.core.times import iso
@@ -327,8 +327,8 @@ class Session:
     def context(self, place: Place = "HEAD") -> Context:
         """What the model sees from a place. From the head of a branch, only the end of the file is read."""
         unread = self._loaded is None and self.header.version == VERSION
-        if unread and isinstance(place, str) and place != "root" and not place.startswith("HEAD@"):
-            branch = None if place == "HEAD" else place
+        if unread and isinstance(place, str) and place != "root" and not _may_be_entry(place):
+            branch = None if place == "HEAD" else place.removeprefix(BRANCH)
             store, end = self._store, self._end.cursor
             above = partial(store.above, end) if isinstance(store, Indexed) else None
             context = tail_context(store.backward(end), branch, above)
@@ -671,8 +671,7 @@ class Session:
             self._check_there(start)
 
             def build() -> Drafted:
-                if name in self.heads.heads:
-                    raise InvalidOperation(f"there is a branch {name!r} already")
+                check_new_branch(name, self.tree, self.heads)
                 body = BranchPoint(name=name, description=description)
                 now_current = name if current else self.heads.current
                 return Drafted.of(self._draft.entry(body, under(self.tree, start), name, now_current))
@@ -683,9 +682,8 @@ class Session:
     def switch(self, place: Place) -> Branch:
         """Make another branch current. A place that is no branch's head: the current branch moves there."""
         with self._mutex:
-            if isinstance(place, str) and place in self.heads.heads:
-                name = place
-            else:
+            name = branch_named(place, self.tree, self.heads) if isinstance(place, str) else None
+            if name is None:
                 target = self.tree.real(self.place(place))
                 there = [branch for branch, head in self.heads.heads.items() if head == target]
                 if self.heads.current not in there and len(there) != 1:
@@ -801,8 +799,7 @@ class Session:
                     return new if old == name else old
 
                 self._check_branch(name)
-                if new in self.heads.heads:
-                    raise InvalidOperation(f"there is a branch {new!r} already")
+                check_new_branch(new, self.tree, self.heads)
                 return self.heads.record(
                     current=called(self.heads.current),
                     heads={called(branch): head for branch, head in self.heads.heads.items()},
@@ -966,6 +963,11 @@ def diff(session: Session, a: Place, b: Place) -> Diff:
     from sessiontree.comparison import diff as diff_places
 
     return diff_places(session.tree, (_named(a), session.place(a)), (_named(b), session.place(b)))
+
+
+def _may_be_entry(place: str) -> bool:
+    """Whether only the whole tree tells what entry is meant."""
+    return place.startswith("HEAD@") or looks_like_id(place)
 
 
 def _named(place: Place) -> str:

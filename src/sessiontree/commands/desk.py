@@ -28,7 +28,7 @@ from sessiontree.commands.host import Host, PlainHost
 from sessiontree.commands.models import ConfiguredModels, Models, model_name
 from sessiontree.config import Config
 from sessiontree.core.entries import JsonObject, Message
-from sessiontree.core.places import free_name
+from sessiontree.core.places import BRANCH, branch_named, free_name
 from sessiontree.core.plan import NavigatePlan, plan_move
 from sessiontree.errors import InvalidOperation, NotFound, SessionTreeError, StoreError
 from sessiontree.hooks.bus import Hooks
@@ -138,7 +138,9 @@ class Desk:
 
     def plan(self, place: Place) -> NavigatePlan:
         """What going to a place by the rules of selection would do."""
-        return self.session.plan_navigate(self.place(place), start=self._branch.name if self.beside else "HEAD")
+        return self.session.plan_navigate(
+            self.place(place), start=f"{BRANCH}{self._branch.name}" if self.beside else "HEAD"
+        )
 
     @property
     def cwd(self) -> str:
@@ -392,11 +394,12 @@ class Desk:
 
     async def switch(self, place: Place) -> NavigateOutcome:
         """Go on on another branch, which is made current unless one works beside that; or go to a place."""
-        if not isinstance(place, str) or place not in self.session.heads.heads:
+        name = branch_named(place, self.session.tree, self.session.heads) if isinstance(place, str) else None
+        if name is None:
             return await self.go(place)
         self.at_rest()
         old = self.branch.leaf
-        self._branch = self.session.branch(place) if self.beside else self.session.switch(place)
+        self._branch = self.session.branch(name) if self.beside else self.session.switch(f"{BRANCH}{name}")
         return await self._elsewhere(old)
 
     async def undo(self) -> NavigatePlan:

@@ -14,7 +14,7 @@ from typing import Annotated, Any, TypeVar
 from fastapi import APIRouter, Depends
 
 from sessiontree import catalog
-from sessiontree.core.places import check_branch_name
+from sessiontree.core.places import BRANCH, check_branch_name
 from sessiontree.errors import InvalidOperation
 from sessiontree.model.base import Model
 from sessiontree.ops import navigate as navigating
@@ -92,7 +92,7 @@ def switch_branch(call: Writes, id: str, said: Annotated[wire.Switch, Depends(Sa
 
 def switched(opened: Opened, branch: str) -> wire.Here:
     opened.session.branch(branch)
-    opened.session.switch(branch)
+    opened.session.switch(f"{BRANCH}{branch}")
     return _here(opened)
 
 
