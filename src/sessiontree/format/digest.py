@@ -30,7 +30,7 @@ from sessiontree.core.safe import encodable
 from sessiontree.core.tree import BLANKS
 from sessiontree.format.codec import ANCHOR, PARENT, REFUSALS, VERSION, NotJson, read_object, write_value
 from sessiontree.format.jsonl import Reader
-from sessiontree.format.nesting import looks_deep, may_be_deep
+from sessiontree.format.nesting import is_too_deep, looks_deep
 
 _NOWHERE = 1 << 62
 _NEAR = 64
@@ -345,8 +345,8 @@ def _value(raw: Raw) -> Any:
 
 
 def _check_nesting(data: bytes) -> None:
-    for raw in filter(may_be_deep, data.split(b"\n")):
-        _object(raw)
+    if any(map(is_too_deep, data.split(b"\n"))):
+        raise Unsound
 
 
 def _object(raw: bytes) -> JsonObject:
