@@ -1630,3 +1630,17 @@ def test_an_old_session_with_a_branch_named_like_an_entry_takes_the_id_for_the_e
     old.switch(first.id)
     assert (old.head.name, old.head.leaf) == ("other", first.id)
     assert old.branch("main").leaf == second.id
+
+
+def test_bytes_that_are_not_utf8_are_reported_and_survive_a_migration(tmp_path: Path) -> None:
+    file = tmp_path / "s.jsonl"
+    line = b'{"type":"message","id":"a","parentId":null,"timestamp":"","role":"%b","content":"a \xff b"}\n'
+    file.write_bytes(b'{"type":"session","version":1,"id":"sess_1","timestamp":"","cwd":"/p"}\n' + line % b"user")
+
+    session = st.open(file)
+    assert [problem.kind for problem in session.problems] == ["not_utf8"]
+    assert session.migrate()
+
+    assert b"a \xff b" in file.read_bytes()
+    assert "\ufffd".encode() not in file.read_bytes()
+    assert [problem.kind for problem in st.open(file).problems] == ["not_utf8"]
