@@ -1,4 +1,5 @@
-"""A file cut at any byte: whole lines load, the rest is set aside as it is, and looking again changes nothing."""
+"""A file cut at any byte: whole lines load, the rest stays as it is, in a line of its own, and looking again changes
+nothing."""
 
 from __future__ import annotations
 
@@ -67,7 +68,7 @@ def check_cut(folder: Path, data: bytes, tail: bytes = b"", plants: tuple[str, .
         torn = [problem for problem in session.problems if problem.kind == "torn_tail"]
         assert len(torn) == bool(unfinished)
         assert file.read_bytes() == data + tail, "reading changed the file"
-        migrated = session.needs_migration
+        migrated, malformed_before = session.needs_migration, malformed(session)
     if plants:
         with started(append_once, str(file), plants) as child:
             child.rest()
@@ -76,18 +77,26 @@ def check_cut(folder: Path, data: bytes, tail: bytes = b"", plants: tuple[str, .
             session.append(st.user("after"))
 
     kept = [path.read_bytes() for path in torn_files(file)]
-    assert kept == [unfinished] * bool(unfinished), "the tail was not kept as it was"
+    assert kept == [unfinished] * (bool(unfinished) and migrated), "the tail was not kept as it was"
     if not migrated:
         lines = lines_of(file)
-        assert b"\n".join(lines).startswith(whole.removesuffix(b"\n")), "a whole line was changed"
+        before = b"\n".join(lines[:-1]) + b"\n"
+        assert before.removesuffix(b"\n") == (whole + unfinished).removesuffix(b"\n"), "a line was changed"
         assert b'"after"' in lines[-1]
     left = everything_in(folder)
     with st.open(file) as session:
         assert [entry.raw for entry in session.tree][: len(expected)] == expected
-        assert not [problem for problem in session.problems if problem.kind in ("torn_tail", "malformed_line")]
+        assert b'"after"' in session.tree[session.heads.leaf].raw, "a branch went on from elsewhere"
+        assert not [problem for problem in session.problems if problem.kind == "torn_tail"]
+        fresh = malformed(session) - malformed_before
+        assert fresh == (bool(unfinished.strip()) and not migrated), "an unfinished line is read, or another is not"
     assert everything_in(folder) == left, "opening again changed something"
     for name in left:
         (folder / name).unlink()
+
+
+def malformed(session: st.Session) -> int:
+    return sum(problem.kind == "malformed_line" for problem in session.problems)
 
 
 def split(data: bytes) -> tuple[bytes, bytes]:
@@ -140,7 +149,7 @@ def test_a_peers_file_may_be_cut_anywhere(folder: Path, file: Path) -> None:
 
 
 @pytest.mark.parametrize("tail", TAILS)
-def test_a_tail_of_anything_is_set_aside(folder: Path, tail: str) -> None:
+def test_a_tail_of_anything_stays_in_a_line_of_its_own(folder: Path, tail: str) -> None:
     data = ours(folder)
     lines = data.split(b"\n")
 
@@ -148,7 +157,7 @@ def test_a_tail_of_anything_is_set_aside(folder: Path, tail: str) -> None:
         check_cut(folder, b"\n".join(lines[:count]) + b"\n", TAILS[tail])
 
 
-def test_random_tails_are_set_aside(folder: Path) -> None:
+def test_random_tails_stay_in_lines_of_their_own(folder: Path) -> None:
     data, choose = ours(folder), random.Random(1)
 
     for _ in range(times(100, torture=20_000)):
@@ -156,6 +165,6 @@ def test_random_tails_are_set_aside(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("plant", ["tail_dropped", "no_mending"])
-def test_a_tail_that_is_not_set_aside_is_noticed(folder: Path, plant: str) -> None:
+def test_a_tail_that_is_cut_off_or_joined_is_noticed(folder: Path, plant: str) -> None:
     with pytest.raises((AssertionError, ValueError, st.SessionTreeError)):
         check_cut(folder, ours(folder)[:-20], plants=(plant,))

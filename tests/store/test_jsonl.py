@@ -74,17 +74,17 @@ def test_an_unfinished_last_line_is_told_not_read(path: Path) -> None:
     assert chunk.unfinished == b'{"type":"mess'
 
 
-def test_an_unfinished_last_line_is_moved_aside_before_the_next_append(path: Path) -> None:
+def test_an_unfinished_last_line_is_ended_by_the_next_append_and_never_cut_off(path: Path) -> None:
     JsonlStore(str(path)).create([b"{}"])
     with path.open("ab") as file:
         file.write(b'{"type":"mess')
     store = JsonlStore(str(path))
+    before = store.read().cursor
 
-    store.append([b'{"a":1}'], after=store.read().cursor)
-
-    assert path.read_bytes() == b'{}\n{"a":1}\n'
-    assert path.with_name("s.jsonl.torn-3").read_bytes() == b'{"type":"mess'
-    assert mode(path.with_name("s.jsonl.torn-3")) == 0o600
+    assert store.append([b'{"a":1}'], after=before) == before  # all of it has to be read
+    assert path.read_bytes() == b'{}\n{"type":"mess\n{"a":1}\n'
+    assert store.read(before).data == b'{"type":"mess\n{"a":1}\n'
+    assert list(path.parent.glob("*.torn-*")) == []
 
 
 def test_a_whole_last_line_without_newline_is_kept_and_ended(path: Path) -> None:
