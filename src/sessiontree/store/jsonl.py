@@ -10,11 +10,12 @@ the durability says:
 
 A write that fails is taken back: cut off if nobody else has the file open, and blanked otherwise, since
 a program that takes no lock may be writing behind it. After a failed sync nobody knows what the disk
-holds, so the writer refuses to go on until it is opened anew. An unfinished last line may be a crash's or
-another program's that is still writing it: it is never cut off. The next append ends it with a newline
-and goes to a line of its own. A batch cut short by a crash is copied to a `.torn-…` file and taken back
-before anything is appended. A rewrite makes a new file, keeps the old one as a backup, and puts the new
-one in its place at once. Files are 0600, directories 0700, whatever the umask.
+holds, so the writer refuses to go on until it is opened anew. An unfinished last line was left by a crash,
+or another program is still writing it. The next append moves it to a `.torn-…` file if nobody else has the
+session open; otherwise it ends the line with a newline and goes to a line of its own. A batch cut short by
+a crash is copied to a `.torn-…` file and taken back before anything is appended. A rewrite makes a new
+file, keeps the old one as a backup, and puts the new one in its place at once. Files are 0600, directories
+0700, whatever the umask.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ class JsonlStore:
         self._identity: Identity | None = None
         self._poisoned: str | None = None
         self.set_aside: list[str] = []
-        """Files that batches cut short were copied to."""
+        """Files that unfinished last lines and batches were moved to."""
         try:
             # The file itself: all who reach it, through links too, must share its lock.
             self._file = os.path.realpath(path)
@@ -352,7 +353,9 @@ class JsonlStore:
                 or os.pread(fd, before + 1, start - before) != seen  # and nothing behind it
             ):
                 fd, at = self._looked_at(after)
-                if at > start:  # behind an unfinished line
+                if at > start and self._move_tail(fd, start, at):
+                    at = start
+                if at > start:  # the unfinished line may be another program's: it stays, and is ended
                     lines, data, size = [b"", *lines], b"\n" + data, size + 1
             if is_batch:
                 is_noted = True
@@ -700,6 +703,15 @@ class JsonlStore:
 
     def _poison(self, reason: str) -> None:
         self._poisoned = reason
+
+    def _move_tail(self, fd: int, start: int, size: int) -> bool:
+        """Move an unfinished last line to a file of its own, if nobody can be writing it. Says whether it was moved."""
+        self._set_aside(start, self._all(fd, start, size - start))
+        self._share_file()
+        if cut_if_alone(fd, size, start):
+            return True
+        discard(self.set_aside.pop())
+        return False
 
     def _set_aside(self, start: int, tail: bytes) -> None:
         path, _ = self._written_beside(f".torn-{start}", [tail], sync=True)
