@@ -949,7 +949,7 @@ def test_a_session_opened_for_reading_cannot_be_written_or_migrated(tmp_path: Pa
     assert path.read_bytes() == LINEAR
 
 
-def test_a_torn_last_line_is_a_problem_that_is_told_and_mended_by_the_next_append(tmp_path: Path) -> None:
+def test_an_unfinished_last_line_is_reported_and_set_aside_by_the_next_append(tmp_path: Path) -> None:
     path = tmp_path / "s.jsonl"
     with st.create(file=path, cwd="/p") as session:
         talk(session, "one")
@@ -966,6 +966,23 @@ def test_a_torn_last_line_is_a_problem_that_is_told_and_mended_by_the_next_appen
     assert path.with_name(f"s.jsonl.torn-{len(whole)}").read_bytes() == b'{"type":"mess'
     assert session.set_aside == [f"{path}.torn-{len(whole)}"]
     assert st.memory().set_aside == []
+
+
+def test_an_unfinished_last_line_stays_as_a_damaged_line_while_others_have_the_session_open(tmp_path: Path) -> None:
+    path = tmp_path / "s.jsonl"
+    with st.create(file=path, cwd="/p") as session:
+        talk(session, "one")
+    whole = path.read_bytes()
+    path.write_bytes(whole + b'{"type":"mess')
+    session, other = st.open(path), st.open(path)
+
+    two = session.append(st.user("two"))
+
+    assert [(problem.kind, problem.line) for problem in session.problems] == [("malformed_line", 3)]
+    assert path.read_bytes() == whole + b'{"type":"mess\n' + two.raw + b"\n"
+    assert session.set_aside == []
+    assert texts(session.head) == ["one", "two"]
+    assert [entry.id for entry in other.refresh()] == [two.id]
 
 
 def test_a_head_that_damage_took_away_is_reported_and_one_can_go_elsewhere() -> None:

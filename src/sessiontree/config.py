@@ -104,6 +104,8 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     thinking: ThinkingLevel = "off"
     double_escape: DoubleEscape = "tree"
     """What pressing escape twice opens."""
+    lock_timeout: Seconds = 30.0
+    """Seconds that a session or the index is waited for while another process has it locked."""
     compaction: CompactionSettings = CompactionSettings()
     summary: SummarySettings = SummarySettings()
     retry: RetrySettings = RetrySettings()

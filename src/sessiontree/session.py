@@ -166,7 +166,7 @@ class Session:
         with self._mutex:
             known = self._loaded
             if known is None or self._in_doubt:
-                loaded = Loaded(self._store, self._end) if known is None else self._reloaded(known)
+                loaded = self._first_loaded() if known is None else self._reloaded(known)
                 if self._loaded is not known:  # by a signal handler, which was quicker
                     return self._load()
                 self.header = loaded.reader.header
@@ -178,6 +178,20 @@ class Session:
                 return loaded
             return known
 
+    def _first_loaded(self) -> Loaded:
+        try:
+            return Loaded(self._store, self._end)
+        except Conflict:
+            end = self._after_take_back(self._end.cursor)
+            if end is None:
+                raise
+        self._end = Chunk(b"", end)
+        return Loaded(self._store, self._end)
+
+    def _after_take_back(self, cursor: Cursor) -> Cursor | None:
+        """The same place after a writer has taken its last lines back, if that is all that happened."""
+        return self._store.after_take_back(cursor) if isinstance(self._store, JsonlStore) else None
+
     def _reloaded(self, known: Loaded) -> Loaded:
         """What was known before something broke in, and what we were writing, if it is there: nothing of others."""
         ours = b"".join([line + b"\n" for line in self._under_way or ()])
@@ -186,7 +200,13 @@ class Session:
             there = self._store.read(before=end.cursor, limit=len(ours) - 1)
             if there.data == ours:
                 return Loaded(self._store, Chunk(b"", there.cursor))
-        loaded = Loaded(self._store, Chunk(b"", known.cursor, known.unfinished))
+        try:
+            loaded = Loaded(self._store, Chunk(b"", known.cursor, known.unfinished))
+        except Conflict:
+            recovered = self._recovered(known)
+            if recovered is None:
+                raise
+            return recovered
         if ours and not self._rewriting:
             with suppress(Conflict):  # the next write tells
                 there = self._store.read(known.cursor, limit=len(ours) - 1)
@@ -529,8 +549,15 @@ class Session:
         chunk = self._ready = None
         try:
             self._under_way = ()
-            chunk = loaded.unseen()
-            entries = loaded.take(chunk)
+            try:
+                chunk = loaded.unseen()
+            except Conflict:
+                recovered = self._recovered(loaded)
+                if recovered is None:
+                    raise
+                entries = loaded.replace_with(recovered)
+            else:
+                entries = loaded.take(chunk)
             self._under_way = None
             return entries
         except StoreError:
@@ -542,6 +569,19 @@ class Session:
         except BaseException:
             self._in_doubt = True
             raise
+
+    def _recovered(self, known: Loaded) -> Loaded | None:
+        """The session read anew, where a writer took back the last lines that were read, since its write failed.
+
+        They are not there then, and what was appended since is. `None` where something else happened to the file.
+        """
+        for cursor in (self._after_take_back(known.cursor), known.before_others):
+            if cursor is not None:
+                with suppress(Conflict):
+                    loaded = Loaded(self._store, Chunk(b"", cursor))
+                    loaded.take(loaded.unseen())
+                    return loaded
+        return None
 
     def _found(self, loaded: Loaded, ids: set[EntryId]) -> list[Entry]:
         """Entries that were just written behind lines that nobody here has seen."""

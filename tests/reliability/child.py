@@ -33,6 +33,21 @@ def plant(names: Sequence[str]) -> None:
         PLANTS[name]()
 
 
+# A program that takes no lock.
+
+
+def write_large_lines(file: str, count: int, size: int, pipe: Connection) -> None:
+    """Append lines as a peer does: each with one `write`, without a lock, when it is told to, at the lowest priority."""
+    os.nice(19)
+    for number in range(count):
+        line = json.dumps({"type": "peer", "id": f"peer-{number}", "text": "x" * size}).encode() + b"\n"
+        fd = os.open(file, os.O_WRONLY | os.O_APPEND)
+        written = os.write(fd, line)
+        os.close(fd)
+        assert written == len(line)
+        os.write(pipe.fileno(), f"peer-{number}\n".encode())
+
+
 # Scenarios, for the harnesses that make calls fail. A step's name is what it writes: one text, or several.
 
 

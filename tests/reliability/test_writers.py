@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 import threading
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -13,7 +13,7 @@ import pytest
 import sessiontree as st
 from sessiontree.store.base import Cursor
 from sessiontree.store.jsonl import JsonlStore
-from tests.reliability.child import write_among_others, write_in_threads
+from tests.reliability.child import write_among_others, write_in_threads, write_large_lines
 from tests.reliability.harness import Child, check_acks, check_texts, lines_of, started, times
 
 MIB = 1 << 20
@@ -190,3 +190,24 @@ def test_a_follower_who_meets_a_line_that_is_changed_is_noticed(tmp_path: Path) 
 
     with pytest.raises(AssertionError, match="the follower"):
         follower.check(file)
+
+
+def test_no_line_of_a_program_without_a_lock_is_cut_off(tmp_path: Path) -> None:
+    """A part of a long line is seen while its `write` runs. Whoever cuts that off cuts off the whole line."""
+    for round in range(times(1, torture=40)):
+        file = tmp_path / f"{round}.jsonl"
+        session = st.create(file=file, durability="none")
+        first = session.append(st.user("first"))
+        ours: list[str] = []
+        with started(write_large_lines, str(file), 12, 8 * MIB) as peer:
+            while peer.alive:
+                with suppress(st.Conflict):
+                    ours.append(session.append(st.user("ours"), parent=first, branch=None).id)
+            told = peer.rest()
+
+        ids = {json.loads(line)["id"] for line in lines_of(file) if line.strip()}
+        assert len(told) == 12
+        assert ids.issuperset(told), f"{len(set(told) - ids)} of {len(told)} lines of the other program are lost"
+        assert ids.issuperset(ours)
+        assert not session.problems
+        file.unlink()

@@ -1,6 +1,7 @@
 """What a file of JSON lines does beyond the protocol."""
 
 import copy
+import errno
 import fcntl
 import gc
 import os
@@ -16,7 +17,7 @@ from sessiontree.errors import Conflict, InvalidOperation, NotFound, StoreError
 from sessiontree.store import jsonl
 from sessiontree.store.base import Cursor
 from sessiontree.store.batch import note
-from sessiontree.store.files import SECOND, TICK, identity_of, make_private_directory
+from sessiontree.store.files import SECOND, TICK, blanked, identity_of, make_private_directory
 from sessiontree.store.jsonl import JsonlStore
 from sessiontree.store.lock import Lock
 
@@ -74,7 +75,7 @@ def test_an_unfinished_last_line_is_told_not_read(path: Path) -> None:
     assert chunk.unfinished == b'{"type":"mess'
 
 
-def test_an_unfinished_last_line_is_moved_aside_before_the_next_append(path: Path) -> None:
+def test_an_unfinished_last_line_that_nobody_can_be_writing_is_moved_aside_before_the_next_append(path: Path) -> None:
     JsonlStore(str(path)).create([b"{}"])
     with path.open("ab") as file:
         file.write(b'{"type":"mess')
@@ -85,6 +86,60 @@ def test_an_unfinished_last_line_is_moved_aside_before_the_next_append(path: Pat
     assert path.read_bytes() == b'{}\n{"a":1}\n'
     assert path.with_name("s.jsonl.torn-3").read_bytes() == b'{"type":"mess'
     assert mode(path.with_name("s.jsonl.torn-3")) == 0o600
+
+
+def test_an_unfinished_last_line_that_somebody_may_be_writing_is_ended_and_not_cut_off(path: Path) -> None:
+    JsonlStore(str(path)).create([b"{}"])
+    store = JsonlStore(str(path))
+    before = store.read().cursor
+
+    with path.open("ab", buffering=0) as file:
+        file.write(b'{"type":"mess')
+        assert store.append([b'{"a":1}'], after=before) == before  # all of it has to be read
+
+    assert path.read_bytes() == b'{}\n{"type":"mess\n{"a":1}\n'
+    assert store.read(before).data == b'{"type":"mess\n{"a":1}\n'
+    assert list(path.parent.glob("*.torn-*")) == []
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_failed_write_is_blanked_while_somebody_else_has_the_file_open(path: Path, monkeypatch, count: int) -> None:
+    JsonlStore(str(path)).create([b"{}"])
+    store, reader = JsonlStore(str(path)), JsonlStore(str(path))
+    cursor = store.read().cursor
+    reader.read()
+    lines = [b'{"a":%d}' % number for number in range(count)]
+
+    def fail(fd: int) -> None:
+        raise OSError(errno.EIO, "")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("sessiontree.store.jsonl.sync_data", fail)
+        with pytest.raises(StoreError):
+            store.append(lines, after=cursor)
+
+    assert path.read_bytes() == b"{}\n" + b"       \n" * count
+    again = JsonlStore(str(path))
+    again.append(lines, after=again.read().cursor)
+    assert path.read_bytes().split() == [b"{}", *lines]
+
+
+@pytest.mark.parametrize("done", [1, 9, 12, 16])
+def test_a_batch_whose_lines_were_blanked_in_part_is_still_taken_back(path: Path, done: int) -> None:
+    """The process that takes a batch back may die over it."""
+    JsonlStore(str(path)).create([b"{}"])
+    lines = [b'{"a":1}', b'{"b":1}', b'{"c":1}']
+    with path.open("ab") as file:
+        file.write(b"\n".join(lines)[:20])
+    store = JsonlStore(str(path))
+    with store._lock:
+        store._lock.note(3, lines)
+    data = path.read_bytes()
+    path.write_bytes(data[:3] + blanked(data[3 : 3 + done + 1])[:done] + data[3 + done :])
+
+    assert store.read().data == b"{}\n"
+    store.append([b'{"d":1}'], after=store.read().cursor)
+    assert path.read_bytes().split() == [b"{}", b'{"d":1}']
 
 
 def test_a_whole_last_line_without_newline_is_kept_and_ended(path: Path) -> None:
