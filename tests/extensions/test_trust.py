@@ -146,7 +146,7 @@ async def test_what_cannot_be_read_is_told_and_nothing_is_waited_for(load: Load,
     loaded = await load(ui=Person("yes"))
 
     assert loaded.names == ["evil"]
-    assert any("pipe.py: it is no plain file" in notice for notice in loaded.notices)
+    assert any("pipe.py: not a regular file" in notice for notice in loaded.notices)
     assert any("gone.py: No such file" in notice for notice in loaded.notices)
 
 

@@ -6,13 +6,13 @@ What is hashed, shown, trusted and run is the same bytes: nothing is read a seco
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Iterator
 
 from msgspec import Struct
 
 from sessiontree.errors import NotFound
 from sessiontree.extensions.errors import ExtensionError
+from sessiontree.regular_file import read_regular
 
 EXTENSIONS, PROMPTS = "extensions", "commands"
 """The folders, in the home and in a project's `.sessiontree`."""
@@ -81,7 +81,7 @@ def read_content(root: str) -> Content:
     size = 0
     for path in _paths(root):
         try:
-            files[path] = _read(path)
+            files[path] = read_regular(path, MOST_BYTES)
             size += len(files[path])
         except OSError as error:
             problems.append(f"{path}: {error.strerror or error}")
@@ -101,15 +101,6 @@ def _paths(root: str) -> Iterator[str]:
             seen.add(real)
             folders[:] = sorted(name for name in folders if name != CACHES)
             yield from (os.path.join(at, name) for name in sorted(names))
-
-
-def _read(path: str) -> bytes:
-    """The bytes of a plain file; nothing else is waited for."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    with open(fd, "rb") as file:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise OSError("it is no plain file")
-        return file.read(MOST_BYTES + 1)
 
 
 def given(path: str) -> Found:
