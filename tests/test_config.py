@@ -159,7 +159,7 @@ def test_no_setting_gives_commands_the_key_of_a_provider(provider: Provider, hom
             config.load(folder / ".sessiontree" / "config.toml")
 
 
-@pytest.mark.parametrize("name", ["QWEN_KEY", "SESSIONTREE_STORE", "SESSIONTREE_HOME", "PGPASSWORD"])
+@pytest.mark.parametrize("name", ["QWEN_KEY", "SESSIONTREE_STORE", "PGPASSWORD"])
 def test_no_setting_gives_commands_another_secret_of_ours(name: str, home: Path) -> None:
     written(home, f'[tools]\nenvironment = ["{name}"]\n[models."a:b"]\nkey_variable = "QWEN_KEY"\n')
 

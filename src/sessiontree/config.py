@@ -145,7 +145,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         for model, settings in self.models.items():
             if name == settings.key_variable:
                 return f'it holds the key of models."{model}"'
-        if name.startswith("SESSIONTREE_"):
+        if name.startswith("SESSIONTREE_") and name != "SESSIONTREE_HOME":
             return "it is for sessiontree alone"
         return "it holds the password of a database" if name in DATABASE_SECRETS else None
 

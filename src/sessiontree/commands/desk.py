@@ -334,7 +334,7 @@ class Desk:
         """Run a command and write down what it printed. The agent does it where there is one, which need not be."""
         if self._agent is not None:
             return await self._agent.bash(command, in_context=in_context)
-        return await self._shell.run(command, self.branch, cwd=self.cwd, in_context=in_context)
+        return await self._shell.run(command, self.branch, cwd=self.cwd, settings=self.settings, in_context=in_context)
 
     async def _write_beside(self, record: Beside, message: Message) -> None:
         if self._agent is not None:  # a model was chosen meanwhile

@@ -22,6 +22,8 @@ LINE_BYTES = 2_000
 """How much of one line is shown where lines are told one by one, as by grep."""
 PREFIX = "sessiontree-"
 """How the names of files of full output begin."""
+KEEPS_FILES = True
+"""Whether a file that is written here is there for whoever reads it later."""
 FILE_BYTES = 256 << 20
 """How large a file of full output may become."""
 
@@ -70,6 +72,8 @@ def head(lines: list[str], *, limit: int = LINES, size: int = BYTES) -> Head:
 
 def full_output(text: str) -> str | None:
     """A new private file with `text`; its path. `None` where none can be written."""
+    if not KEEPS_FILES:
+        return None
     path = None
     try:
         fd, path = _new_file()
