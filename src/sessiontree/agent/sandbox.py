@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -216,6 +216,13 @@ def _as_user(user: str, arguments: Sequence[str], environment: Mapping[str, str]
 def is_inside(path: str, folder: str) -> bool:
     """Whether a path, without links in it, is `folder` or lies in it."""
     return path == folder or path.startswith(os.path.join(folder, ""))
+
+
+def folder_within(folder: str, projects: Iterable[str]) -> str | None:
+    """Return the folder that a session names, without links in its path, if it is there and lies in a project."""
+    real = os.path.realpath(folder) if folder else ""
+    inside = any(is_inside(real, os.path.realpath(project)) for project in projects)
+    return real if inside and os.path.isdir(real) else None
 
 
 def _own_code() -> set[str]:

@@ -6,7 +6,7 @@ What is hashed, shown, trusted and run is the same bytes: nothing is read a seco
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from msgspec import Struct
 
@@ -93,14 +93,20 @@ def read_content(root: str) -> Content:
 def _paths(root: str) -> Iterator[str]:
     seen: set[str] = set()
     for folder in (EXTENSIONS, PROMPTS):
-        for at, folders, names in os.walk(os.path.join(root, folder), followlinks=True):
-            real = os.path.realpath(at)
-            if real in seen:  # a link that leads in a circle
-                folders.clear()
-                continue
-            seen.add(real)
-            folders[:] = sorted(name for name in folders if name != CACHES)
-            yield from (os.path.join(at, name) for name in sorted(names))
+        yield from _below(os.path.join(root, folder), seen)
+
+
+def _below(folder: str, seen: set[str] | None = None) -> Iterator[str]:
+    """All files below a folder. Folders that were `seen` are not looked into again."""
+    seen = set() if seen is None else seen
+    for at, folders, names in os.walk(folder, followlinks=True):
+        real = os.path.realpath(at)
+        if real in seen:  # a link that leads in a circle
+            folders.clear()
+            continue
+        seen.add(real)
+        folders[:] = sorted(name for name in folders if name != CACHES)
+        yield from (os.path.join(at, name) for name in sorted(names))
 
 
 def given(path: str) -> Found:
@@ -111,6 +117,23 @@ def given(path: str) -> Found:
     if not os.path.exists(whole):
         raise NotFound("extension", path)
     return Found(name=os.path.basename(whole).removesuffix(".py"), path=whole)
+
+
+def read_given(root: str, paths: Iterable[str]) -> Content:
+    """The files of extensions that `root` names by their paths. Raises `NotFound`, or `ExtensionError` for too many."""
+    files: dict[str, bytes] = {}
+    problems: list[str] = []
+    for path in paths:
+        found = given(path).path
+        is_folder = os.path.basename(found) == "__init__.py"
+        for file in _below(os.path.dirname(found)) if is_folder else [found]:
+            try:
+                files[file] = read_regular(file, MOST_BYTES)
+            except OSError as error:
+                problems.append(f"{file}: {error.strerror or error}")
+        if len(files) > MOST_FILES or sum(map(len, files.values())) > MOST_BYTES:
+            raise ExtensionError(root, "there is more in it than anybody can look through")
+    return Content(root=root, files=files, problems=tuple(problems))
 
 
 def project_root(cwd: str, home: str) -> str | None:
