@@ -12,10 +12,11 @@ from typing import Annotated, Any, Literal, TypeAlias, get_args
 import msgspec
 from msgspec import Meta, Struct
 
-from sessiontree.core.messages import is_object
+from sessiontree.core.messages import is_list, is_object
 from sessiontree.core.misfit import misfit
 from sessiontree.errors import SessionTreeError
 from sessiontree.home import CONFIG, home
+from sessiontree.regular_file import read_regular
 
 ThinkingLevel: TypeAlias = Literal["off", "minimal", "low", "medium", "high", "xhigh"]
 DoubleEscape: TypeAlias = Literal["tree", "fork", "none"]
@@ -25,7 +26,20 @@ CHOICES = {"thinking": get_args(ThinkingLevel), "double_escape": get_args(Double
 Count: TypeAlias = Annotated[int, Meta(ge=1, le=1 << 40)]
 Price: TypeAlias = Annotated[float, Meta(ge=0, le=1e9)]
 Url: TypeAlias = Annotated[str, Meta(pattern="^https?://")]
+Variable: TypeAlias = Annotated[str, Meta(pattern="^[A-Za-z_][A-Za-z0-9_]*$")]
 Seconds: TypeAlias = Annotated[float, Meta(ge=0, le=3600)]
+
+
+KEYS_OF_PROVIDERS = frozenset(
+    f"{name}_API_KEY"
+    for name in (
+        *("ANTHROPIC", "OPENAI", "GOOGLE", "GEMINI", "OPENROUTER", "XAI", "MISTRAL", "DEEPSEEK", "MOONSHOTAI"),
+        *("MOONSHOT", "ZAI", "GROQ", "CEREBRAS", "TOGETHER", "FIREWORKS"),
+    )
+)
+"""Environment variables with the keys of providers, as `model/providers.py` has them."""
+DATABASE_SECRETS = frozenset({"PGPASSWORD", "PGPASSFILE", "PGSERVICEFILE", "DATABASE_URL"})
+"""Environment variables that let their reader into a database."""
 
 
 class ConfigError(SessionTreeError):
@@ -81,6 +95,13 @@ class RetrySettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Seconds before the second attempt; each further one waits twice as long."""
 
 
+class ToolSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    environment: tuple[Variable, ...] = ()
+    """Environment variables that commands get beside the usual ones; never the keys of models."""
+    user: Annotated[str, Meta(min_length=1)] | None = None
+    """The user that commands of the server's agents run as, where the server runs as root."""
+
+
 class ModelSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What is said of one model; it wins over what is known of it."""
 
@@ -109,6 +130,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     compaction: CompactionSettings = CompactionSettings()
     summary: SummarySettings = SummarySettings()
     retry: RetrySettings = RetrySettings()
+    tools: ToolSettings = ToolSettings()
     models: dict[str, ModelSettings] = {}
     """By `provider:model`."""
     keys: dict[str, str | list[str]] = {}
@@ -117,6 +139,17 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def model_settings(self, name: str) -> ModelSettings:
         """What is said of the model `provider:model`."""
         return self.models.get(name) or ModelSettings()
+
+    def secret_variable(self, name: str) -> str | None:
+        """Say why commands never get the environment variable `name`; `None` where they may."""
+        if name in KEYS_OF_PROVIDERS:
+            return "it holds the key of a provider of models"
+        for model, settings in self.models.items():
+            if name == settings.key_variable:
+                return f'it holds the key of models."{model}"'
+        if name.startswith("SESSIONTREE_") and name != "SESSIONTREE_HOME":
+            return "it is for sessiontree alone"
+        return "it holds the password of a database" if name in DATABASE_SECRETS else None
 
     def compaction_of(self, name: str) -> CompactionSettings:
         """How contexts of the model `provider:model` are compacted."""
@@ -130,8 +163,7 @@ def load(file: str | os.PathLike[str] | None = None) -> Config:
     """What `file` says, by default `config.toml` in the home. Raises `ConfigError`."""
     path = os.path.join(home(), CONFIG) if file is None else os.fspath(file)
     try:
-        with open(path, "rb") as opened:
-            raw = opened.read()
+        raw = read_regular(path)
     except FileNotFoundError:
         return Config()
     except OSError as error:
@@ -151,7 +183,7 @@ def parsed(path: str, raw: bytes) -> dict[str, Any]:
         return tomllib.loads(raw.decode())
     except UnicodeDecodeError as error:
         raise ConfigError(path, None, "it is no UTF-8") from error
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:  # what `tomllib` raises, and Python for numbers of thousands of digits
         raise ConfigError(path, None, f"it is no TOML: {error}") from error
     except RecursionError as error:
         raise ConfigError(path, None, "it is too deeply nested") from error
@@ -164,12 +196,28 @@ def _understood(path: str, table: dict[str, Any]) -> Config:
         free = table.get(name)
         if is_object(free):
             table[name] = {key: converted(path, kind, said, f'{name}."{key}"') for key, said in free.items()}
+    _check_no_nul(path, table)
     config = converted(path, Config, table)
     for name in config.models:
         provider, _, model = name.partition(":")
         if not (provider and model):
             raise ConfigError(path, f'models."{name}"', "a model is named provider:model")
+    for name in config.tools.environment:
+        reason = config.secret_variable(name)
+        if reason is not None:
+            raise ConfigError(path, "tools.environment", f"{name} is never given to commands: {reason}")
     return config
+
+
+def _check_no_nul(path: str, table: dict[str, Any], prefix: str = "") -> None:
+    """No path, name or address contains a NUL: the system refuses it, wherever it is used. Raises `ConfigError`."""
+    for key, value in table.items():
+        key = f'{prefix}."{key}"' if prefix == "models" else f"{prefix}.{key}" if prefix else key
+        value = msgspec.to_builtins(value)
+        if is_object(value):
+            _check_no_nul(path, value, key)
+        elif "\0" in "".join(text for text in (value if is_list(value) else [value]) if isinstance(text, str)):
+            raise ConfigError(path, key, "it cannot contain a NUL character")
 
 
 def converted(path: str, kind: Any, value: Any, prefix: str = "") -> Any:

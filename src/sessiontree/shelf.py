@@ -31,6 +31,7 @@ from sessiontree.core.tree import Tree
 from sessiontree.errors import Ambiguous, Conflict, InvalidOperation, NotFound, ReadOnly, StoreError
 from sessiontree.home import home
 from sessiontree.index.folder import ARCHIVED, SUFFIX, Found, files_in, folders_in
+from sessiontree.regular_file import read_regular
 from sessiontree.session import Session
 from sessiontree.store.base import Cursor
 from sessiontree.store.files import (
@@ -213,8 +214,7 @@ def _in_trash(session: str) -> str | None:
 
 def _origin(folder: str) -> str:
     """Where the session in a folder of the trash was. Raises `OSError`."""
-    with open(os.path.join(folder, ORIGIN), "rb") as note:
-        return os.fsdecode(note.read())
+    return os.fsdecode(read_regular(os.path.join(folder, ORIGIN)))
 
 
 def _noted(folder: str) -> str:

@@ -267,7 +267,7 @@ WHERE = {
     "after a tool": [[ToolCall("c1", "ls", {})], [Delay(60)]],
 }
 model = ScriptedModel(WHERE[sys.argv[2]])
-agent = Agent(st.open(sys.argv[1]).head, model, builtin_tools(), system="")
+agent = Agent(st.open(sys.argv[1]).head, model, builtin_tools(), system="", cwd=sys.argv[3])
 agent.hooks.listen(lambda event: print(type(event).__name__, flush=True))
 asyncio.run(agent.prompt("Go"))
 """
@@ -290,7 +290,10 @@ async def test_a_process_that_is_killed_leaves_a_session_that_opens_and_goes_on(
     file = tmp_path / "s.jsonl"
     st.create(file=file, cwd=folder).close()
     child = subprocess.Popen(
-        [sys.executable, "-c", CHILD, str(file), moment], stdout=subprocess.PIPE, text=True, start_new_session=True
+        [sys.executable, "-c", CHILD, str(file), moment, str(folder)],
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
     )
     assert child.stdout is not None
     for name in sign.split():

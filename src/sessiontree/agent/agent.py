@@ -20,6 +20,7 @@ from sessiontree.agent.plain import settled
 from sessiontree.agent.queues import Queued, QueueName, Queues, Said
 from sessiontree.agent.record import Beside, Record
 from sessiontree.agent.room import compact
+from sessiontree.agent.sandbox import Confinement
 from sessiontree.agent.shell import Shell
 from sessiontree.agent.stop import Stop
 from sessiontree.agent.system import SystemPart, default_parts, joined
@@ -58,8 +59,9 @@ class Agent:
         """An agent on `branch`.
 
         `system` takes the place of the whole system prompt. The thinking level is by default the one that holds at
-        the branch's head; `cwd`, where tools work, is the session's folder. Hooks that another agent has already are
-        shared: this one has its own beside them, with the same handlers and listeners.
+        the branch's head; `cwd`, where tools work, is the current folder, whatever folder the session names. Hooks
+        that another agent has already are shared: this one has its own beside them, with the same handlers and
+        listeners.
         """
         self.branch = branch
         self.model = model
@@ -73,7 +75,8 @@ class Agent:
         self.system = system
         self.settings = Config() if settings is None else settings
         self.thinking = thinking or branch.state.thinking_level
-        self.cwd = cwd or (branch.session.cwd if os.path.isdir(branch.session.cwd) else os.getcwd())
+        self.cwd = cwd or context.cwd or os.getcwd()
+        self.confinement: Confinement | None = context.confinement
         self.queues = Queues()
         self.stop = Stop()
         self._shell = Shell(self.hooks, self.write_beside)
@@ -287,7 +290,9 @@ class Agent:
         While the agent runs, it is written down when the turn ends; where somebody has gone elsewhere meanwhile, at the
         place where it was begun.
         """
-        return await self._shell.run(command, self.branch, cwd=self.cwd, in_context=in_context, timeout=timeout)
+        return await self._shell.run(
+            command, self.branch, cwd=self.cwd, settings=self.settings, in_context=in_context, timeout=timeout
+        )
 
     async def write_beside(self, record: Beside, body: Body) -> None:
         """Write something that nobody answers; when the turn ends, if one goes on there.

@@ -18,7 +18,9 @@ import msgspec
 from msgspec import Struct
 
 from sessiontree.agent.plain import plain
+from sessiontree.agent.sandbox import Confinement
 from sessiontree.agent.schema import inlined, mismatch
+from sessiontree.config import Config
 from sessiontree.core.entries import JsonObject
 from sessiontree.core.messages import ToolCall, is_list
 from sessiontree.errors import InvalidOperation, SessionTreeError
@@ -55,6 +57,16 @@ class ToolContext:
     update: Callable[[str], None] = lambda text: None
     """Shows output while the tool runs."""
     agent: Any = None
+
+    @property
+    def settings(self) -> Config | None:
+        """The settings of the agent, where there is one."""
+        return getattr(self.agent, "settings", None)
+
+    @property
+    def confinement(self) -> Confinement | None:
+        """What tools can reach; `None` where nothing keeps them from anything."""
+        return getattr(self.agent, "confinement", None)
 
 
 Run: TypeAlias = Callable[[ToolContext], Awaitable[ToolOutput | str]]

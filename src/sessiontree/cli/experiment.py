@@ -19,7 +19,7 @@ from sessiontree.cli.app import (
     tell_set_aside,
 )
 from sessiontree.cli.budget import budget_of, budget_options
-from sessiontree.cli.desk import PrintedUi, Working, extension_option, tell_notice
+from sessiontree.cli.desk import PrintedUi, Working, cwd_option, extension_option, tell_notice
 from sessiontree.cli.live import Progress
 from sessiontree.cli.output import dim, echo, echo_json, safe, strong, table, warn
 from sessiontree.config import ThinkingLevel
@@ -85,6 +85,7 @@ def _complete_experiment(ctx: click.Context, param: click.Parameter, incomplete:
     "--tools", metavar="NAMES", help="Which built-in tools they may use, with commas between; all by default."
 )
 @click.option("--no-tools", is_flag=True, help="They may use none of them.")
+@cwd_option
 @extension_option
 @click.option(
     "--resume",
@@ -115,6 +116,7 @@ def ab(
     seed: int,
     tools: str | None,
     no_tools: bool,
+    cwd: str | None,
     extensions: tuple[str, ...],
     resume: str | None,
     promoted: bool,
@@ -169,7 +171,7 @@ def ab(
                 changed, at, ways, runs=runs, scorers=scorers, metric=decides, seed=seed, name=name, **options
             )
 
-        desk = Desk(changed, tools=chosen, hooks=hooks, settings=settings, ui=PrintedUi())
+        desk = Desk(changed, tools=chosen, hooks=hooks, settings=settings, ui=PrintedUi(), cwd=cwd)
         result = _carry_out(Working(desk, extensions), made, shown, promoted=promoted)
         tell_set_aside(changed)
     _tell(result, as_json=as_json)

@@ -17,7 +17,7 @@ from sessiontree.cli.app import (
     short,
     tell_set_aside,
 )
-from sessiontree.cli.desk import PrintedUi, Working, extension_option, tell_notice
+from sessiontree.cli.desk import PrintedUi, Working, cwd_option, extension_option, tell_notice
 from sessiontree.cli.output import echo, echo_json, safe, safe_lines, strong, warn
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     "--tools", metavar="NAMES", help="Which built-in tools they may use, with commas between; all by default."
 )
 @click.option("--no-tools", is_flag=True, help="They may use none of them.")
+@cwd_option
 @extension_option
 @json_option
 def fan_out(
@@ -48,6 +49,7 @@ def fan_out(
     names: tuple[str, ...],
     tools: str | None,
     no_tools: bool,
+    cwd: str | None,
     extensions: tuple[str, ...],
     as_json: bool,
 ) -> int:
@@ -71,7 +73,9 @@ def fan_out(
     with opened(session) as changed:
         asked = {name: chosen_model(name, changed.head, settings, hooks) for _, name in pairs}
         chosen = chosen_tools(tools, no_tools)
-        desk = Desk(changed, model=asked[pairs[0][1]], tools=chosen, hooks=hooks, settings=settings, ui=PrintedUi())
+        desk = Desk(
+            changed, model=asked[pairs[0][1]], tools=chosen, hooks=hooks, settings=settings, ui=PrintedUi(), cwd=cwd
+        )
         variants = [
             Variant(prompt=prompt, model=asked[name], name=branch)
             for (prompt, name), branch in zip(pairs, names or [None] * len(pairs), strict=True)

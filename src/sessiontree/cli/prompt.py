@@ -25,7 +25,7 @@ from sessiontree.cli.app import (
     session_option,
     tell_set_aside,
 )
-from sessiontree.cli.desk import PrintedUi, Working, extension_option, tell_notice
+from sessiontree.cli.desk import PrintedUi, Working, cwd_option, extension_option, tell_notice
 from sessiontree.cli.output import dim, echo_json, safe, safe_lines, warn
 from sessiontree.config import CHOICES
 from sessiontree.core.entries import Header, JsonObject
@@ -63,6 +63,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 @click.option("--thinking", type=click.Choice(CHOICES["thinking"]), help="How much the model thinks before it answers.")
 @click.option("--tools", metavar="NAMES", help="Which built-in tools it may use, with commas between; all by default.")
 @click.option("--no-tools", is_flag=True, help="It may use none of them.")
+@cwd_option
 @extension_option
 @click.option(
     "--mode", type=click.Choice(["text", "json"]), default="text", help="Print the answer, or every event a line."
@@ -78,6 +79,7 @@ def prompt(
     thinking: str | None,
     tools: str | None,
     no_tools: bool,
+    cwd: str | None,
     extensions: tuple[str, ...],
     mode: str,
 ) -> int:
@@ -112,7 +114,8 @@ def prompt(
     if source is not None and fork is not None:
         target = catalog.fork(source, at=branch or "HEAD")
     else:
-        target = source or (catalog.memory(cwd=os.getcwd()) if no_session else catalog.create())
+        folder = os.path.abspath(cwd or ".")
+        target = source or (catalog.memory(cwd=folder) if no_session else catalog.create(cwd=folder))
     level = thinking or (settings.thinking if before is None or before.leaf is None else None)
     if target.unread:
         _tell_unread(target)
@@ -130,6 +133,7 @@ def prompt(
                 settings=settings,
                 thinking=level,
                 ui=PrintedUi(),
+                cwd=cwd,
             )
             code = _answer(Working(desk, extensions), text, images, mode, is_command=is_command)
             tell_set_aside(target)

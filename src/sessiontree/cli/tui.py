@@ -8,6 +8,7 @@ import click
 
 from sessiontree import catalog
 from sessiontree.cli.app import app, branch_option, is_terminal, opened, session_option
+from sessiontree.cli.desk import cwd_option
 from sessiontree.errors import InvalidOperation
 
 
@@ -16,12 +17,19 @@ from sessiontree.errors import InvalidOperation
 @click.option("-r", "--resume", "pick", is_flag=True, help="Choose the session to go on in.")
 @session_option("--session", help="Go on in this session.")
 @branch_option("--branch", help="The branch to go on; the current one by default.")
+@cwd_option
 @click.option("-e", "--extension", "extensions", metavar="FILE", multiple=True, help="Load this extension too.")
 @click.option(
     "--model", metavar="NAME", help="The model, as provider:model; the session's or the usual one by default."
 )
 def chat(
-    recent: bool, pick: bool, session: str | None, branch: str | None, extensions: tuple[str, ...], model: str | None
+    recent: bool,
+    pick: bool,
+    session: str | None,
+    branch: str | None,
+    cwd: str | None,
+    extensions: tuple[str, ...],
+    model: str | None,
 ) -> None:
     """Open the terminal app. `sessiontree` alone is short for it, on a terminal."""
     if sum(map(bool, (recent, pick, session))) > 1:
@@ -40,14 +48,14 @@ def chat(
     if pick:
         chosen = None
     else:
-        chosen = catalog.create() if fresh else opened(session or catalog.RECENT)
+        chosen = catalog.create(cwd=cwd or ".") if fresh else opened(session or catalog.RECENT)
     if chosen is not None and branch is not None:
         chosen.branch(branch)
     light = "NO_COLOR" not in os.environ and terminal_is_light()
     SessionApp(
         Start(
             session=chosen,
-            cwd=os.getcwd(),
+            cwd=os.path.abspath(cwd or "."),
             branch=branch,
             model=model,
             extensions=extensions,

@@ -42,6 +42,14 @@ database_option = click.option(
 )
 @click.option("--tools", metavar="NAMES", help="Which built-in tools agents may use, with commas between.")
 @click.option("--no-tools", is_flag=True, help="They may use none of them.")
+@click.option(
+    "--project",
+    "projects",
+    metavar="FOLDER",
+    multiple=True,
+    type=click.Path(exists=True, file_okay=False),
+    help="Agents of sessions in this folder work there; the others in the current one. May be given again.",
+)
 @extension_option
 @click.option("--list", "listing", is_flag=True, help="Print which workers there are, and what they do.")
 @json_option
@@ -51,6 +59,7 @@ def worker(
     lease: float | None,
     tools: str | None,
     no_tools: bool,
+    projects: tuple[str, ...],
     extensions: tuple[str, ...],
     listing: bool,
     as_json: bool,
@@ -72,7 +81,7 @@ def worker(
         return _list(database, as_json=as_json)
     from sessiontree.cli.prompt import chosen_tools
 
-    opener = _Opener(chosen_tools(tools, no_tools), extensions)
+    opener = _Opener(chosen_tools(tools, no_tools), extensions, projects)
     asyncio.run(
         _until_told(
             DurableWorker(
@@ -90,19 +99,22 @@ def worker(
 class _Opener:
     """Opens swarms with what this machine has."""
 
-    def __init__(self, tools: tuple[Tool, ...], extensions: tuple[str, ...]) -> None:
+    def __init__(self, tools: tuple[Tool, ...], extensions: tuple[str, ...], projects: tuple[str, ...]) -> None:
         from sessiontree import config
 
         self._settings = config.load()
         self._tools = tools
         self._extensions = extensions
+        self._projects = projects
 
     @asynccontextmanager
     async def opened(self, order: Order, session: Session, hooks: Hooks, keep: Keep) -> AsyncGenerator[Swarm]:
+        from sessiontree.agent.sandbox import folder_within
         from sessiontree.commands.desk import Desk
         from sessiontree.swarm.swarm import Swarm
 
-        desk = Desk(session, tools=self._tools, hooks=hooks, settings=self._settings, ui=PrintedUi())
+        cwd = folder_within(session.cwd, self._projects)
+        desk = Desk(session, tools=self._tools, hooks=hooks, settings=self._settings, ui=PrintedUi(), cwd=cwd)
         async with Working(desk, self._extensions):
             allowed = [tool for tool in desk.tools if order.tools is None or tool.name in order.tools]
             yield Swarm.open(

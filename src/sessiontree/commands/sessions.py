@@ -106,6 +106,7 @@ async def _session(desk: Desk, args: Sequence[str]) -> Done:
         ["name", session.name or "(none)"],
         ["file", session.kept_at or "(in memory)"],
         ["folder", session.cwd],
+        *([] if desk.cwd == session.cwd else [["tools work in", desk.cwd]]),
         ["parent", session.header.parent_session or ""],
         ["branch", f"{desk.branch.name}, one of {shown}, at {short(desk.branch.leaf)}"],
         ["entries", f"{len(tree)}, {stats.messages} messages, {stats.tool_calls} tool calls"],

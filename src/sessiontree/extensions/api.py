@@ -14,6 +14,7 @@ from typing import Any, Literal, TypeAlias
 from msgspec import Struct
 
 from sessiontree.agent.tool import Tool, tool
+from sessiontree.agent.tools.environment import clean_environment
 from sessiontree.agent.tools.process import Ran, run_command
 from sessiontree.commands.command import Argument, Command, Complete, Done
 from sessiontree.commands.desk import Desk
@@ -241,8 +242,16 @@ class Api:
         return await self._desk.fork(place, position=position)
 
     async def exec(self, program: str, *arguments: str, cwd: str | None = None, timeout: float | None = None) -> Ran:
-        """Run a program to its end, without a shell in between. Its output and errors come together."""
-        return await run_command(shlex.join([program, *arguments]), cwd=cwd or self._desk.cwd, timeout=timeout)
+        """Run a program to its end, without a shell in between. Its output and errors come together.
+
+        It gets the variables that commands of the model get.
+        """
+        return await run_command(
+            shlex.join([program, *arguments]),
+            cwd=cwd or self._desk.cwd,
+            environment=clean_environment(self._desk.settings),
+            timeout=timeout,
+        )
 
 
 def _of_type(entries: list[Entry], custom_type: str | None) -> list[Entry]:

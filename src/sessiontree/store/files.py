@@ -22,6 +22,9 @@ NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
 """What `link` says on a file system that has none."""
 
 
+PRIVATE = 0o600
+"""The mode of files: their owner's alone."""
+
 PIECE = 1 << 24
 """How much is read at once, in bytes."""
 
@@ -189,6 +192,19 @@ def write_all(fd: int, data: bytes) -> None:
         done += written
 
 
+def open_private(path: str, flags: int) -> int:
+    """Open a file that is this user's alone; if it is made, its owner can read and write it whatever the umask is."""
+    fd = os.open(path, flags | os.O_CLOEXEC, PRIVATE)
+    try:
+        if os.fstat(fd).st_mode & PRIVATE != PRIVATE:
+            with suppress(PermissionError):  # another user's file
+                os.fchmod(fd, PRIVATE)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
 def write_private(path: str, data: bytes, *, over: bool = True) -> None:
     """Put a file in its place whole, or not at all, for this user alone; where one is, only if it may be written over.
 
@@ -197,9 +213,10 @@ def write_private(path: str, data: bytes, *, over: bool = True) -> None:
     from tempfile import mkstemp
 
     try:
-        fd, beside = mkstemp(dir=os.path.dirname(path) or os.curdir, prefix=".sessiontree-")  # 0600
+        fd, beside = mkstemp(dir=os.path.dirname(path) or os.curdir, prefix=".sessiontree-")
         try:
             with open(fd, "wb") as file:
+                os.fchmod(fd, PRIVATE)
                 file.write(data)
                 file.flush()
                 os.fsync(fd)

@@ -24,7 +24,7 @@ from sessiontree.core.entries import EntryId
 from sessiontree.core.times import iso
 from sessiontree.errors import InvalidOperation, StoreError
 from sessiontree.home import home
-from sessiontree.store.files import discard, make_private_directory, read_all, reason_of, shut
+from sessiontree.store.files import PRIVATE, discard, make_private_directory, open_private, read_all, reason_of, shut
 from sessiontree.swarm.budget import Kind, Level
 
 SUFFIX = ".events.jsonl"
@@ -169,6 +169,7 @@ class EventLog:
         self.temporary = path is None
         if path is None:
             self._fd, self.path = tempfile.mkstemp(prefix="sessiontree-", suffix=SUFFIX)
+            os.fchmod(self._fd, PRIVATE)
         else:
             self.path = os.fspath(path)
 
@@ -216,8 +217,8 @@ class EventLog:
             try:
                 if write:
                     make_private_directory(os.path.dirname(self.path))
-                flags = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | (os.O_CREAT if write else 0)
-                self._fd = os.open(self.path, flags, 0o600)
+                flags = os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | (os.O_CREAT if write else 0)
+                self._fd = open_private(self.path, flags)
             except FileNotFoundError:
                 return None
             except OSError as error:

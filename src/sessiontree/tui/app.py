@@ -187,6 +187,7 @@ class SessionApp(OrderedApp[None]):
             host=AppHost(self),
             settings=self.start.settings,
             fresh=self.start.fresh,
+            cwd=self.start.cwd,
         )
         self.chat.sit_down(self.desk)
         await self.desk.start()

@@ -39,7 +39,7 @@ class Facts(Struct, frozen=True, kw_only=True):
 def facts_of(desk: Desk, count: Count) -> Facts:
     session, model = desk.session, desk.model
     home = os.path.expanduser("~")
-    folder = session.cwd
+    folder = desk.cwd
     if folder == home or folder.startswith(home + os.sep):
         folder = "~" + folder[len(home) :]
     return Facts(

@@ -22,6 +22,7 @@ from msgspec import Struct
 
 from sessiontree.errors import InvalidOperation, NotFound, StoreError
 from sessiontree.home import home
+from sessiontree.regular_file import read_regular
 from sessiontree.store.files import make_private_directory, write_private
 from sessiontree.store.lock import Lock, lock_of
 
@@ -113,8 +114,7 @@ class Tokens:
 
     def _read(self) -> tuple[Token, ...]:
         try:
-            with open(self._file, "rb") as file:
-                return msgspec.json.decode(file.read(), type=tuple[Token, ...])
+            return msgspec.json.decode(read_regular(self._file), type=tuple[Token, ...])
         except FileNotFoundError:
             return ()
         except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:

@@ -8,6 +8,7 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from sessiontree.agent.tool import Tool, ToolContext, ToolError, ToolOutput
+from sessiontree.agent.tools.confined import confinable
 from sessiontree.agent.tools.diff import Change, unified_diff
 from sessiontree.agent.tools.files import SNIFF, check_regular, is_binary, resolve, to_its_end, write_whole
 
@@ -123,6 +124,6 @@ edit = Tool(
     name="edit",
     description="Replace a piece of a text file. old_text must stand in the file exactly once, blanks and ends of "
     "lines included.",
-    run=run,
+    run=confinable(run),
     arguments=Arguments,
 )

@@ -8,6 +8,7 @@ from typing import Annotated, BinaryIO
 from msgspec import Meta, Struct
 
 from sessiontree.agent.tool import Tool, ToolContext, ToolError, ToolOutput
+from sessiontree.agent.tools.confined import confinable
 from sessiontree.agent.tools.files import SNIFF, check_regular, image_in, is_binary, resolve_mention
 from sessiontree.agent.tools.output import BYTES, LINES, head
 from sessiontree.hooks.calling import in_thread
@@ -83,7 +84,7 @@ read = Tool(
     name="read",
     description="Read a text file, or look at an image (png, jpeg, gif, webp). "
     f"At most {LINES} lines or {BYTES} bytes at once: go on with offset.",
-    run=run,
+    run=confinable(run),
     arguments=Arguments,
     concurrent=True,
 )

@@ -18,9 +18,13 @@ import msgspec
 from msgspec import Meta, Struct
 
 from sessiontree.agent.tool import Tool, ToolContext, ToolError, ToolOutput
+from sessiontree.agent.tools import output
+from sessiontree.agent.tools.confined import confinable
+from sessiontree.agent.tools.environment import clean_environment
 from sessiontree.agent.tools.files import SNIFF, as_text, is_binary, resolve_mention
 from sessiontree.agent.tools.output import BYTES, cut, full_output, head
 from sessiontree.agent.tools.walk import files_below, glob_pattern
+from sessiontree.home import home, is_private
 from sessiontree.twin import twin_command
 
 TIMEOUT = 30.0
@@ -90,11 +94,14 @@ def _root(path: str, context: ToolContext) -> bytes:
 
 
 async def _search(task: Find | Grep) -> Found:
+    if not output.KEEPS_FILES:  # this is a process of its own already
+        return _checked(_found(task))
     process = await asyncio.create_subprocess_exec(
         *twin_command(__name__),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
+        env=clean_environment(),
     )
     try:
         async with asyncio.timeout(TIMEOUT):
@@ -108,7 +115,10 @@ async def _search(task: Find | Grep) -> Found:
     if process.returncode:
         why = errors.decode("utf-8", "replace").strip().rpartition("\n")[2]
         raise ToolError(f"the search ended with code {process.returncode}{why and f': {why}'}")
-    found = msgspec.json.decode(raw, type=Found)
+    return _checked(msgspec.json.decode(raw, type=Found))
+
+
+def _checked(found: Found) -> Found:
     if found.error is not None:
         raise ToolError(found.error)
     return found
@@ -135,9 +145,12 @@ def _told(found: Found, nothing: str, limit: str) -> ToolOutput:
 
 def main() -> None:
     task = msgspec.json.decode(sys.stdin.buffer.read(), type=Find | Grep)
+    sys.stdout.buffer.write(msgspec.json.encode(_found(task)))
+
+
+def _found(task: Find | Grep) -> Found:
     root = os.fsdecode(task.root)
-    found = find_files(root, task.arguments) if isinstance(task, Find) else grep_lines(root, task.arguments)
-    sys.stdout.buffer.write(msgspec.json.encode(found))
+    return find_files(root, task.arguments) if isinstance(task, Find) else grep_lines(root, task.arguments)
 
 
 def find_files(root: str, arguments: FindArguments) -> Found:
@@ -216,6 +229,8 @@ class PassedOver(Exception):
 
 def _text_lines(path: str) -> list[str]:
     """The lines of a file of text. Raises `PassedOver`."""
+    if (os.path.islink(path) or os.path.dirname(path) == os.path.realpath(home())) and is_private(path):
+        raise PassedOver("file with secrets of sessiontree", " holds secrets of sessiontree")
     try:
         if os.path.getsize(path) > LARGEST:
             size = f"larger than {LARGEST >> 20} MiB"
@@ -246,7 +261,7 @@ def _named(folder: str, path: str) -> str:
 find = Tool(
     name="find",
     description="Find files by name. Files that .gitignore leaves out are not found.",
-    run=run_find,
+    run=confinable(run_find),
     arguments=FindArguments,
     concurrent=True,
 )
@@ -254,7 +269,7 @@ grep = Tool(
     name="grep",
     description="Find lines in files by a regular expression. Files that .gitignore leaves out, binary ones and very "
     f"large ones are not looked through. At most {BYTES} bytes are shown.",
-    run=run_grep,
+    run=confinable(run_grep),
     arguments=GrepArguments,
     concurrent=True,
 )

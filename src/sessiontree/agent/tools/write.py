@@ -8,6 +8,7 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from sessiontree.agent.tool import Tool, ToolContext, ToolError, ToolOutput
+from sessiontree.agent.tools.confined import confinable
 from sessiontree.agent.tools.files import check_regular, resolve, to_its_end, write_whole
 
 
@@ -39,6 +40,6 @@ write = Tool(
     name="write",
     description="Write a file as a whole, its folders included. What the file held before is replaced: "
     "to change a part of it, use edit.",
-    run=run,
+    run=confinable(run),
     arguments=Arguments,
 )
