@@ -356,6 +356,11 @@ class Here(Answer, frozen=True, kw_only=True):
     leaf: Id | None
 
 
+class Undone(Here, frozen=True, kw_only=True):
+    undone: Annotated[str, Meta(examples=["the merge of cache into main"])]
+    """What was taken back, in words."""
+
+
 class Navigation(Asked, frozen=True, kw_only=True):
     to: Place
     summarize: bool = False
