@@ -53,7 +53,7 @@ export class Session {
       if (this.opening !== opening) return;
       this.listen(place);
       const isFirst = this.path === NOWHERE;
-      if (isFirst) this.setHeads({ [this.current]: this.info.leaf });
+      if (isFirst) this.setHeads(new Map([[this.current, this.info.leaf]]));
       [this.fresh, this.hidden, this.error] = [[], new Map(), null];
       const branches = this.loadBranches();
       if (!isFirst) await branches; // one of them may be looked at
@@ -100,6 +100,14 @@ export class Session {
 
   get leaf() {
     return this.heads.get(this.current) ?? null;
+  }
+  /** The entry of the tree that stands for the leaf: the nearest one above it where the filter hides it. */
+  get here() {
+    const { leaf } = this;
+    return this.hidden.has(leaf) ? this.hidden.get(leaf) : leaf;
+  }
+  get isHereHidden() {
+    return this.here !== this.leaf;
   }
   /** The branch that is read: none when an entry inside the tree was pointed at. */
   get branch() {
@@ -181,10 +189,11 @@ export class Session {
       this.branches = told.branches;
       if (isNews) this.current = told.current;
       else this.checkBranches();
-      this.setHeads(Object.fromEntries(isNews ? told.branches.map(({ name, head }) => [name, head]) : this.heads));
+      this.setHeads(isNews ? new Map(told.branches.map(({ name, head }) => [name, head])) : this.heads);
     });
   }
 
+  /** `heads` is a map: names of branches are whatever people choose. */
   setHeads(heads) {
     for (const was of this.heads.keys()) {
       const now = this.nameNow(was, heads);
@@ -192,7 +201,7 @@ export class Session {
     }
     const looking = this.looking && this.nameNow(this.looking, heads);
     this.looking = looking === this.current ? null : looking;
-    this.heads = new Map(Object.entries(heads));
+    this.heads = heads;
     this.entryHeads = new Map();
     const hidden = new Set(this.branches.filter((branch) => branch.archived).map((branch) => branch.name));
     for (const [name, head] of this.heads) {
@@ -202,9 +211,9 @@ export class Session {
 
   /** What a branch is called among other heads: a new name at the same place is its own. Nothing where it is gone. */
   nameNow(name, heads) {
-    if (name in heads) return name;
+    if (heads.has(name)) return name;
     const isIt = ([other, head]) => head === this.heads.get(name) && !this.heads.has(other);
-    return Object.entries(heads).find(isIt)?.[0] ?? null;
+    return [...heads].find(isIt)?.[0] ?? null;
   }
 
   /** The tree, page by page: drawn as it comes the first time, afterwards when it is whole. */
@@ -214,6 +223,7 @@ export class Session {
       for await (const page of this.api.pages(`${this.base}/tree`, { filter: this.filter, limit: TREE_PAGE })) {
         if (!isNewest()) return;
         rows.push(...page.entries);
+        this.findHere(rows, page.leaf);
         if (this.whole) continue;
         this.total = page.total;
         this.setRows(rows.slice());
@@ -223,6 +233,12 @@ export class Session {
       this.total = rows.length;
       this.joinFresh(rows);
     });
+  }
+
+  /** Where the filter hides the leaf, note which shown entry is nearest above it: the last one on the way to it. */
+  findHere(rows, leaf) {
+    if (leaf === null || rows.some(({ id }) => id === leaf)) this.hidden.delete(leaf);
+    else this.hidden.set(leaf, rows.findLast(({ active }) => active)?.id ?? null);
   }
 
   /** Rows with what has come in since they were asked for. */
@@ -236,7 +252,7 @@ export class Session {
   setRows(rows) {
     this.rows = rows;
     this.laid = this.leaf;
-    this.layout = lay(rows, this.leaf);
+    this.layout = lay(rows, this.here);
   }
 
   setFilter(filter) {
@@ -393,7 +409,7 @@ export class Session {
     this.current = told.current;
     this.told = told;
     if (this.branches.length) this.checkBranches();
-    this.setHeads(told.heads);
+    this.setHeads(new Map(Object.entries(told.heads)));
   }
 
   /** Whether the list of branches is as the last event told: a branch more is listed at once, figures a little later. */
@@ -436,12 +452,21 @@ export class Session {
     if (this.closed) return;
     if (this.fresh.length) this.lookSoon();
     if (!this.loads.tree && (this.fresh.length || this.laid !== this.leaf)) this.joinFresh(this.rows);
+    this.seekHere();
     this.hush();
     this.changed();
     this.renew("info", () => this.loadInfo());
     this.renew("branches", () => this.loadBranches());
     this.renew("tree", () => this.loadTree());
     if (!this.loads.path && !this.staying && this.end !== this.path.end) this.guard(() => this.follow());
+  }
+
+  /** The leaf may have moved to an entry that the filter hides, of which no row tells where it is: asked once. */
+  seekHere() {
+    const { leaf } = this;
+    if (leaf === this.sought || leaf === null || this.hidden.has(leaf) || this.layout.index.has(leaf)) return;
+    this.sought = leaf;
+    this.stale.tree = true;
   }
 
   /** What is stale is loaded when nothing of its kind is: a load that is under way comes to its end. */
