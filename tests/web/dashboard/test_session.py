@@ -646,7 +646,7 @@ def test_a_session_is_downloaded_without_its_secrets_if_one_likes(serve: Serve, 
 
     page.get_by_role("button", name="Export").click()
     page.get_by_label("As").select_option("md")
-    page.get_by_label("Take secrets out").check()
+    page.get_by_label("Redact secrets").check()
     with page.expect_download() as download:
         page.get_by_role("button", name="Download").click()
 
@@ -654,6 +654,9 @@ def test_a_session_is_downloaded_without_its_secrets_if_one_likes(serve: Serve, 
     text = Path(download.value.path()).read_text()
     assert "The report takes **40 seconds**." in text
     assert SECRET not in text
+    report = page.get_by_role("dialog", name="Exported with secrets redacted")
+    assert "1 × " in report.get_by_role("listitem").first.text_content()
+    report.get_by_role("button", name="Close").click()
     page.wait_for_selector("dialog", state="detached")
     assert page.evaluate("document.activeElement.textContent") == "Export"
 

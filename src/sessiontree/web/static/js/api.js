@@ -87,14 +87,17 @@ export class Api {
     } while (cursor);
   }
 
-  /** Hand a file of the server to the browser's downloads. */
+  /** Hand a file of the server to the browser's downloads; gives what was redacted in it, if that was asked for. */
   async download(path, values, name) {
-    const address = URL.createObjectURL(await (await this.fetch(path, { values })).blob());
+    const answer = await this.fetch(path, { values });
+    const report = answer.headers.get("Redaction-Report");
+    const address = URL.createObjectURL(await answer.blob());
     const link = document.createElement("a");
     link.href = address;
     link.download = name;
     link.click();
     setTimeout(() => URL.revokeObjectURL(address), 10_000);
+    return report && JSON.parse(report);
   }
 }
 

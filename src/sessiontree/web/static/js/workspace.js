@@ -38,6 +38,7 @@ export class Workspace extends Component {
       runs: () => this.runs,
       tell: props.tell,
       edit: (text) => this.setState({ editing: { text } }),
+      ask: (dialog) => this.setState({ dialog }),
     });
   }
 
@@ -168,7 +169,7 @@ export class Workspace extends Component {
       </nav>
       <${Notice} text=${session.error} kind="wrong" action=${again} />
       ${this.view(tab)}
-      ${dialog && html`<${Ask} ...${dialog} close=${() => this.setState({ dialog: null })} tell=${this.props.tell} />`}
+      ${dialog && html`<${Ask} key=${dialog.title} ...${dialog} close=${() => this.setState({ dialog: null })} tell=${this.props.tell} />`}
     </main>`;
   }
 
