@@ -80,7 +80,7 @@ def change_branch(
             session.archive_branch(name, archived=said.archived)
         if renamed is not None:
             session.rename_branch(name, renamed)
-        return Json(branches_of(session), at=opened)
+        return Json(branches_of(session, wire.LARGEST_PAGE, None), at=opened)
 
 
 @router.post("/switch-branch", **told(wire.Here, takes=wire.Switch))

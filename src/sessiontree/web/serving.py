@@ -218,7 +218,7 @@ def _lacks(scope: Scope) -> Refused:
 
 
 def _check_query(request: Request) -> None:
-    """Refuse parameters that the route does not know: one that is ignored may have been meant to leave something out."""
+    """Refuse parameters that the route does not know: an ignored one may have been meant to leave something out."""
     if not request.query_params:
         return
     route: APIRoute = request.scope["route"]

@@ -24,7 +24,7 @@ from sessiontree.web.encoding import encoded
 from sessiontree.web.events import QUIET_SECONDS, EventStream
 from sessiontree.web.moving import check_name
 from sessiontree.web.opened import Opened
-from sessiontree.web.paging import Cursor, Limit
+from sessiontree.web.paging import Cursor, Limit, page_of
 from sessiontree.web.refusals import Refused
 from sessiontree.web.rows import branches_of
 from sessiontree.web.schema import EVENTS, told
@@ -40,9 +40,15 @@ BATCH = 500
 
 
 @router.get("", **told(wire.Swarms))
-def list_swarms(call: Reads) -> Json:
+def list_swarms(call: Reads, limit: Limit = wire.PAGE, cursor: Cursor = None) -> Json:
     """All swarms of all sessions that the token may see, the newest first."""
-    return Json(wire.Swarms(swarms=call.serving.swarms.listed(call.token)))
+    listed = call.serving.swarms.listed(call.token)
+    if cursor is not None:  # new ones come first: a page goes on behind the swarm that the last one ended with
+        made, _, last = cursor.partition("~")
+        listed = [row for row in listed if (row.created_at, row.id) < (made, last)]
+    page = listed[:limit]
+    following = f"{page[-1].created_at}~{page[-1].id}" if len(listed) > limit else None
+    return Json(wire.Swarms(swarms=page, next=following))
 
 
 @router.post("", **told(wire.MadeSwarm, status=201, takes=wire.NewSwarm))
@@ -76,10 +82,11 @@ def get_swarm(call: Reads, id: str) -> Json:
 
 
 @router.get("/{id}/agents", **told(wire.Agents))
-def get_agents(call: Reads, id: str) -> Json:
+def get_agents(call: Reads, id: str, limit: Limit = wire.PAGE, cursor: Cursor = None) -> Json:
     """The agents of a swarm."""
     with call.serving.swarms.found(id, call.token) as (opened, status):
-        return Json(wire.Agents(agents=call.serving.swarms.row(opened, status).agents))
+        page, following = page_of(call.serving.swarms.row(opened, status).agents, limit, cursor)
+        return Json(wire.Agents(agents=list(page), next=following))
 
 
 # Steering
@@ -170,12 +177,12 @@ def get_tree(call: Reads, id: str, filter: Filter = "default", limit: Limit = wi
 
 
 @router.get("/{id}/branches", **told(wire.Branches))
-def get_branches(call: Reads, id: str) -> Json:
+def get_branches(call: Reads, id: str, limit: Limit = wire.PAGE, cursor: Cursor = None) -> Json:
     """The branches of the session that a swarm works in; `current` is where its further agents begin."""
     with call.serving.swarms.found(id, call.token) as (opened, status), opened.session.held():
         _branching(call, status, opened)
-        branches = msgspec.structs.replace(branches_of(opened.session), current=status.current_branch)
-        return Json(branches, at=opened)
+        branches = branches_of(opened.session, limit, cursor)
+        return Json(msgspec.structs.replace(branches, current=status.current_branch), at=opened)
 
 
 @router.post("/{id}/branches", **told(wire.MadeBranch, status=201, takes=wire.NewBranch))

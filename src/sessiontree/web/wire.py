@@ -322,6 +322,7 @@ class BranchRow(Answer, frozen=True, kw_only=True):
 class Branches(Answer, frozen=True, kw_only=True):
     branches: list[BranchRow]
     current: BranchName
+    next: Next | None
 
 
 class NewBranch(Asked, frozen=True, kw_only=True):
@@ -606,6 +607,7 @@ class Agent(Answer, frozen=True, kw_only=True):
 
 class Agents(Answer, frozen=True, kw_only=True):
     agents: list[Agent]
+    next: Next | None
 
 
 class SwarmRow(Answer, frozen=True, kw_only=True):
@@ -642,6 +644,7 @@ class SwarmRow(Answer, frozen=True, kw_only=True):
 
 class Swarms(Answer, frozen=True, kw_only=True):
     swarms: list[SwarmRow]
+    next: Next | None
 
 
 class SwarmInfo(SwarmRow, frozen=True, kw_only=True):
@@ -734,6 +737,7 @@ class Experiments(Answer, frozen=True, kw_only=True):
     experiments: list[
         Annotated[JsonObject, Meta(examples=[{"name": "ab-1", "winner": None, "reason": "not enough data"}])]
     ]
+    next: Next | None
 
 
 class ExperimentState(Answer, frozen=True, kw_only=True):

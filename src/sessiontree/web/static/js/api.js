@@ -14,6 +14,8 @@ export class ApiError extends Error {
   }
 }
 
+const PAGE = 2000; // items of a list: the most that the server gives at once
+
 const query = (values) => {
   const words = new URLSearchParams();
   for (const [name, value] of Object.entries(values ?? {})) {
@@ -85,6 +87,17 @@ export class Api {
       yield page;
       cursor = page.next;
     } while (cursor);
+  }
+
+  /** All items of a list that is paged: those under `name` of each page, with the last page. */
+  async all(path, name) {
+    const found = [];
+    let last;
+    for await (const page of this.pages(path, { limit: PAGE })) {
+      found.push(...page[name]);
+      last = page;
+    }
+    return { ...last, [name]: found };
   }
 
   /** Hand a file of the server to the browser's downloads; gives what was redacted in it, if that was asked for. */

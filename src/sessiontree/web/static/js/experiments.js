@@ -33,7 +33,7 @@ export class Experiments extends Component {
   async load() {
     const { session, api } = this.props;
     try {
-      const { experiments } = await api.get(`${session.base}/experiments`);
+      const { experiments } = await api.all(`${session.base}/experiments`, "experiments");
       this.setState({ results: [...experiments].reverse() });
     } catch (error) {
       this.setState({ error: error.message });

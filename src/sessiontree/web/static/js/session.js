@@ -183,7 +183,7 @@ export class Session {
   loadBranches() {
     return this.load("branches", async (isNewest) => {
       const before = this.heads;
-      const told = await this.api.get(`${this.base}/branches`);
+      const told = await this.api.all(`${this.base}/branches`, "branches");
       if (!isNewest()) return;
       const isNews = this.heads === before; // no event has told more since
       this.branches = told.branches;
