@@ -27,6 +27,7 @@ from sessiontree.web.guard import Hosts, Limits
 from sessiontree.web.opened import Opened, OpenSessions, Position
 from sessiontree.web.refusals import Refused
 from sessiontree.web.runs import Runs
+from sessiontree.web.streams import Streams
 from sessiontree.web.swarming import Swarms
 from sessiontree.web.tokens import Scope, Token, Tokens
 from sessiontree.web.trials import Trials
@@ -68,8 +69,7 @@ class Serving:
         self.runs = Runs(self.workshop, models)
         self.swarms = Swarms(self.sessions, self.runs, self.workshop)
         self.trials = Trials(self.sessions, self.runs, self.workshop)
-        self.streams = 0
-        """Clients that listen."""
+        self.streams = Streams(self.limits)
         self.closing = False
 
     def offers(self) -> list[Offer]:

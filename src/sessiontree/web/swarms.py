@@ -21,7 +21,7 @@ from sessiontree.swarm.status import SwarmStatus
 from sessiontree.swarm.swarm import Swarm
 from sessiontree.web import wire
 from sessiontree.web.encoding import encoded
-from sessiontree.web.events import QUIET_SECONDS, EventStream
+from sessiontree.web.events import QUIET_SECONDS, EventStream, Page
 from sessiontree.web.moving import check_name
 from sessiontree.web.opened import Opened
 from sessiontree.web.paging import Cursor, Limit, page_of
@@ -30,6 +30,7 @@ from sessiontree.web.rows import branches_of
 from sessiontree.web.schema import EVENTS, told
 from sessiontree.web.serving import Call, Json, Reads, Running, Said, Writes
 from sessiontree.web.sessions import folder_for
+from sessiontree.web.streams import Slot
 from sessiontree.web.tree import tree_page
 
 router = APIRouter(prefix="/api/swarms")
@@ -227,6 +228,7 @@ async def get_events(
     limit: Limit = 1000,
     accept: Annotated[str, Header()] = "",
     last_event_id: Annotated[str | None, Header(max_length=20)] = None,
+    sessiontree_page: Page = None,
 ) -> Response:
     """What happens in a swarm, behind a number; types are joined by commas.
 
@@ -252,28 +254,26 @@ async def get_events(
         if EVENTS not in accept:
             events = await asyncio.to_thread(log.read, after, wanted, agent, limit)
             return Json(wire.SwarmEvents(events=[msgspec.to_builtins(event) for event in events], last=last))
-        if serving.streams >= serving.limits.streams:
-            raise Refused(429, "too many clients listen to events")
+        slot = serving.streams.take(call.token, f"swarms/{id}", sessiontree_page)
     except BaseException:
         serving.sessions.let_go(opened)
         raise
-    serving.streams += 1
 
     def let_go() -> None:
-        serving.streams -= 1
+        serving.streams.free(slot)
         serving.sessions.let_go(opened)
 
-    return EventStream(_stream(call, log, after, wanted, agent), let_go)
+    return EventStream(_stream(call, slot, log, after, wanted, agent), let_go)
 
 
 async def _stream(
-    call: Call, log: EventLog, after: int, types: frozenset[str] | None, agent: str | None
+    call: Call, slot: Slot, log: EventLog, after: int, types: frozenset[str] | None, agent: str | None
 ) -> AsyncGenerator[bytes]:
     serving = call.serving
     yield b": listening\n\n"
     quiet = time.monotonic()
     try:
-        while not serving.closing and serving.tokens.has(call.token):
+        while not (serving.closing or slot.is_over) and serving.tokens.has(call.token):
             events = await asyncio.to_thread(log.read, after, limit=BATCH)
             shown = [event for event in events if _is_wanted(event, types, agent)]
             if shown:

@@ -16,6 +16,8 @@ export class ApiError extends Error {
 
 const PAGE = 2000; // items of a list: the most that the server gives at once
 
+const PAGE_ID = crypto.randomUUID?.() ?? `${Date.now()}-${Math.random()}`; // of this tab, for as long as it is open
+
 const query = (values) => {
   const words = new URLSearchParams();
   for (const [name, value] of Object.entries(values ?? {})) {
@@ -49,6 +51,7 @@ export class Api {
         credentials: "omit",
         headers: {
           Authorization: `Bearer ${token}`,
+          "Sessiontree-Page": PAGE_ID,
           ...(body === undefined ? {} : { "Content-Type": "application/json" }),
           ...headers,
         },

@@ -243,6 +243,10 @@ export class Composer extends Component {
       this.setState({ error, confirmed: branch });
       return;
     }
+    if (allowed.run && session.refusal && !session.running.has(branch)) {
+      this.setState({ error: `Not sent, since this page could not show the answer: ${session.refusal}` });
+      return;
+    }
     this.change({ busy: true });
     this.setState({ error: null });
     try {

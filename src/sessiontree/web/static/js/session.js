@@ -8,6 +8,7 @@ import { Stream } from "./stream.js";
 const TREE_PAGE = 1000, PATH_PAGE = 60;
 // Milliseconds: until events are worked out together, until an entry's path is asked for, between looks at the figures
 const SETTLE = 40, STAY = 60, INFO = 1500;
+const POLL = 3000; // milliseconds between looks where no stream can be opened
 const MOST = 5 * PATH_PAGE; // entries of the path that are kept: what is further away is loaded again when one comes back
 const NOWHERE = { end: undefined, start: 0, length: 0, entries: [], way: null };
 
@@ -35,6 +36,7 @@ export class Session {
     this.loading = true;
     this.error = null;
     this.connection = "waiting";
+    this.refusal = null; // why the server opens no stream of events, where it does not
     this.runs = new Map();
     this.fresh = []; // entries that have come in and are not yet among the rows
     this.hidden = new Map(); // those that the filter hides, with the shown entry they hang on
@@ -81,14 +83,30 @@ export class Session {
         if (state === "live" && !isFirst) this.stale.info = true; // nobody tells what ended meanwhile
         isFirst &&= state !== "live";
         this.connection = state;
-        if (error) this.error = error.message;
+        if (state === "ended") this.error = error.message;
+        else this.setRefusal(state === "waiting" ? error : null);
         this.changed();
       },
     });
   }
 
+  /** The server opens no stream for this page: why, while what happens is asked for now and then instead. */
+  setRefusal(error) {
+    this.refusal = error && error.message;
+    clearInterval(this.polling);
+    this.polling = this.refusal ? setInterval(() => this.poll(), POLL) : undefined;
+  }
+
+  /** Ask for everything that events would have told. */
+  poll() {
+    if (document.hidden) return;
+    Object.assign(this.stale, { info: true, branches: true, tree: true });
+    this.settleSoon();
+  }
+
   close() {
     this.closed = true;
+    clearInterval(this.polling);
     this.opening = null;
     this.stream?.stop();
     clearTimeout(this.soon);

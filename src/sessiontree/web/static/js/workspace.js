@@ -168,6 +168,7 @@ export class Workspace extends Component {
           <a data-tab=${name} href=${ofSession(session.id, name)} aria-current=${tab === name ? "page" : undefined}>${label}</a>`)}
       </nav>
       <${Notice} text=${session.error} kind="wrong" action=${again} />
+      <${Notice} text=${session.refusal && `No live updates: ${session.refusal}. This page looks for changes every few seconds, and sends no prompts meanwhile.`} />
       ${this.view(tab)}
       ${dialog && html`<${Ask} key=${dialog.title} ...${dialog} close=${() => this.setState({ dialog: null })} tell=${this.props.tell} />`}
     </main>`;
