@@ -35,7 +35,7 @@ from sessiontree.core.entries import (
     Problem,
     SessionInfo,
 )
-from sessiontree.core.heads import MAIN, Heads
+from sessiontree.core.heads import MAIN, Heads, describe_move
 from sessiontree.core.places import BRANCH, branch_named, check_branch_name, check_new_branch, looks_like_id, resolve
 from sessiontree.core.plan import NavigatePlan, plan_move, plan_navigate
 from sessiontree.core.problems import find_problems
@@ -790,7 +790,8 @@ class Session:
                 current = self.heads.current
                 for other in hidden:
                     self._check_branch(other)
-                if moves(items) and not hidden and name not in self.heads.archived:
+                # Entries below another place than the head are a move by themselves; others need a record for that.
+                if moves(items) and leaf != was and not hidden and name not in self.heads.archived:
                     return self._draft.chain(loaded, items, leaf, name)
                 body = self.heads.record(
                     moved=name == current or current in hidden,
@@ -806,9 +807,10 @@ class Session:
             return [entry for entry in self._commit(build) if not entry.is_head_record]
 
     def undo(self) -> NavigatePlan:
-        """Take back the last move that was not taken back yet, with what moved or was hidden along with it.
+        """Take back the last move, switch, merge or promotion that was not taken back yet.
 
-        Nothing is lost by it.
+        What moved or was hidden along with it is put back too, and `undone` of the plan says what it was. Nothing is
+        lost by it.
         """
         with self._mutex:
             move = self.heads.undoable
@@ -817,7 +819,9 @@ class Session:
             if move.branch not in self.heads.heads:
                 raise NotFound("branch", move.branch)
             back = self.heads.heads[move.branch] if move.switched else move.leaf
-            plan = plan_move(self.tree, self._known_leaf(), back)
+            plan = msgspec.structs.replace(
+                plan_move(self.tree, self._known_leaf(), back), undone=describe_move(move, self.heads, self.tree)
+            )
             others = {name: leaf for name, leaf in move.others if name in self.heads.heads}
             was = self.heads.current
 

@@ -110,10 +110,11 @@ async def test_a_move_is_taken_back(desk: MakeDesk, session: Session) -> None:
     await run(at, f"/switch {answer}")
     assert session.head.leaf == answer
 
-    await run(at, "/undo")
+    done = await run(at, "/undo")
 
     assert session.head.leaf == last
     assert at.agent.branch.leaf == last
+    assert done.startswith("undid the move of main: ")
 
 
 async def test_retry_answers_the_same_message_beside_the_first_answer(desk: MakeDesk, session: Session) -> None:

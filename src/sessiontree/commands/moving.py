@@ -67,7 +67,7 @@ async def _pop(desk: Desk, args: Sequence[str]) -> Done:
 
 async def _undo(desk: Desk, args: Sequence[str]) -> Done:
     plan = await desk.undo()
-    return Done(text=f"{short(plan.old_leaf)} → {short(plan.new_leaf)}, on {desk.branch.name}")
+    return Done(text=f"undid {plan.undone}: {short(plan.old_leaf)} → {short(plan.new_leaf)}, on {desk.branch.name}")
 
 
 async def _retry(desk: Desk, args: Sequence[str]) -> Done:
@@ -213,7 +213,7 @@ COMMANDS = (
         run=_pop,
         arguments=(PLACE,),
     ),
-    Command(name="undo", help="Take back the last move; again, the one before", run=_undo),
+    Command(name="undo", help="Undo the last move, switch or merge; again, the one before", run=_undo),
     Command(name="retry", help="Have your last message answered again, beside the first answer", run=_retry),
     Command(name="clear", help="Go before everything: the model sees nothing of it, and nothing is lost", run=_clear),
     Command(

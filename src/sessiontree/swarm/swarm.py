@@ -496,6 +496,15 @@ class Swarm:
         if not self._draft.branching:
             raise InvalidOperation(f"swarm {self.name} does not have branching enabled")
 
+    async def _check_going_on(self) -> None:
+        """Raises `InvalidOperation` when no further agent can begin anywhere."""
+        account = await self._record.look()
+        if account.over:
+            raise InvalidOperation(
+                f"swarm {self.name} is {account.status}: no agent of it would begin on another branch; "
+                "change the branches of the session instead"
+            )
+
     async def create_branch(self, name: str, description: str | None = None, *, at: Place = None) -> EntryId:
         """A branch for an agent to work on, where further agents would begin or at a place; gives its first entry.
 
@@ -503,6 +512,7 @@ class Swarm:
         """
         self._check_branching()
         await self._create()
+        await self._check_going_on()
         session, account = self.session, self._account
         own = account.branch == account.own
         place = at if at is not None else session.tree[account.start] if own else account.branch
@@ -517,6 +527,7 @@ class Swarm:
         """Have agents that are not there yet begin at the head of another branch. Nobody is moved."""
         self._check_branching()
         await self._create()
+        await self._check_going_on()
         self.session.branch(name)
         await self._record.tell(Switched(swarm=self.id, branch=name))
 

@@ -35,8 +35,10 @@ class Limits(Struct, frozen=True, kw_only=True):
     """Bytes of a request."""
     requests: int = 256
     """Under way at once."""
-    streams: int = 64
-    """Clients that listen to events."""
+    streams: int = 256
+    """Streams of events, of all tokens."""
+    token_streams: int = 32
+    """Streams of events of one token."""
     connections: int = 512
     rate: float = 200
     """Requests a second of one token, on average."""

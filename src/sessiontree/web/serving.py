@@ -8,23 +8,26 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import msgspec
 from fastapi import Depends, Request
+from fastapi.dependencies.models import Dependant
 from fastapi.responses import Response
+from fastapi.routing import APIRoute
 
 from sessiontree.commands.models import Models
 from sessiontree.core.misfit import misfit
 from sessiontree.core.safe import safe
-from sessiontree.errors import Conflict, InvalidOperation, SessionTreeError
+from sessiontree.errors import Conflict, InvalidOperation, SessionTreeError, few
 from sessiontree.web.encoding import encoded
 from sessiontree.web.guard import Hosts, Limits
 from sessiontree.web.opened import Opened, OpenSessions, Position
 from sessiontree.web.refusals import Refused
 from sessiontree.web.runs import Runs
+from sessiontree.web.streams import Streams
 from sessiontree.web.swarming import Swarms
 from sessiontree.web.tokens import Scope, Token, Tokens
 from sessiontree.web.trials import Trials
@@ -66,8 +69,7 @@ class Serving:
         self.runs = Runs(self.workshop, models)
         self.swarms = Swarms(self.sessions, self.runs, self.workshop)
         self.trials = Trials(self.sessions, self.runs, self.workshop)
-        self.streams = 0
-        """Clients that listen."""
+        self.streams = Streams(self.limits)
         self.closing = False
 
     def offers(self) -> list[Offer]:
@@ -215,10 +217,31 @@ def _lacks(scope: Scope) -> Refused:
     return Refused(403, f"the token does not have the scope {scope!r}")
 
 
+def _check_query(request: Request) -> None:
+    """Refuse parameters that the route does not know: an ignored one may have been meant to leave something out."""
+    if not request.query_params:
+        return
+    route: APIRoute = request.scope["route"]
+    known = list(_named_in(route.dependant))
+    unknown = sorted({name for name in request.query_params if name not in known})
+    if unknown:
+        takes = f"this route takes {', '.join(known)}" if known else "this route takes none"
+        raise Refused(422, f"unknown query parameter {few([repr(name[:100]) for name in unknown])}; {takes}")
+
+
+def _named_in(dependant: Dependant) -> Iterator[str]:
+    """The names of the query parameters of a route."""
+    for inner in dependant.dependencies:
+        yield from _named_in(inner)
+    for parameter in dependant.query_params:
+        yield parameter.alias
+
+
 def _call(request: Request, scope: Scope) -> Call:
     token: Token = request.scope[TOKEN]
     if scope not in token.scopes:
         raise _lacks(scope)
+    _check_query(request)
     serving: Serving = request.app.state.serving
     if serving.closing:
         raise Refused(503, "the server is closing")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Generator
@@ -18,6 +19,7 @@ from sessiontree.core.problems import problem_to_wire
 from sessiontree.core.query import parse_query
 from sessiontree.core.times import iso
 from sessiontree.errors import SessionTreeError
+from sessiontree.export.redact import Report
 from sessiontree.home import user_homes
 from sessiontree.index.folder import ARCHIVED, id_of
 from sessiontree.index.reading import SessionSummary
@@ -33,6 +35,8 @@ from sessiontree.web.serving import Call, Json, Reads, Said, Writes
 router = APIRouter(prefix="/api")
 
 MOST_HITS = 5000
+REPORT = "redaction-report"
+"""The header of an export that says what was redacted."""
 MEDIA = {
     "html": "text/html; charset=utf-8",
     "md": "text/markdown; charset=utf-8",
@@ -279,21 +283,34 @@ def export_session(
     id: str,
     form: Annotated[Form, Query(alias="format")] = "html",
     branch: Annotated[str | None, Query(min_length=1, max_length=300)] = None,
+    subtree: Annotated[str | None, Query(min_length=1, max_length=300)] = None,
     redact: bool = False,
 ) -> Response:
-    """A session, or the path to a place of it, as a file."""
+    """A session, the path to a place of it, or an entry with what hangs below it, as a file.
+
+    With `redact`, the header `Redaction-Report` says what was taken out, as JSON.
+    """
     from sessiontree.export import Redactor, default_name, export
 
     with call.reading(id) as opened:
         session, lines = opened.session, opened.session.lines()
     redactor = Redactor((), homes=user_homes()) if redact else None
-    if form == "jsonl" and branch is None and redactor is None:
+    if branch is not None and subtree is not None:
+        raise Refused(422, "branch and subtree do not go together")
+    if form == "jsonl" and branch is None and subtree is None and redactor is None:
         with _there(id):
             content = _bytes(session, lines)
     else:
-        content = export(lines, form, branch=branch, redactor=redactor).content
+        content = export(lines, form, branch=branch, subtree=subtree, redactor=redactor).content
     told = {"content-disposition": f'attachment; filename="{default_name(session.id, form)}"'}
+    if redactor is not None:
+        told[REPORT] = _report_to_wire(redactor.report)
     return Response(content, media_type=MEDIA[form], headers=told)
+
+
+def _report_to_wire(report: Report) -> str:
+    """What was taken out, as a header may carry it."""
+    return json.dumps({"counts": report.counts, "linesLeftOut": report.lines_left_out})
 
 
 def _bytes(session: Session, lines: list[bytes]) -> bytes:

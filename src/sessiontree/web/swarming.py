@@ -118,7 +118,7 @@ class Swarms:
         """All swarms that a token may see, the newest first."""
         with closing(self._homes.held(token)) as sessions:
             rows = [self._row(opened, status) for opened in sessions for status in self._statuses(opened).values()]
-        return sorted(rows, key=lambda row: row.created_at, reverse=True)
+        return sorted(rows, key=lambda row: (row.created_at, row.id), reverse=True)
 
     def _statuses(self, opened: Opened) -> dict[str, SwarmStatus]:
         with opened.session.held():

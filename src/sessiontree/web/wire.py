@@ -322,6 +322,7 @@ class BranchRow(Answer, frozen=True, kw_only=True):
 class Branches(Answer, frozen=True, kw_only=True):
     branches: list[BranchRow]
     current: BranchName
+    next: Next | None
 
 
 class NewBranch(Asked, frozen=True, kw_only=True):
@@ -354,6 +355,11 @@ class Nothing(Asked, frozen=True, kw_only=True):
 class Here(Answer, frozen=True, kw_only=True):
     current: BranchName
     leaf: Id | None
+
+
+class Undone(Here, frozen=True, kw_only=True):
+    undone: Annotated[str, Meta(examples=["the merge of cache into main"])]
+    """What was taken back, in words."""
 
 
 class Navigation(Asked, frozen=True, kw_only=True):
@@ -601,6 +607,7 @@ class Agent(Answer, frozen=True, kw_only=True):
 
 class Agents(Answer, frozen=True, kw_only=True):
     agents: list[Agent]
+    next: Next | None
 
 
 class SwarmRow(Answer, frozen=True, kw_only=True):
@@ -637,6 +644,7 @@ class SwarmRow(Answer, frozen=True, kw_only=True):
 
 class Swarms(Answer, frozen=True, kw_only=True):
     swarms: list[SwarmRow]
+    next: Next | None
 
 
 class SwarmInfo(SwarmRow, frozen=True, kw_only=True):
@@ -729,6 +737,7 @@ class Experiments(Answer, frozen=True, kw_only=True):
     experiments: list[
         Annotated[JsonObject, Meta(examples=[{"name": "ab-1", "winner": None, "reason": "not enough data"}])]
     ]
+    next: Next | None
 
 
 class ExperimentState(Answer, frozen=True, kw_only=True):

@@ -14,6 +14,10 @@ export class ApiError extends Error {
   }
 }
 
+const PAGE = 2000; // items of a list: the most that the server gives at once
+
+const PAGE_ID = crypto.randomUUID?.() ?? `${Date.now()}-${Math.random()}`; // of this tab, for as long as it is open
+
 const query = (values) => {
   const words = new URLSearchParams();
   for (const [name, value] of Object.entries(values ?? {})) {
@@ -47,6 +51,7 @@ export class Api {
         credentials: "omit",
         headers: {
           Authorization: `Bearer ${token}`,
+          "Sessiontree-Page": PAGE_ID,
           ...(body === undefined ? {} : { "Content-Type": "application/json" }),
           ...headers,
         },
@@ -87,14 +92,28 @@ export class Api {
     } while (cursor);
   }
 
-  /** Hand a file of the server to the browser's downloads. */
+  /** All items of a list that is paged: those under `name` of each page, with the last page. */
+  async all(path, name) {
+    const found = [];
+    let last;
+    for await (const page of this.pages(path, { limit: PAGE })) {
+      found.push(...page[name]);
+      last = page;
+    }
+    return { ...last, [name]: found };
+  }
+
+  /** Hand a file of the server to the browser's downloads; gives what was redacted in it, if that was asked for. */
   async download(path, values, name) {
-    const address = URL.createObjectURL(await (await this.fetch(path, { values })).blob());
+    const answer = await this.fetch(path, { values });
+    const report = answer.headers.get("Redaction-Report");
+    const address = URL.createObjectURL(await answer.blob());
     const link = document.createElement("a");
     link.href = address;
     link.download = name;
     link.click();
     setTimeout(() => URL.revokeObjectURL(address), 10_000);
+    return report && JSON.parse(report);
   }
 }
 

@@ -3,6 +3,7 @@
 import { ofSwarm } from "./addresses.js";
 import { Button, Chip, Cleaned, Component, Empty, Notice, NoRuns, createRef, html } from "./html.js";
 import { clock, day, money, short } from "./figures.js";
+import { own } from "./rows.js";
 
 const NEAR = 600; // pixels from an end of the window at which more is loaded
 const TITLES = new Map([["compaction", "Compaction"], ["branch_summary", "Branch summary"], ["custom_message", "Note"]]);
@@ -38,7 +39,7 @@ const Output = ({ text, failed }) => {
 /** The argument that says most of a call. */
 const subjectOf = (values) => {
   if (typeof values !== "object" || values === null) return "";
-  const key = ["path", "file_path", "command", "pattern", "query", "url"].find((name) => typeof values[name] === "string");
+  const key = ["path", "file_path", "command", "pattern", "query", "url"].find((name) => typeof own(values, name) === "string");
   return key ? values[key].split("\n")[0].slice(0, 120) : "";
 };
 
@@ -242,6 +243,10 @@ export class Composer extends Component {
       this.setState({ error, confirmed: branch });
       return;
     }
+    if (allowed.run && session.refusal && !session.running.has(branch)) {
+      this.setState({ error: `Not sent, since this page could not show the answer: ${session.refusal}` });
+      return;
+    }
     this.change({ busy: true });
     this.setState({ error: null });
     try {
@@ -278,8 +283,8 @@ export class Composer extends Component {
     if (!branch) {
       return html`<p class="composer told">This is a place inside the tree. <b>Go here</b> or <b>branch</b> from it to write.</p>`;
     }
-    const running = session.running.has(branch), swarm = session.info.swarming[branch];
-    if (session.info.experimenting[branch]) {
+    const running = session.running.has(branch), swarm = own(session.info.swarming, branch);
+    if (own(session.info.experimenting, branch)) {
       return html`<p class="composer told">A run of an experiment is at work here. The branch is free when it is done.</p>`;
     }
     if (swarm && !running && !session.info.running.includes(branch)) {

@@ -20,7 +20,7 @@ class Modal extends Component {
 }
 
 /**
- * Props: `{title, note, fields, action, submit(values), after(answer), close, tell}`. An error of `submit` is shown and the
+ * Props: `{title, note, list, fields, action, submit(values), after(answer), close, tell}`. An error of `submit` is shown and the
  * dialog stays. Who closes it before the answer comes goes on with something else: then an error is told, and `after`,
  * which leads to what was made, is not called.
  */
@@ -46,14 +46,15 @@ export class Ask extends Component {
     }
   };
 
-  render({ title, note, fields = [], action, close, danger }, { error, busy }) {
+  render({ title, note, list = [], fields = [], action, close, danger }, { error, busy }) {
     return html`<${Modal} title=${title} close=${close}>
       <form onSubmit=${this.submit}>
         ${note && html`<p class="note">${note}</p>`}
+        ${list.length > 0 && html`<ul class="report">${list.map((line) => html`<li>${line}</li>`)}</ul>`}
         ${fields.map((field, index) => html`<${Control} key=${field.name} field=${field} first=${index === 0} />`)}
         <${Notice} text=${error} kind="wrong" />
         <div class="row end">
-          <${Button} label="Cancel" onClick=${close} />
+          ${(fields.length > 0 || danger) && html`<${Button} label="Cancel" onClick=${close} />`}
           <${Button} type="submit" kind=${danger ? "danger" : "primary"} label=${busy ? "…" : action} disabled=${busy} />
         </div>
       </form>
