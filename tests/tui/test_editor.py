@@ -67,8 +67,10 @@ async def test_commands_are_completed_with_what_they_do(running: Running) -> Non
         await app.shows("› /thinking", "thinks before it answers")
         await app.press("tab")
         assert app.editor.text == "/thinking "
-        await app.shows("› off", "  minimal")
-        await app.press("down", "tab")
+        await app.shows("  off", "  minimal")
+        await app.press("down", "down")
+        await app.shows("› minimal")
+        await app.press("tab")
         assert app.editor.text == "/thinking minimal "
 
 
@@ -78,6 +80,84 @@ async def test_enter_runs_the_command_that_is_chosen(running: Running) -> None:
         assert await app.shows("› /session")
         await app.press("enter")
         assert await app.shows("entries", "0 messages")
+
+
+async def test_enter_runs_the_command_that_is_typed_and_not_one_that_begins_with_it(running: Running) -> None:
+    async with running("One.") as app:
+        await app.answered("Question")
+        session = app.app.desk.session
+        await app.press(*"/branch")
+        await app.shows("/branch-here")
+        await app.press("enter")
+        await app.shows("/branch: from which entry?")
+
+        assert list(session.heads.heads) == ["main"]
+
+
+async def test_tab_keeps_a_command_that_is_typed_in_full(running: Running) -> None:
+    async with running() as app:
+        await app.press(*"/branch")
+        await app.shows("/branch-here", "/branches")
+        await app.press("tab")
+        assert app.editor.text == "/branch "
+
+
+async def test_enter_runs_the_command_that_the_arrow_keys_chose(running: Running) -> None:
+    async with running() as app:
+        await app.press(*"/branch")
+        await app.shows("  /branch-here", "  /branches")
+        await app.press("up")
+        await app.shows("› /branches")
+        await app.press("enter")
+        await app.shows("Which branch?")
+
+
+async def test_enter_goes_to_the_branch_that_is_typed_and_not_to_one_that_begins_with_it(running: Running) -> None:
+    async with running("One.") as app:
+        await app.answered("Question")
+        desk = app.app.desk
+        for name in ("approach-2", "approach"):
+            desk.session.create_branch(name, at=desk.session.tree[desk.branch.leaf], current=False)
+        await app.press(*"/switch", "space", *"approach")
+        await app.shows("  approach-2")
+        await app.press("enter")
+        await app.until(lambda: desk.branch.name != "main")
+
+        assert desk.branch.name == "approach"
+
+
+async def test_enter_takes_an_argument_as_it_is_typed(running: Running) -> None:
+    async with running("One.") as app:
+        await app.answered("Question")
+        desk = app.app.desk
+        desk.session.label(desk.session.tree[desk.branch.leaf], "working")
+        await app.press(*"/label", "space", *"work")
+        await app.shows("  working")
+        await app.press("enter")
+        await app.shows("is labeled [work]")
+
+
+async def test_enter_sends_a_file_that_is_typed_in_full(running: Running, project: Path) -> None:
+    for name in ("a.py", "A.py"):
+        (project / name).write_text("")
+    async with running("Read.") as app:
+        await app.press(*"see", "space", *"@a.py")
+        await app.shows("@A.py")
+        await app.press("enter")
+        await app.until(lambda: app.model.requests)
+        await app.idle()
+
+        assert app.model.requests[0].messages[-1]["content"] == "see @a.py"
+
+
+async def test_enter_uses_what_is_typed_now_and_not_choices_for_what_was_typed_before(running: Running) -> None:
+    async with running("One.") as app:
+        await app.answered("Question")
+        await app.press(*"/branc")
+        await app.shows("› /branch")
+        app.editor.insert("hes")
+        app.editor.action_submit()
+        await app.shows("Which branch?")
 
 
 async def test_escape_closes_the_choices_and_nothing_else(running: Running) -> None:

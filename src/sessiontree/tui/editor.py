@@ -57,27 +57,32 @@ class Choices(Widget):
     def __init__(self) -> None:
         super().__init__()
         self.offer: Offer = NOTHING
-        self.at = 0
+        self.before = ""
+        """The text before the cursor that the offer is for."""
+        self.at: int | None = None
+        """The choice that Enter takes; with none, Enter takes what is typed."""
 
-    def show(self, offer: Offer) -> None:
-        self.offer, self.at = offer, 0
+    def show(self, offer: Offer, before: str = "") -> None:
+        self.offer, self.before = offer, before
+        self.at = 0 if offer.replaces_typed else None
         self.set_class(bool(offer.choices), "-open")
         self.refresh(layout=True)
 
     def step(self, by: int) -> None:
-        self.at = (self.at + by) % len(self.offer.choices)
+        count = len(self.offer.choices)
+        self.at = (0 if by > 0 else count - 1) if self.at is None else (self.at + by) % count
         self.refresh()
 
     @property
     def chosen(self) -> str:
-        return self.offer.choices[self.at].text
+        return self.offer.choices[self.at or 0].text
 
     def render(self) -> RenderResult:
         longest = max((cell_len(choice.text) for choice in self.offer.choices), default=0) + 2
         table = Table.grid(padding=(0, 2, 0, 0), expand=False)
         table.add_column(no_wrap=True, overflow="ellipsis", min_width=min(longest, self.size.width))
         table.add_column(no_wrap=True, overflow="ellipsis")
-        first = max(0, min(self.at - SHOWN // 2, len(self.offer.choices) - SHOWN))
+        first = max(0, min((self.at or 0) - SHOWN // 2, len(self.offer.choices) - SHOWN))
         for index, choice in enumerate(self.offer.choices[first : first + SHOWN], first):
             mark = "› " if index == self.at else "  "
             style = Style(bold=True) if index == self.at else Style()
@@ -226,7 +231,7 @@ class Editor(TextArea):
         offer = await in_thread(self.completer.offer, before)
         if before == self._before:
             whole = len(offer.choices) == 1 and before[offer.start :] == offer.choices[0].text
-            self._choices.show(NOTHING if whole else offer)
+            self._choices.show(NOTHING if whole else offer, before)
 
     @property
     def completing(self) -> bool:
@@ -242,8 +247,13 @@ class Editor(TextArea):
         self._close()
         return was
 
+    @property
+    def _offers_now(self) -> bool:
+        """Whether the choices are for the text as it is now, and not as it was before the last key."""
+        return self.completing and self._choices.before == self._before
+
     def action_complete(self) -> None:
-        if self.completing:
+        if self._offers_now:
             start, chosen = self._choices.offer.start, self._choices.chosen
             before = self._before
             blank = "" if chosen.endswith("/") else " "
@@ -275,10 +285,13 @@ class Editor(TextArea):
             await self.app.run_action(bound.binding.action, bound.node)
 
     def action_submit(self) -> None:
-        if self.completing and self._choices.chosen != self._before[self._choices.offer.start :]:
-            whole = self._choices.offer.start == 0 and self._before.startswith("/")
+        """Submit the text as it is typed, unless a choice is highlighted: then take that one first."""
+        before = self._before
+        if self.completing and not self._offers_now and self.completer is not None and _is_name(before):
+            self._choices.show(self.completer.offer(before), before)  # Enter came before the choices did
+        if self._offers_now and self._choices.at is not None:
             self.action_complete()
-            if not whole:
+            if not _is_name(before):
                 return
         row, column = self.cursor_location
         if column and self.document.get_line(row)[column - 1 : column] == "\\":
@@ -344,6 +357,11 @@ class Editor(TextArea):
             self.action_delete_right()
         else:
             self.post_message(self.Leave(sure=True))
+
+
+def _is_name(before: str) -> bool:
+    """Whether a text is the name of a command so far."""
+    return before.startswith("/") and not any(letter.isspace() for letter in before)
 
 
 def _lines(text: str) -> int:
