@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from textual import events
 
 import sessiontree as st
 from sessiontree.agent.tools.files import IMAGE_BYTES
@@ -503,6 +504,80 @@ async def test_an_unknown_command_is_told_and_given_back(running: Running) -> No
 
         await app.shows("no command '/modle'", "/model")
         assert app.editor.text == "/modle"
+
+
+@pytest.mark.parametrize("line", ["/tree nowhere", "!"])
+async def test_what_is_typed_after_a_command_that_failed_replaces_it(running: Running, line: str) -> None:
+    async with running("One.") as app:
+        await app.answered("Question")
+        await app.say(line)
+        await app.until(lambda: app.blocks[-1].startswith("error: "))
+        await app.until(lambda: app.editor.text == line)
+        await app.press(*"/tree")
+
+        assert app.editor.text == "/tree"
+
+
+async def test_a_command_that_failed_can_be_changed(running: Running) -> None:
+    async with running("One.") as app:
+        await app.answered("Question")
+        await app.say("/tree nowher")
+        await app.until(lambda: app.editor.text == "/tree nowher")
+        await app.press("right", "e")
+
+        assert app.editor.text == "/tree nowhere"
+
+
+async def test_a_draft_is_kept_when_a_message_of_the_tree_is_chosen(running: Running) -> None:
+    async with running("One.", "Two.") as app:
+        await app.answered("First question")
+        await app.answered("Second question")
+        await app.type("a long draft")
+        await app.press("ctrl+t")
+        await app.shows("on branch main")
+        await app.press("up", "enter")
+        await app.shows("No summary")
+        await app.press("enter")
+        await app.until(lambda: app.editor.text == "Second question")
+        await app.shows("Your draft is in the history: up brings it back")
+        await app.press("up")
+        assert app.editor.text == "a long draft"
+        await app.press("down")
+        assert app.editor.text == "Second question"
+
+
+async def test_a_draft_with_a_paste_is_kept_in_full_when_a_message_is_chosen(running: Running) -> None:
+    pasted = "\n".join(f"line {number}" for number in range(40))
+    async with running("One.") as app:
+        await app.answered("Question")
+        await app.type("!cat ")
+        app.editor.post_message(events.Paste(pasted))
+        await app.until(lambda: "[paste" in app.editor.text)
+        app.chat.put_in_editor("Question")
+        await app.press("up")
+
+        assert app.editor.words == f"!cat {pasted}"
+
+
+async def test_nothing_is_said_of_a_draft_where_there_is_none(running: Running) -> None:
+    async with running("One.") as app:
+        await app.answered("Question")
+        app.chat.put_in_editor("Question")
+        await app.pilot.pause()
+
+        assert "draft" not in app.screen
+
+
+async def test_the_root_of_a_session_with_messages_is_not_greeted_as_a_new_session(running: Running) -> None:
+    async with running("One.") as app:
+        await app.shows("a new session")
+        await app.answered("Question")
+        await app.say("/clear")
+        await app.until(lambda: app.app.desk.branch.leaf is None)
+        await app.shows("/undo")
+
+        assert "a new session" not in app.screen
+        assert await app.shows("the start of the session")
 
 
 async def test_a_path_is_no_command(running: Running) -> None:

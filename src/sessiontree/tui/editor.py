@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from itertools import count
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rich.cells import cell_len
@@ -16,10 +18,12 @@ from textual.binding import BindingType
 from textual.message import Message
 from textual.widget import Widget
 from textual.widgets import TextArea
+from textual.widgets.text_area import EditResult, Selection
 
 from sessiontree.commands.command import is_words
 from sessiontree.core.safe import safe, safe_lines
 from sessiontree.hooks.calling import in_thread
+from sessiontree.tui.clipboard import send_to_clipboard
 from sessiontree.tui.completion import NOTHING, Completer, Offer
 from sessiontree.tui.drafts import Draft, Line
 from sessiontree.tui.keys import bind
@@ -137,6 +141,8 @@ class Editor(TextArea):
             self.sure = sure
 
     def __init__(self, choices: Choices, *, id: str | None = None) -> None:
+        self._pastes: dict[str, str] = {}
+        """Long pastes by what stands for them in the text."""
         super().__init__(
             id=id,
             soft_wrap=True,
@@ -150,7 +156,6 @@ class Editor(TextArea):
         self.claimed: Callable[[str], bool] = lambda key: False
         """Which keys extensions have: they win over those that only move the cursor."""
         self._choices = choices
-        self._pastes: dict[str, str] = {}
         self._history: list[Line] = []
         self._back = 0
         """How far back in the history one is."""
@@ -164,20 +169,27 @@ class Editor(TextArea):
     @property
     def words(self) -> str:
         """The text, with what was pasted in full."""
-        said = self.text
-        for mark, pasted in self._pastes.items():
-            said = said.replace(mark, pasted)
-        return said
+        return self._pattern.sub(lambda mark: self._pastes[mark[0]], self.text) if self._pastes else self.text
 
     @property
     def draft(self) -> Draft:
         return Draft(text=self.text, pastes={mark: said for mark, said in self._pastes.items() if mark in self.text})
+
+    @property
+    def _pattern(self) -> re.Pattern[str]:
+        """Matches what stands for a paste. There is at least one."""
+        return re.compile("|".join(map(re.escape, self._pastes)))
 
     def put(self, text: str) -> None:
         """Another text, which can be undone."""
         self._close()
         self.replace(safe_lines(text), (0, 0), self.document.end)
         self.move_cursor(self.document.end)
+
+    def put_selected(self, text: str) -> None:
+        """Put a text in place of this one, selected, so that what is typed next replaces it."""
+        self.put(text)
+        self.select_all()
 
     def put_words(self, words: Sequence[str], text: str = "") -> None:
         """What was for the model before a text. It is for the model again, whatever it begins with."""
@@ -202,9 +214,43 @@ class Editor(TextArea):
 
     def _mark(self, text: str) -> str:
         """What stands for a text."""
-        mark = f"[paste {len(self._pastes) + 1}: {_lines(text)} lines, {len(text)} characters]"
-        self._pastes[mark] = text
-        return mark
+        for number in count(len(self._pastes) + 1):
+            mark = f"[paste {number}: {_lines(text)} lines, {len(text)} characters]"
+            if mark not in self._pastes:
+                self._pastes[mark] = text
+                return mark
+        raise AssertionError
+
+    # A paste is one unit: the cursor stands before or behind it, and nothing deletes a part of it.
+
+    def _spans(self, row: int) -> list[tuple[int, int]]:
+        """Where pastes are in a line."""
+        if not self._pastes or row >= self.document.line_count:
+            return []
+        return [mark.span() for mark in self._pattern.finditer(self.document.get_line(row))]
+
+    def validate_selection(self, selection: Selection) -> Selection:
+        """Keep both ends out of pastes: each goes on in the direction in which it moved.
+
+        The mouse may rest inside a paste, so what it drags goes on away from where the selection begins.
+        """
+        before = self.selection
+        start = self._outside(selection.start, before.start)
+        return Selection(start, self._outside(selection.end, start if self._selecting else before.end))
+
+    def _outside(self, location: tuple[int, int], before: tuple[int, int]) -> tuple[int, int]:
+        row, column = location
+        for start, end in self._spans(row):
+            if start < column < end:
+                return row, end if location > before else start
+        return location
+
+    def _delete_via_keyboard(self, start: tuple[int, int], end: tuple[int, int]) -> EditResult | None:
+        first, last = sorted((start, end))
+        if first != last:
+            first = next(((first[0], at) for at, to in self._spans(first[0]) if at < first[1] < to), first)
+            last = next(((last[0], to) for at, to in self._spans(last[0]) if at < last[1] < to), last)
+        return super()._delete_via_keyboard(first, last)
 
     def on_text_area_changed(self) -> None:
         self.set_class(self.text.startswith("!"), "-shell")
@@ -343,14 +389,18 @@ class Editor(TextArea):
 
     def action_clear(self) -> None:
         if self.selected_text:
-            self.action_copy()
+            self._copy(self.selected_text)
+            self.move_cursor(self.cursor_location)
         elif copied := self.screen.get_selected_text():
-            self.app.copy_to_clipboard(copied)
+            self._copy(copied)
             self.screen.clear_selection()
         elif self.text:
             self.clear_words()
         else:
             self.post_message(self.Leave(sure=False))
+
+    def _copy(self, text: str) -> None:
+        self.notify(send_to_clipboard(self.app, text), timeout=2)
 
     def action_leave(self) -> None:
         if self.text:
