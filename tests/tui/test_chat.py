@@ -79,7 +79,37 @@ async def test_an_edit_shows_its_diff(running: Running, project: Path) -> None:
     async with running(call, "Done.") as app:
         await app.answered("Edit")
 
-        assert await app.shows("edit a.py", "-two", "+2")
+        assert await app.shows("edit a.py", "1   one", "2 - two", "2 + 2", "3   three")
+
+
+async def test_a_file_that_is_written_shows_its_content_folded_with_the_key_that_unfolds_it(running: Running) -> None:
+    content = "".join(f"line {number}\n" for number in range(1, 31))
+    call = ToolCall("c", "write", {"path": "new.txt", "content": content})
+    async with running(call, "Done.", size=(80, 50)) as app:
+        await app.answered("Write")
+
+        screen = await app.shows("write new.txt, 30 lines", "line 5", "… 25 more lines, ctrl+o unfolds")
+        assert "line 6" not in screen
+        await app.press("ctrl+o")
+        await app.shows("line 30")
+
+
+async def test_a_file_that_is_written_anew_shows_its_diff(running: Running, project: Path) -> None:
+    (project / "a.py").write_text("one\ntwo\nthree\n")
+    call = ToolCall("c", "write", {"path": "a.py", "content": "one\n2\nthree\n"})
+    async with running(call, "Done.") as app:
+        await app.answered("Write")
+
+        assert await app.shows("write a.py, 3 lines", "1   one", "2 - two", "2 + 2", "3   three")
+
+
+async def test_content_that_could_not_be_written_is_shown_below_the_reason(running: Running, project: Path) -> None:
+    (project / "folder").mkdir()
+    call = ToolCall("c", "write", {"path": "folder", "content": "the content\n"})
+    async with running(call, "Done.") as app:
+        await app.answered("Write")
+
+        assert await app.shows("✗ write folder, 1 line", "folder is a folder", "the content")
 
 
 async def test_a_tool_that_fails_is_marked(running: Running) -> None:

@@ -122,7 +122,7 @@ class ChatScreen(Screen[None]):
 
     def on_mount(self) -> None:
         self._thread, self._loop = threading.get_ident(), get_running_loop()
-        self.transcript.dress(Pen(self.app.look))
+        self.transcript.dress(Pen(self.app.look, unfolds=hints(self, ("unfold", "unfolds"))))
         self._aborts, self._takes_back = hints(self, ("abort", "aborts")), hints(self, ("take_back", "takes back"))
         self.set_interval(0.12, self._spin)
 
