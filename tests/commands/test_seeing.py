@@ -65,7 +65,7 @@ async def test_the_last_answer_is_copied_or_shown_where_there_is_no_clipboard(de
     talk(session, "one", "1", "two")
     screen = Screen()
 
-    assert await run(desk(host=screen), "/copy") == "copied"
+    assert await run(desk(host=screen), "/copy") == "sent"
     assert screen.copied == ["1"]
     assert await run(desk(), "/copy") == "1"
 

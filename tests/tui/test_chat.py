@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from textual import events
 
 import sessiontree as st
 from sessiontree.agent.tools.files import IMAGE_BYTES
@@ -78,7 +79,37 @@ async def test_an_edit_shows_its_diff(running: Running, project: Path) -> None:
     async with running(call, "Done.") as app:
         await app.answered("Edit")
 
-        assert await app.shows("edit a.py", "-two", "+2")
+        assert await app.shows("edit a.py", "1   one", "2 - two", "2 + 2", "3   three")
+
+
+async def test_a_file_that_is_written_shows_its_content_folded_with_the_key_that_unfolds_it(running: Running) -> None:
+    content = "".join(f"line {number}\n" for number in range(1, 31))
+    call = ToolCall("c", "write", {"path": "new.txt", "content": content})
+    async with running(call, "Done.", size=(80, 50)) as app:
+        await app.answered("Write")
+
+        screen = await app.shows("write new.txt, 30 lines", "line 5", "… 25 more lines, ctrl+o unfolds")
+        assert "line 6" not in screen
+        await app.press("ctrl+o")
+        await app.shows("line 30")
+
+
+async def test_a_file_that_is_written_anew_shows_its_diff(running: Running, project: Path) -> None:
+    (project / "a.py").write_text("one\ntwo\nthree\n")
+    call = ToolCall("c", "write", {"path": "a.py", "content": "one\n2\nthree\n"})
+    async with running(call, "Done.") as app:
+        await app.answered("Write")
+
+        assert await app.shows("write a.py, 3 lines", "1   one", "2 - two", "2 + 2", "3   three")
+
+
+async def test_content_that_could_not_be_written_is_shown_below_the_reason(running: Running, project: Path) -> None:
+    (project / "folder").mkdir()
+    call = ToolCall("c", "write", {"path": "folder", "content": "the content\n"})
+    async with running(call, "Done.") as app:
+        await app.answered("Write")
+
+        assert await app.shows("✗ write folder, 1 line", "folder is a folder", "the content")
 
 
 async def test_a_tool_that_fails_is_marked(running: Running) -> None:
@@ -503,6 +534,80 @@ async def test_an_unknown_command_is_told_and_given_back(running: Running) -> No
 
         await app.shows("no command '/modle'", "/model")
         assert app.editor.text == "/modle"
+
+
+@pytest.mark.parametrize("line", ["/tree nowhere", "!"])
+async def test_what_is_typed_after_a_command_that_failed_replaces_it(running: Running, line: str) -> None:
+    async with running("One.") as app:
+        await app.answered("Question")
+        await app.say(line)
+        await app.until(lambda: app.blocks[-1].startswith("error: "))
+        await app.until(lambda: app.editor.text == line)
+        await app.press(*"/tree")
+
+        assert app.editor.text == "/tree"
+
+
+async def test_a_command_that_failed_can_be_changed(running: Running) -> None:
+    async with running("One.") as app:
+        await app.answered("Question")
+        await app.say("/tree nowher")
+        await app.until(lambda: app.editor.text == "/tree nowher")
+        await app.press("right", "e")
+
+        assert app.editor.text == "/tree nowhere"
+
+
+async def test_a_draft_is_kept_when_a_message_of_the_tree_is_chosen(running: Running) -> None:
+    async with running("One.", "Two.") as app:
+        await app.answered("First question")
+        await app.answered("Second question")
+        await app.type("a long draft")
+        await app.press("ctrl+t")
+        await app.shows("on branch main")
+        await app.press("up", "enter")
+        await app.shows("No summary")
+        await app.press("enter")
+        await app.until(lambda: app.editor.text == "Second question")
+        await app.shows("Your draft is in the history: up brings it back")
+        await app.press("up")
+        assert app.editor.text == "a long draft"
+        await app.press("down")
+        assert app.editor.text == "Second question"
+
+
+async def test_a_draft_with_a_paste_is_kept_in_full_when_a_message_is_chosen(running: Running) -> None:
+    pasted = "\n".join(f"line {number}" for number in range(40))
+    async with running("One.") as app:
+        await app.answered("Question")
+        await app.type("!cat ")
+        app.editor.post_message(events.Paste(pasted))
+        await app.until(lambda: "[paste" in app.editor.text)
+        app.chat.put_in_editor("Question")
+        await app.press("up")
+
+        assert app.editor.words == f"!cat {pasted}"
+
+
+async def test_nothing_is_said_of_a_draft_where_there_is_none(running: Running) -> None:
+    async with running("One.") as app:
+        await app.answered("Question")
+        app.chat.put_in_editor("Question")
+        await app.pilot.pause()
+
+        assert "draft" not in app.screen
+
+
+async def test_the_root_of_a_session_with_messages_is_not_greeted_as_a_new_session(running: Running) -> None:
+    async with running("One.") as app:
+        await app.shows("a new session")
+        await app.answered("Question")
+        await app.say("/clear")
+        await app.until(lambda: app.app.desk.branch.leaf is None)
+        await app.shows("/undo")
+
+        assert "a new session" not in app.screen
+        assert await app.shows("the start of the session")
 
 
 async def test_a_path_is_no_command(running: Running) -> None:

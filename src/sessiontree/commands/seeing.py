@@ -83,7 +83,8 @@ async def _copy(desk: Desk, args: Sequence[str]) -> Done:
         if isinstance(entry.body, Message) and role(entry.body.message) == "assistant":
             words = text(entry.body.message.get("content"))
             if words:
-                return Done(text="copied" if desk.host.copy(words) else words)
+                told = desk.host.copy(words)
+                return Done(text=words if told is None else told)
     raise InvalidOperation("there is no answer to copy")
 
 

@@ -29,3 +29,8 @@ def dollars(cost: float) -> str:
     size = abs(cost)
     digits = min(1 - math.floor(math.log10(size)), MOST) if 0 < size < SMALL else DIGITS
     return f"{'-' if cost < 0 else ''}${size:.{digits}f}"
+
+
+def pluralize(count: int, one: str, several: str | None = None) -> str:
+    """A count with its noun: `1 entry`, `2 entries`. `several` is the plural where it is not `one` with an s."""
+    return f"{count} {one if count == 1 else several or f'{one}s'}"

@@ -19,6 +19,7 @@ from textual.screen import Screen
 from textual.timer import Timer
 
 from sessiontree.catalog import check_copied
+from sessiontree.commands.command import is_words
 from sessiontree.core.entries import Message
 from sessiontree.core.safe import safe
 from sessiontree.errors import ReadOnly, SessionTreeError
@@ -121,7 +122,7 @@ class ChatScreen(Screen[None]):
 
     def on_mount(self) -> None:
         self._thread, self._loop = threading.get_ident(), get_running_loop()
-        self.transcript.dress(Pen(self.app.look))
+        self.transcript.dress(Pen(self.app.look, unfolds=hints(self, ("unfold", "unfolds"))))
         self._aborts, self._takes_back = hints(self, ("abort", "aborts")), hints(self, ("take_back", "takes back"))
         self.set_interval(0.12, self._spin)
 
@@ -168,6 +169,8 @@ class ChatScreen(Screen[None]):
         self.update_footer()
 
     def _welcome(self) -> str:
+        if self.desk is not None and self.desk.session.tree.real_count:
+            return "this is the start of the session: your next message begins a new path, /undo goes back"
         said = ["a new session: say something", "/help lists the commands", hints(self, ("hotkeys", "the keys"))]
         return ", ".join(filter(None, said))
 
@@ -297,13 +300,21 @@ class ChatScreen(Screen[None]):
         return "running" if any(block.state == "live" for block in self._commands) else ""
 
     def _give_back(self, said: str, *, words: bool) -> None:
+        """Put what failed in the editor again. A command is selected: who types it again does not append to it."""
         if not self.editor.text:
-            self.editor.put_words([said]) if words else self.editor.put(said)
+            self.editor.put_words([said]) if words else self.editor.put_selected(said)
 
     def put_in_editor(self, text: str) -> None:
-        """What was said to the model, to be said anew. What is being typed is not lost: undo brings it back."""
-        self.editor.put_words([text])
-        self.editor.focus()
+        """Put a message in the editor, to be said anew. A draft that was there goes to the history."""
+        editor = self.editor
+        draft = editor.words.strip("\n")
+        if draft.strip() and draft != text:
+            self.history.add(said_to_model(draft) if is_words(editor.text.strip("\n")) else draft)
+            editor.remember([*self.history.lines])
+            kept = "Your draft is in the history"
+            self.notify(": ".join(filter(None, [kept, hints(self, ("previous", "brings it back"))])), timeout=8)
+        editor.put_words([text])
+        editor.focus()
 
     # What is told
 

@@ -14,6 +14,7 @@ from sessiontree.core.entries import EntryId
 from sessiontree.core.safe import safe_lines
 from sessiontree.hooks.ui import Level
 from sessiontree.session import Branch, Session
+from sessiontree.tui.clipboard import send_to_clipboard
 from sessiontree.tui.dialogs import Ask, Chooser, Confirm, Framed, Write
 from sessiontree.tui.presence import is_open
 
@@ -112,9 +113,8 @@ class AppHost:
     def put_in_editor(self, text: str) -> None:
         self._app.chat.put_in_editor(text)
 
-    def copy(self, text: str) -> bool:
-        self._app.copy_to_clipboard(text)
-        return True
+    def copy(self, text: str) -> str | None:
+        return send_to_clipboard(self._app, text)
 
     def quit(self) -> None:
         self._app.leave()
