@@ -16,6 +16,7 @@ import sessiontree as st
 from sessiontree.agent.agent import Agent
 from sessiontree.agent.tool import Tool, ToolContext, ToolOutput, tool
 from sessiontree.agent.tools import builtin_tools
+from sessiontree.config import Config, RetrySettings
 from sessiontree.core.entries import ContextEdit, Custom, ModelChange, ThinkingLevelChange
 from sessiontree.core.messages import ToolCall, tool_call
 from sessiontree.errors import BranchMoved, InvalidOperation, StoreError
@@ -245,7 +246,7 @@ async def test_what_is_nested_too_deep_becomes_text_and_nothing_is_lost(agent: M
     assert result["details"] == "[" * 301 + "]" * 301
 
 
-async def test_a_result_that_is_too_long_is_told_as_such_and_the_next_call_is_made(tmp_path: Path) -> None:
+async def test_a_result_that_is_too_long_for_an_entry_is_cut_and_the_next_call_is_made(tmp_path: Path) -> None:
     session = st.create(file=tmp_path / "s.jsonl", durability="none")
 
     @tool
@@ -259,8 +260,8 @@ async def test_a_result_that_is_too_long_is_told_as_such_and_the_next_call_is_ma
     assert (await made.prompt("Go")).ok
 
     long, after = messages(session.head.path())[2:4]
-    assert long["isError"]
-    assert long["content"][0]["text"].startswith("The call was made, but its result is not kept: its 67108")
+    assert not long["isError"]
+    assert "bytes are in" in long["content"][1]["text"]
     assert after["content"] == [{"type": "text", "text": "still here"}]
 
 
@@ -523,7 +524,7 @@ async def test_tools_that_an_agent_gets_later_are_told_of_places_and_those_that_
 
 async def test_a_failure_of_the_model_is_written_with_what_had_arrived(agent: MakeAgent, session: Session) -> None:
     error = ModelError("scripted:scripted", "server", "it broke", status=500)
-    made = agent(["Half of ", error], "Whole.")
+    made = agent(["Half of ", error], "Whole.", settings=Config(retry=RetrySettings(attempts=1)))
     events = recorded(made.hooks)
 
     outcome = await made.prompt("Go")
@@ -555,7 +556,7 @@ async def test_an_answer_that_ends_without_an_end_is_a_failure(session: Session)
         async def stream(self, request: Any) -> Any:
             yield TextDelta("Half")
 
-    outcome = await Agent(session.head, Broken()).prompt("Go")
+    outcome = await Agent(session.head, Broken(), settings=Config(retry=RetrySettings(attempts=1))).prompt("Go")
 
     assert isinstance(outcome.error, ModelError)
     assert outcome.error.kind == "network"

@@ -47,7 +47,7 @@ def test_a_command_needs_no_model_and_prints_what_it_has_to_say(cli: Run, monkey
 
 def test_what_handlers_and_models_tell_is_a_line_on_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
     tell_notice(Notice(level="warning", text=f"careful {HOSTILE}"))
-    tell_notice(RetryScheduled(attempt=1, delay=2.0, error="busy"))
+    tell_notice(RetryScheduled(attempt=1, attempts=4, delay=2.0, error="busy"))
     tell_notice(RunEnd(aborted=False))
 
     captured = capsys.readouterr()
@@ -55,7 +55,7 @@ def test_what_handlers_and_models_tell_is_a_line_on_standard_error(capsys: pytes
     assert captured.out == ""
     assert first.startswith("sessiontree: careful ")
     assert "\x1b" not in first
-    assert second == "sessiontree: busy; trying again in 2 s"
+    assert second == "sessiontree: busy. Retrying (1 of 3) in 2 s…"
 
 
 def test_commands_move_durably(cli: Run, server: Server) -> None:

@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from sessiontree.agent.handlers import Handlers
-from sessiontree.agent.loop import Outcome, Run, tell_written
+from sessiontree.agent.loop import Outcome, Run, tell_written, write_fitted
 from sessiontree.agent.plain import settled
 from sessiontree.agent.queues import Queued, QueueName, Queues, Said
 from sessiontree.agent.record import Beside, Record
@@ -25,6 +25,7 @@ from sessiontree.agent.stop import Stop
 from sessiontree.agent.system import SystemPart, default_parts, joined
 from sessiontree.agent.tool import OnSession, SessionChange, Tool
 from sessiontree.agent.tools.process import Ran
+from sessiontree.agent.worker import Unwritten
 from sessiontree.config import Config
 from sessiontree.core.context import context_at
 from sessiontree.core.entries import Body, CustomMessage, JsonObject, Message, ModelChange, ThinkingLevelChange
@@ -75,6 +76,8 @@ class Agent:
         self.thinking = thinking or branch.state.thinking_level
         self.cwd = cwd or (branch.session.cwd if os.path.isdir(branch.session.cwd) else os.getcwd())
         self.queues = Queues()
+        self.unwritten: list[Unwritten] = []
+        """What has come of runs and could not be written: it is tried again before the next one."""
         self.stop = Stop()
         self._shell = Shell(self.hooks, self.write_beside)
         self._task: asyncio.Task[Any] | None = None
@@ -201,6 +204,7 @@ class Agent:
     async def _beginning(self, system: str = "") -> AsyncGenerator[Run]:
         """A run from where the branch is now. However it ends, what has come beside it is written then."""
         async with self._noting:
+            await self._write_unwritten()
             record = self._record = Record(self.branch)
         if self._gave_way:
             record.give_way(self._elsewhere())
@@ -208,8 +212,22 @@ class Agent:
         try:
             yield run
         finally:
-            await run.write_annexes()
+            if not self.unwritten:
+                await run.write_annexes()
             self._record = None
+
+    @property
+    def unsaved(self) -> list[JsonObject]:
+        """Messages that arrived and could not be written, oldest first. They are written before the next prompt."""
+        return [message for _, message in self.unwritten]
+
+    async def _write_unwritten(self) -> None:
+        """Write what could not be written before, where it belongs. Raises `StoreError` where it still cannot be."""
+        while self.unwritten:
+            record, message = self.unwritten[0]
+            entry = await write_fitted(record, message, self.hooks)
+            del self.unwritten[0]
+            await tell_written(self.hooks.tell, entry)
 
     def _start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         if self._task is not None:

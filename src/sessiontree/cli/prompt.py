@@ -216,6 +216,7 @@ def _piped() -> str:
 def _answer(working: Working, text: str, images: list[JsonObject], mode: str, *, is_command: bool) -> int:
     import asyncio
 
+    from sessiontree.agent.rescue import Unsaved
     from sessiontree.model.base import ModelError
 
     desk = working.desk
@@ -229,6 +230,8 @@ def _answer(working: Working, text: str, images: list[JsonObject], mode: str, *,
         return 0
     if outcome.aborted:
         return fail("aborted", STOPPED)
+    if isinstance(outcome.error, Unsaved) and outcome.error.path is None:
+        return fail(f"{outcome.error.cause}; the answer could not be saved: only this output has it")
     if outcome.error is not None:
         return fail(str(outcome.error), MODEL_FAILED if isinstance(outcome.error, ModelError) else FAILED)
     return fail("a handler did not let it happen") if outcome.cancelled else 0
