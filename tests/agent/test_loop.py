@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import sys
 import threading
 import time
@@ -125,6 +126,71 @@ async def test_events_can_be_read_as_they_come(agent: MakeAgent) -> None:
 
     assert isinstance(seen[-1], RunEnd)
     assert (await asking).text == "Hello there."
+
+
+async def all_of(events: Any) -> list[Any]:
+    return [event async for event in events]
+
+
+@pytest.mark.parametrize("handled", ["input", "before_message", "before_request"])
+async def test_events_end_when_a_handler_cancels(agent: MakeAgent, handled: str) -> None:
+    made = agent("Never.")
+    made.hooks.on(handled, lambda event, context: {"cancel": True})
+    events = made.events()
+    asking = asyncio.create_task(made.prompt("Hi"))
+
+    await asyncio.wait_for(all_of(events), 30)
+
+    assert (await asking).cancelled
+
+
+async def test_events_end_when_what_was_asked_for_is_refused(agent: MakeAgent) -> None:
+    made = agent("Never.")
+    for refused in (made.continue_, made.say_waiting):
+        events = made.events()
+        asking = asyncio.create_task(refused())
+
+        assert await asyncio.wait_for(all_of(events), 30) == []
+
+        with pytest.raises(InvalidOperation):
+            await asking
+
+
+async def test_events_end_when_nothing_runs_and_when_the_agent_is_closed(agent: MakeAgent) -> None:
+    made = agent("Never.")
+    assert await asyncio.wait_for(all_of(made.events()), 30) == []
+
+    events = made.events()
+    made.close()
+    assert await asyncio.wait_for(all_of(events), 30) == []
+
+
+async def test_events_of_a_run_go_on_when_another_one_is_refused(agent: MakeAgent) -> None:
+    made = agent(["One", Delay(0.05), " more."])
+    events = made.events()
+    asking = asyncio.create_task(made.prompt("Hi"))
+    await asyncio.sleep(0)
+    with pytest.raises(InvalidOperation, match="is running"):
+        await made.prompt("Too soon")
+
+    assert isinstance((await all_of(events))[-1], RunEnd)
+    await asking
+
+
+async def test_whoever_leaves_the_events_early_or_never_reads_them_is_told_no_more(agent: MakeAgent) -> None:
+    made = agent("One.", "Two.")
+    before = len(made.hooks._listeners)
+    unread = made.events()
+    events = made.events()
+    asking = asyncio.create_task(made.prompt("Hi"))
+    async for _ in events:
+        break
+    await events.aclose()
+    await asking
+    del unread
+    gc.collect()
+
+    assert len(made.hooks._listeners) == before
 
 
 async def test_an_agent_does_one_thing_at_a_time(agent: MakeAgent, session: Session) -> None:
