@@ -23,6 +23,9 @@ DoubleEscape: TypeAlias = Literal["tree", "fork", "none"]
 
 CHOICES = {"thinking": get_args(ThinkingLevel), "double_escape": get_args(DoubleEscape)}
 
+ANSWER_LIMIT = 128 << 20
+"""Bytes of one answer: far more than any model writes, so a stream that goes on has no end."""
+
 Count: TypeAlias = Annotated[int, Meta(ge=1, le=1 << 40)]
 Price: TypeAlias = Annotated[float, Meta(ge=0, le=1e9)]
 Url: TypeAlias = Annotated[str, Meta(pattern="^https?://")]
@@ -131,6 +134,8 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     summary: SummarySettings = SummarySettings()
     retry: RetrySettings = RetrySettings()
     tools: ToolSettings = ToolSettings()
+    answer_limit: Count = ANSWER_LIMIT
+    """How many bytes one answer may have. A longer one is stopped there, and what has arrived is kept."""
     models: dict[str, ModelSettings] = {}
     """By `provider:model`."""
     keys: dict[str, str | list[str]] = {}

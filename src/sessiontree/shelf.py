@@ -56,7 +56,9 @@ ORIGIN = "origin"
 """The file in a folder of the trash that says where the session was."""
 AT_ONCE = 1 << 20
 """So many bytes of a file are copied at once."""
-BESIDE = re.compile(rf"{re.escape(ARCHIVED)}|\.(bak|new|tmp)(-\d+)?|\.torn-\d+(-\d+)?", re.ASCII)
+BESIDE = re.compile(
+    rf"{re.escape(ARCHIVED)}|\.(bak|new|tmp)(-\d+)?|\.torn-\d+(-\d+)?|\.rest(-\d+)?\.(txt|json)", re.ASCII
+)
 """What stands behind a session's name in the names of files that belong to it, its lock aside."""
 
 
@@ -240,7 +242,7 @@ def _own(session: str | os.PathLike[str]) -> str:
 
 
 def _beside(file: str) -> list[str]:
-    """What belongs to a session: its mark, backups, torn lines, and what a dead writer began."""
+    """What belongs to a session: its mark, backups, torn lines, rests of messages, and what a dead writer began."""
     folder, name = os.path.split(os.path.abspath(file))
     with os.scandir(folder) as entries:
         return sorted(

@@ -21,7 +21,7 @@ import pytest
 import sessiontree as st
 from sessiontree.agent.agent import Agent
 from sessiontree.agent.tool import tool
-from sessiontree.config import Config, ModelSettings
+from sessiontree.config import Config, ModelSettings, RetrySettings
 from sessiontree.core.context import NO_RESULT
 from sessiontree.core.entries import ContextEdit
 from sessiontree.core.messages import BRANCH_LEAD, COMPACTION_LEAD
@@ -217,6 +217,7 @@ async def test_a_broken_connection_keeps_what_had_arrived_and_can_be_continued(
 ) -> None:
     server.add(cut("This is not"), "Whole.")
     agent = agent_on(session, server)
+    agent.settings = Config(retry=RetrySettings(attempts=1))
 
     outcome = await agent.prompt("1")
 

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import re
+import signal
+import tempfile
 import threading
 from pathlib import Path
 from typing import Any
@@ -14,7 +18,7 @@ from textual import events
 import sessiontree as st
 from sessiontree.agent.tools.files import IMAGE_BYTES
 from sessiontree.commands.models import Models
-from sessiontree.config import CompactionSettings, Config
+from sessiontree.config import CompactionSettings, Config, RetrySettings
 from sessiontree.core.entries import BranchSummary, CustomMessage
 from sessiontree.core.messages import ToolCall, text
 from sessiontree.core.outline import plain_text
@@ -25,6 +29,7 @@ from sessiontree.tui import chat
 from sessiontree.tui.app import SessionApp
 from sessiontree.tui.blocks import Block
 from sessiontree.tui.drafts import Draft, Drafts
+from tests.store.test_files import room_for
 
 from .conftest import Driver, NoModels, Running
 
@@ -141,6 +146,51 @@ async def test_a_model_that_fails_is_one_clear_line(running: Running) -> None:
         errors = [block for block in app.blocks if block.startswith("error")]
         assert len(errors) == 1
         assert "the key was refused" in errors[0]
+
+
+async def test_a_stream_that_breaks_off_is_shown_with_the_seconds_until_the_retry(running: Running) -> None:
+    broken = ModelError("scripted:scripted", "network", "the stream was cut off")
+    settings = Config(retry=RetrySettings(base_delay=3600))
+    async with running(["Half of it", broken], "Never.", settings=settings) as app:
+        await app.say("Hello")
+        await app.shows("the stream was cut off. Retrying (1 of 3) · in", "Half of it")
+        first = left(app)
+        await app.until(lambda: left(app) < first)
+        await app.press("escape")
+        await app.idle()
+
+
+def left(app: Driver) -> int:
+    """The seconds until the retry."""
+    shown = re.search(r"Retrying \(1 of 3\) · in (\d+) s", app.screen)
+    assert shown is not None
+    return int(shown[1])
+
+
+async def test_an_answer_that_cannot_be_written_stays_on_the_screen(
+    running: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    session = st.create(file=tmp_path / "s.jsonl")
+    full = contextlib.ExitStack()
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+
+    def answer(request: Any) -> str:
+        full.enter_context(room_for(session.file.stat().st_size))
+        return "It cost much."
+
+    try:
+        async with running(answer, "Two.", session=session) as app:
+            with full:
+                await app.answered("Hello")
+                assert await app.shows("It cost much.", "File too large", "it is saved in")
+            await app.answered("Again")
+            assert [block for block in app.blocks if block.startswith("answer")][-2:] == [
+                "answer: It cost much.",
+                "answer: Two.",
+            ]
+    finally:
+        signal.signal(signal.SIGXFSZ, before)
 
 
 async def test_what_is_said_while_the_agent_works_waits_and_is_said_after_the_turn(running: Running) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from math import inf
 from typing import Any
 
 from msgspec import UNSET
@@ -98,9 +99,12 @@ def _updates(call: ToolCall, hooks: Hooks) -> Callable[[str], None]:
 
 
 def result_message(call: ToolCall, output: ToolOutput) -> Message:
-    """What is written of a call. An output that cannot be is an error that says so: the call has been made."""
+    """What is written of a call. An output that cannot be is an error that says so: the call has been made.
+
+    One that is too long for an entry is as it is: the rest of it will be in a file.
+    """
     made = tool_result(call.id, call.name, output.content, error=output.is_error, details=output.details)
-    fault = unwritable(made.message)
+    fault = unwritable(made.message, inf)
     if fault is None:
         return made
     return tool_result(call.id, call.name, f"The call was made, but its result is not kept: {fault}.", error=True)

@@ -48,7 +48,7 @@ def tell_notice(event: Event) -> None:
     if isinstance(event, Notice):
         warn(event.text)
     elif isinstance(event, RetryScheduled):
-        warn(f"{event.error}; trying again in {event.delay:.0f} s")
+        warn(f"{event.text} in {event.delay:.0f} s…")
 
 
 class Working:

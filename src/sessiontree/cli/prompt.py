@@ -106,11 +106,13 @@ def prompt(
         source = opened(fork or session or catalog.RECENT, read_only=fork is not None)
     before = None if source is None else source.head if branch is None else source.branch(branch)
     asked: Model | None = None
+    no_model: str | None = None
     try:
         asked = chosen_model(model, before, settings, hooks)
     except NoModel as error:
         if not is_command:
             return fail(str(error), MODEL_FAILED)
+        no_model = str(error)
     if source is not None and fork is not None:
         target = catalog.fork(source, at=branch or "HEAD")
     else:
@@ -135,6 +137,7 @@ def prompt(
                 ui=PrintedUi(),
                 cwd=cwd,
             )
+            desk.no_model = no_model or desk.no_model
             code = _answer(Working(desk, extensions), text, images, mode, is_command=is_command)
             tell_set_aside(target)
     finally:
@@ -220,6 +223,7 @@ def _piped() -> str:
 def _answer(working: Working, text: str, images: list[JsonObject], mode: str, *, is_command: bool) -> int:
     import asyncio
 
+    from sessiontree.agent.rescue import Unsaved
     from sessiontree.model.base import ModelError
 
     desk = working.desk
@@ -233,6 +237,8 @@ def _answer(working: Working, text: str, images: list[JsonObject], mode: str, *,
         return 0
     if outcome.aborted:
         return fail("aborted", STOPPED)
+    if isinstance(outcome.error, Unsaved) and outcome.error.path is None:
+        return fail(f"{outcome.error.cause}; the answer could not be saved: only this output has it")
     if outcome.error is not None:
         return fail(str(outcome.error), MODEL_FAILED if isinstance(outcome.error, ModelError) else FAILED)
     return fail("a handler did not let it happen") if outcome.cancelled else 0
@@ -260,12 +266,17 @@ async def _run(
     except (RuntimeError, ValueError):  # not in the main thread: somebody else's signals
         pass
     async with working as desk:
+        await desk.idle()  # an extension may have triggered a run when it was set up
         if is_command:
             submitted = await desk.submit(text)
         else:
             submitted = Submitted(outcome=await desk.agent.prompt(text, images))
         guard.end(submitted)
-    return submitted.outcome
+        outcome = submitted.outcome
+        while (triggered := await desk.settle()) is not None:
+            guard.end(Submitted(outcome=triggered))
+            outcome = triggered
+    return outcome
 
 
 def chosen_model(name: str | None, branch: Branch | None, settings: Config, hooks: Hooks) -> Model:

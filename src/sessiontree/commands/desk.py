@@ -102,6 +102,8 @@ class Desk:
         self.host: Host = PlainHost() if host is None else host
         self.reload: Callable[[], Awaitable[list[str]]] | None = None
         """Loads extensions and prompt files anew, and says what there is; set by whoever loads them."""
+        self.no_model = "there is no model: /model chooses one, and `sessiontree models` lists them"
+        """What is said where a model is needed and there is none."""
         self._tools = {tool.name: tool for tool in tools}
         self._added: dict[str, Tool] = {}
         self._system = system
@@ -165,8 +167,13 @@ class Desk:
     def agent(self) -> Agent:
         """The agent. Raises `InvalidOperation` where there is no model."""
         if self._agent is None:
-            raise InvalidOperation("there is no model: /model chooses one, and `sessiontree models` lists them")
+            raise InvalidOperation(self.no_model)
         return self._agent
+
+    async def settle(self) -> Outcome | None:
+        """Wait until nothing runs, and return how the last run ended that a message of an extension triggered."""
+        await self.idle()
+        return None if self._agent is None else await self._agent.settle()
 
     @property
     def running(self) -> bool:

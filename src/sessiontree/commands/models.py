@@ -44,7 +44,10 @@ class ConfiguredModels:
         return [offer.name for offer in sorted(usable, key=lambda offer: not offer.default)]
 
     def _told(self, retry: Retry) -> None:
-        self._hooks.show(RetryScheduled(attempt=retry.attempt, delay=retry.delay, error=str(retry.error)))
+        scheduled = RetryScheduled(
+            attempt=retry.attempt, attempts=retry.attempts, delay=retry.delay, error=str(retry.error)
+        )
+        self._hooks.show(scheduled)
 
 
 def model_name(state: State) -> str | None:

@@ -20,7 +20,7 @@ from sessiontree.commands.command import Argument, Command, Complete, Done
 from sessiontree.commands.desk import Desk
 from sessiontree.core.context import Context as ModelContext
 from sessiontree.core.entries import Custom, CustomMessage, Entry, JsonObject
-from sessiontree.errors import SessionTreeError
+from sessiontree.errors import InvalidOperation, SessionTreeError
 from sessiontree.extensions.errors import ExtensionError
 from sessiontree.hooks.bus import DEADLINE, Context, Handler
 from sessiontree.hooks.calling import call
@@ -217,13 +217,16 @@ class Api:
     ) -> None:
         """Put a message in the context, as the user's. While the agent runs, it waits for the end of the turn.
 
-        With `trigger_turn`, and nothing running, the model answers it.
+        With `trigger_turn`, and nothing running, the model answers it. Where there is no model, it is written all the
+        same, and `InvalidOperation` says that nobody answers.
         """
         message = CustomMessage(custom_type=custom_type or self.name, content=content, display=display, details=details)
         if self._desk.has_agent:
             await self._desk.agent.send_message(message, trigger_turn=trigger_turn)
         else:
             await asyncio.to_thread(self._desk.branch.append, message)
+            if trigger_turn:
+                raise InvalidOperation(f"the message was written, but nobody answers it: {self._desk.no_model}")
 
     def append_entry(self, custom_type: str, data: Any = None) -> Entry:
         """Write down state. It is not in the context, and stands in the tree where the branch is now."""

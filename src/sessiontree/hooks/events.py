@@ -366,9 +366,20 @@ class ThinkingChanged(Event, frozen=True, kw_only=True):
 
 
 class RetryScheduled(Event, frozen=True, kw_only=True):
+    """A request failed, and is made again after a while."""
+
     attempt: int
+    """Which attempt failed, from 1."""
+    attempts: int
+    """How many there may be."""
     delay: float
+    """Seconds until the next one."""
     error: str
+
+    @property
+    def text(self) -> str:
+        """What a person is told, without the time."""
+        return f"{self.error}. Retrying ({self.attempt} of {self.attempts - 1})"
 
 
 class QueueChanged(Event, frozen=True, kw_only=True):

@@ -104,6 +104,8 @@ class ChatScreen(Screen[None]):
         self._failure = ""
         """What went wrong last with what was asked for."""
         self._since = 0.0
+        self._until: float | None = None
+        """When what is waited for is over."""
         self._escaped = 0.0
         self._left = 0.0
         self._unsaid = ""
@@ -338,11 +340,12 @@ class ChatScreen(Screen[None]):
             self.transcript.add(Block("error", text=text))
             self._failure = text
 
-    def do(self, what: str) -> None:
-        """Say what is under way; nothing, when nothing is."""
+    def do(self, what: str, *, left: float | None = None) -> None:
+        """Say what is under way; nothing, when nothing is. What waits for a while counts down the seconds `left`."""
         if what and not self._doing:
             self._since = time.monotonic()
         self._doing = what
+        self._until = None if left is None else time.monotonic() + left
         self._work.set_class(bool(what), "-shown")
         self._spin()
 
@@ -350,7 +353,10 @@ class ChatScreen(Screen[None]):
         if self._doing:
             seconds = time.monotonic() - self._since
             sign = SPINNER[int(seconds * 8) % len(SPINNER)]
-            said = filter(None, [f"{sign} {safe(self._doing)}", f"{seconds:.0f} s", self._aborts])
+            shown = (
+                f"{seconds:.0f} s" if self._until is None else f"in {max(0.0, self._until - time.monotonic()):.0f} s"
+            )
+            said = filter(None, [f"{sign} {safe(self._doing)}", shown, self._aborts])
             self._work.say(" · ".join(said))
 
     def set_status(self, key: str, text: str | None) -> None:
@@ -393,8 +399,8 @@ class ChatScreen(Screen[None]):
                 self._ended(aborted, error)
             case told.QueueChanged(steering=steering, follow_up=follow_up):
                 self._queued((*steering, *follow_up))
-            case told.RetryScheduled(delay=delay, error=error):
-                self.do(f"trying again in {delay:.0f} s, {error}")
+            case told.RetryScheduled(delay=delay):
+                self.do(event.text, left=delay)
             case told.BeforeCompact():
                 self.do("compacting")
             case told.Compacted(compaction_entry=entry):
@@ -471,7 +477,9 @@ class ChatScreen(Screen[None]):
 
     def _ended(self, aborted: bool, error: str | None) -> None:
         if self._live:
-            self.transcript.replace(self._live, [])
+            # It was never written, so it stands only here: what it says stays to be read and copied.
+            shown = [block for block in self._live if block.text]
+            self.transcript.replace(self._live, shown)
             self._live = []
         for block in self.transcript.blocks[-20:]:
             if block.state == "live" and block not in self._commands:

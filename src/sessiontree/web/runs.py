@@ -36,6 +36,7 @@ from sessiontree.hooks.events import (
     MessageStart,
     Notice,
     QueueChanged,
+    RetryScheduled,
     ToolEnd,
     ToolStart,
     ToolUpdate,
@@ -253,7 +254,9 @@ def _count(opened: Opened) -> int:
 
 
 def tell_notice(opened: Opened, event: Event) -> None:
-    """Tell whoever listens to the session of a notice, and the log; other events are not for here."""
+    """Tell whoever listens to the session of a notice or a retry, and the log; other events are not for here."""
+    if isinstance(event, RetryScheduled):
+        event = Notice(level="warning", text=f"{event.text} in {event.delay:.0f} s…")
     if isinstance(event, Notice):
         level = logging.INFO if event.level == "info" else logging.WARNING
         log.log(level, "%s: %s", safe(opened.file), safe(event.text))
