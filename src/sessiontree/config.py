@@ -19,12 +19,21 @@ from sessiontree.home import CONFIG, home
 
 ThinkingLevel: TypeAlias = Literal["off", "minimal", "low", "medium", "high", "xhigh"]
 DoubleEscape: TypeAlias = Literal["tree", "fork", "none"]
+PermissionMode: TypeAlias = Literal["read-only", "ask", "allow-edits", "allow-all"]
+"""From the strictest to the most lenient."""
 
-CHOICES = {"thinking": get_args(ThinkingLevel), "double_escape": get_args(DoubleEscape)}
+CHOICES = {
+    "thinking": get_args(ThinkingLevel),
+    "double_escape": get_args(DoubleEscape),
+    "mode": get_args(PermissionMode),
+    "permissions.mode": get_args(PermissionMode),
+}
 
 Count: TypeAlias = Annotated[int, Meta(ge=1, le=1 << 40)]
 Price: TypeAlias = Annotated[float, Meta(ge=0, le=1e9)]
 Url: TypeAlias = Annotated[str, Meta(pattern="^https?://")]
+RuleText: TypeAlias = Annotated[str, Meta(pattern=r"^[^\s:]+(:[\s\S]+)?$")]
+"""`TOOL` or `TOOL:PATTERN`."""
 Seconds: TypeAlias = Annotated[float, Meta(ge=0, le=3600)]
 
 
@@ -81,6 +90,16 @@ class RetrySettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Seconds before the second attempt; each further one waits twice as long."""
 
 
+class PermissionSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which tool calls may be made."""
+
+    mode: PermissionMode | None = None
+    """What holds where no rule says otherwise: `ask` by default."""
+    allow: tuple[RuleText, ...] = ()
+    ask: tuple[RuleText, ...] = ()
+    deny: tuple[RuleText, ...] = ()
+
+
 class ModelSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What is said of one model; it wins over what is known of it."""
 
@@ -107,6 +126,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     compaction: CompactionSettings = CompactionSettings()
     summary: SummarySettings = SummarySettings()
     retry: RetrySettings = RetrySettings()
+    permissions: PermissionSettings = PermissionSettings()
     models: dict[str, ModelSettings] = {}
     """By `provider:model`."""
     keys: dict[str, str | list[str]] = {}

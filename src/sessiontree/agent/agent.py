@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from sessiontree.agent.handlers import Handlers
 from sessiontree.agent.loop import Outcome, Run, tell_written
+from sessiontree.agent.permissions import Permissions
 from sessiontree.agent.plain import settled
 from sessiontree.agent.queues import Queued, QueueName, Queues, Said
 from sessiontree.agent.record import Beside, Record
@@ -54,8 +55,11 @@ class Agent:
         settings: Config | None = None,
         thinking: str | None = None,
         cwd: str | None = None,
+        permissions: Permissions | None = None,
     ) -> None:
         """An agent on `branch`.
+
+        `permissions` decide about every tool call; without them, all tools that are given may be used.
 
         `system` takes the place of the whole system prompt. The thinking level is by default the one that holds at
         the branch's head; `cwd`, where tools work, is the session's folder. Hooks that another agent has already are
@@ -74,6 +78,7 @@ class Agent:
         self.settings = Config() if settings is None else settings
         self.thinking = thinking or branch.state.thinking_level
         self.cwd = cwd or (branch.session.cwd if os.path.isdir(branch.session.cwd) else os.getcwd())
+        self.permissions = permissions
         self.queues = Queues()
         self.stop = Stop()
         self._shell = Shell(self.hooks, self.write_beside)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
+from sessiontree.agent.permissions import Permissions
 from sessiontree.agent.queues import Queues
 from sessiontree.agent.stop import Stop
 from sessiontree.agent.tool import Tool
@@ -24,6 +25,7 @@ class Worker(Protocol):
     hooks: Hooks
     queues: Queues
     stop: Stop
+    permissions: Permissions | None
 
     @property
     def tools(self) -> Mapping[str, Tool]: ...

@@ -125,4 +125,6 @@ edit = Tool(
     "lines included.",
     run=run,
     arguments=Arguments,
+    does="edits",
+    paths=("path",),
 )

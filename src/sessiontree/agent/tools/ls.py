@@ -46,4 +46,6 @@ ls = Tool(
     run=run,
     arguments=Arguments,
     concurrent=True,
+    does="reads",
+    paths=("path",),
 )

@@ -86,4 +86,6 @@ read = Tool(
     run=run,
     arguments=Arguments,
     concurrent=True,
+    does="reads",
+    paths=("path",),
 )

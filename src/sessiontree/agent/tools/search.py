@@ -249,6 +249,8 @@ find = Tool(
     run=run_find,
     arguments=FindArguments,
     concurrent=True,
+    does="reads",
+    paths=("path",),
 )
 grep = Tool(
     name="grep",
@@ -257,4 +259,6 @@ grep = Tool(
     run=run_grep,
     arguments=GrepArguments,
     concurrent=True,
+    does="reads",
+    paths=("path",),
 )

@@ -41,4 +41,6 @@ write = Tool(
     "to change a part of it, use edit.",
     run=run,
     arguments=Arguments,
+    does="edits",
+    paths=("path",),
 )
