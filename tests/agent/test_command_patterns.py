@@ -79,7 +79,7 @@ def test_a_star_is_anything_and_behind_a_blank_at_the_end_it_may_be_nothing() ->
 
 
 def test_an_exact_rule_matches_any_command_letter_for_letter_and_no_other() -> None:
-    command = "for f in *.py; do echo \"$f\" | tee -a log; done"
+    command = 'for f in *.py; do echo "$f" | tee -a log; done'
 
     assert allows(escape(command), command)
     assert not allows(escape(command), command + "; rm -rf x")

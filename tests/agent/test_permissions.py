@@ -13,9 +13,9 @@ from sessiontree.agent.rules import RuleSet
 from sessiontree.agent.tool import ToolOutput, tool
 from sessiontree.agent.tools import builtin_tools
 from sessiontree.config import Config, ConfigError, PermissionSettings
+from sessiontree.core.messages import ToolCall
 from sessiontree.hooks.bus import Hooks
 from sessiontree.hooks.events import Event, Notice, ToolDenied, ToolStart
-from sessiontree.core.messages import ToolCall
 from sessiontree.model.scripted import ScriptedModel
 from sessiontree.session import Session
 
@@ -126,7 +126,7 @@ async def test_nobody_answering_is_a_no(session: Session, project: Path) -> None
 
 async def test_always_is_kept_for_the_folder_in_a_private_file(session: Session, project: Path, tmp_path: Path) -> None:
     home = tmp_path / "home"
-    odd = 'echo "a\tb" \'*\' \x7f\n\\n'
+    odd = "echo \"a\tb\" '*' \x7f\n\\n"
     first = Permissions.of_user(Config(), str(home), asker=Person("always", "always"))
     await run(session, project, first, "touch a", odd)
 
@@ -182,9 +182,7 @@ def test_a_file_of_rules_that_is_no_plain_file_is_not_waited_for(tmp_path: Path)
 
 
 async def test_rules_of_the_configuration_count(session: Session, project: Path, tmp_path: Path) -> None:
-    settings = Config(
-        permissions=PermissionSettings(mode="allow-all", deny=("bash:rm *",), ask=("bash:git push *",))
-    )
+    settings = Config(permissions=PermissionSettings(mode="allow-all", deny=("bash:rm *",), ask=("bash:git push *",)))
     permissions = Permissions.of_user(settings, str(tmp_path / "home"))
 
     assert denied(await run(session, project, permissions, "touch a", "rm a", "git push")) == [
@@ -226,9 +224,7 @@ async def test_an_ask_rule_can_be_answered_for_the_session_but_not_for_always(
     assert [question.scopes for question in person.asked] == [("once", "session", "no")]
 
 
-async def test_arguments_that_a_handler_changed_are_the_ones_that_are_checked(
-    session: Session, project: Path
-) -> None:
+async def test_arguments_that_a_handler_changed_are_the_ones_that_are_checked(session: Session, project: Path) -> None:
     hooks = Hooks()
     hooks.on("tool_call", lambda event, context: {"arguments": {"command": "touch evil"}})
 

@@ -13,7 +13,7 @@ from msgspec import UNSET
 from sessiontree.agent.permissions import Denial, Permissions
 from sessiontree.agent.plain import plain, unwritable
 from sessiontree.agent.tool import Tool, ToolContext, ToolError, ToolOutput, as_output
-from sessiontree.core.entries import Message
+from sessiontree.core.entries import JsonObject, Message
 from sessiontree.core.messages import ToolCall, text_blocks, tool_result
 from sessiontree.hooks.bus import Hooks
 from sessiontree.hooks.events import (
@@ -147,6 +147,15 @@ def _updates(call: ToolCall, hooks: Hooks) -> Callable[[str], None]:
                 loop.call_soon_threadsafe(hooks.show, event)
 
     return update
+
+
+def denied_call(message: JsonObject) -> str | None:
+    """What a result that was written says permissions did not allow; `None` for another message."""
+    match message:
+        case {"role": "toolResult", "isError": True, "details": {"denied": str(), "title": str(title)}}:
+            return title
+        case _:
+            return None
 
 
 def result_message(call: ToolCall, output: ToolOutput) -> Message:

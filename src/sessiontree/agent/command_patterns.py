@@ -18,12 +18,14 @@ EXPANDING = frozenset("*?[~")
 """What a shell replaces by names of files."""
 IN_QUOTES = frozenset("$`\\!")
 """What has a meaning inside double quotes."""
-RESERVED = frozenset(
-    "if then else elif fi do done case esac while until for select function time coproc [[ ]] { } !".split()
-)
-WRAPPERS = frozenset(
-    "builtin command doas env exec ionice nice nohup setsid stdbuf sudo time timeout xargs".split() + sorted(RESERVED)
-)
+RESERVED = frozenset({
+    "if", "then", "else", "elif", "fi", "do", "done", "case", "esac", "while", "until", "for", "select", "function",
+    "time", "coproc", "[[", "]]", "{", "}", "!",
+})  # fmt: skip
+WRAPPERS = RESERVED | {
+    "builtin", "command", "doas", "env", "exec", "ionice", "nice", "nohup", "setsid", "stdbuf", "sudo",
+    "timeout", "xargs",
+}  # fmt: skip
 """Words before the command that is really run."""
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\[[^]]*\])?\+?=")
 _BREAKS = re.compile(r"[;&|\n\r<>(){}`\"'$]+")

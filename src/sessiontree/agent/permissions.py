@@ -36,6 +36,9 @@ SCOPES: tuple[Scope, ...] = ("once", "session", "always", "no")
 SHOWN = 200
 """How much of a command or path one line shows, in characters."""
 
+KEPT = 1000
+"""How many denials are remembered."""
+
 
 class PermissionQuestion(Struct, frozen=True, kw_only=True):
     """What a person is asked about a tool call."""
@@ -81,14 +84,20 @@ class Denial(Struct, frozen=True, kw_only=True):
         return f"Permission denied: {self.title} was not run: {self.reason}."
 
 
+Restriction: TypeAlias = tuple[PermissionMode | None, RuleSet]
+"""What a project says."""
+
+
 @dataclass
 class _Shared:
     """What all agents of a session have in common."""
 
     folder: str | None = None
     """Where rules for always are kept; `None` keeps none."""
-    restrictions: list[tuple[PermissionMode | None, RuleSet]] = field(default_factory=list[Any])
+    restrictions: list[Restriction] = field(default_factory=list[Restriction])
     granted: list[PermissionRule] = field(default_factory=list[PermissionRule])
+    denials: list[Denial] = field(default_factory=list[Denial])
+    """The first ones: a model that never stops trying must not fill the memory."""
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held while the person is asked: one question at a time, and an answer counts for those that wait."""
 
@@ -131,9 +140,7 @@ class Permissions:
         """
         rule_files.read_rules(home)
         said = settings.permissions
-        return cls(
-            mode or said.mode, allow=(*said.allow, *allow), ask=said.ask, deny=said.deny, asker=asker, home=home
-        )
+        return cls(mode or said.mode, allow=(*said.allow, *allow), ask=said.ask, deny=said.deny, asker=asker, home=home)
 
     def with_asker(self, asker: Asker | None, mode: PermissionMode | None = None) -> Permissions:
         """The same rules and answers, for a run that asks elsewhere or has another mode."""
@@ -144,7 +151,8 @@ class Permissions:
     @property
     def effective_mode(self) -> PermissionMode:
         """The mode, made stricter where the project says so."""
-        return strictest(self.mode, *(mode for mode, _ in self._shared.restrictions))
+        modes: list[PermissionMode | None] = [mode for mode, _ in self._shared.restrictions]
+        return strictest(self.mode, *modes)
 
     @property
     def rules(self) -> RuleSet:
@@ -155,6 +163,11 @@ class Permissions:
     def granted(self) -> tuple[PermissionRule, ...]:
         """What the person has allowed for this session."""
         return tuple(self._shared.granted)
+
+    @property
+    def denials(self) -> tuple[Denial, ...]:
+        """What was denied so far, to any agent that has these permissions."""
+        return tuple(self._shared.denials)
 
     def restrict(self, mode: PermissionMode | None, rules: RuleSet) -> Callable[[], None]:
         """Add the rules of a project, which can only restrict. Returns what takes them off again."""
@@ -191,7 +204,10 @@ class Permissions:
         if verdict.decision == "allow":
             return None
         rule = None if verdict.by_rule or self.effective_mode == "read-only" else rule_for(about)
-        return Denial(call=call, title=_title(about), reason=verdict.why, rule=None if rule is None else str(rule))
+        denial = Denial(call=call, title=_title(about), reason=verdict.why, rule=None if rule is None else str(rule))
+        if len(self._shared.denials) < KEPT:
+            self._shared.denials.append(denial)
+        return denial
 
     def _decide(self, about: PermissionCall, cwd: str) -> Verdict:
         rules, folder = self.rules, self._shared.folder

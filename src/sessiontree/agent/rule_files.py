@@ -1,4 +1,4 @@
-"""Files of rules: `permissions.toml` in the user's home, which the program writes, and in a project, which it only reads.
+"""Files of rules: `permissions.toml` in the user's home, which the program writes, and in a project, which it reads.
 
 The user's has rules for every folder, and tables of rules for one folder: an answer for always adds to one of these.
 """

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple, TypeAlias, cast, get_args
+from typing import Any, Literal, NamedTuple, TypeAlias, cast
 
 from msgspec import Struct
 
@@ -22,7 +22,7 @@ from sessiontree.home import home
 
 Decision: TypeAlias = Literal["allow", "ask", "deny"]
 
-MODES: tuple[PermissionMode, ...] = get_args(PermissionMode)
+MODES: tuple[PermissionMode, ...] = ("read-only", "ask", "allow-edits", "allow-all")
 EVERY_TOOL = "*"
 GUARDED = (".git", ".sessiontree")
 """Folders whose files decide what is run later: editing them counts as running something."""
@@ -140,7 +140,9 @@ def _is_below(path: str, folder: str) -> bool:
 # Deciding
 
 
-def decide(call: PermissionCall, rules: RuleSet, mode: PermissionMode, granted: Sequence[PermissionRule] = ()) -> Verdict:
+def decide(
+    call: PermissionCall, rules: RuleSet, mode: PermissionMode, granted: Sequence[PermissionRule] = ()
+) -> Verdict:
     """Whether a call may be made. `granted` is what the person has allowed for this session."""
     for rule in rules.deny:
         if _concerns(rule, call):
@@ -169,7 +171,8 @@ def decide(call: PermissionCall, rules: RuleSet, mode: PermissionMode, granted: 
 
 def strictest(*modes: PermissionMode | None) -> PermissionMode:
     """The strictest of some modes; `ask` where none is given."""
-    return min((mode for mode in modes if mode is not None), key=MODES.index, default="ask")
+    given = {mode for mode in modes if mode is not None} or {"ask"}
+    return MODES[min(MODES.index(mode) for mode in given)]
 
 
 def _is_guarded(relative: str) -> bool:

@@ -18,6 +18,7 @@ from sessiontree import catalog
 from sessiontree.agent import tracing
 from sessiontree.agent.agent import Agent
 from sessiontree.agent.loop import Outcome, tell_written
+from sessiontree.agent.permissions import Permissions
 from sessiontree.agent.record import Beside
 from sessiontree.agent.shell import Shell
 from sessiontree.agent.system import SystemPart
@@ -80,8 +81,11 @@ class Desk:
         system: str | Sequence[SystemPart] | None = None,
         thinking: str | None = None,
         fresh: bool = False,
+        permissions: Permissions | None = None,
     ) -> None:
         """A desk with `session` on it. Without a model it does everything but answer.
+
+        Without `permissions`, its agent may use all of its tools.
 
         One that is `fresh` was made for this desk: if nothing was said in it, it is not kept when one leaves it.
         """
@@ -96,6 +100,7 @@ class Desk:
         self.models: Models = ConfiguredModels(self.settings, self.hooks) if models is None else models
         self.ui: Ui = NoUi() if ui is None else ui
         self.host: Host = PlainHost() if host is None else host
+        self.permissions = permissions
         self.reload: Callable[[], Awaitable[list[str]]] | None = None
         """Loads extensions and prompt files anew, and says what there is; set by whoever loads them."""
         self._tools = {tool.name: tool for tool in tools}
@@ -250,6 +255,7 @@ class Desk:
                 system=self._system,
                 settings=self.settings,
                 thinking=thinking,
+                permissions=self.permissions,
             )
             context.agent = self._agent
 
@@ -501,6 +507,8 @@ class Desk:
         elif reason != "fork" and await self.drop_unused():
             previous = None
         self.session, self._branch, self._fresh = branch.session, branch, fresh
+        if self.permissions is not None:
+            self.permissions.forget_grants()
         self._sit_down(model, thinking)
         self.host.changed()
         await self.hooks.tell(SessionStart(reason=reason, previous_session_file=previous))
