@@ -30,7 +30,7 @@ def permission_options(function: F) -> F:
     mode = click.option(
         "--permission-mode",
         type=click.Choice(CHOICES["mode"]),
-        help="What agents may do where no rule decides; by default they read, and the rest is denied.",
+        help="What agents may do where no rule decides; by default they read, and the rest is asked or denied.",
     )
     return mode(allow(function))
 

@@ -18,6 +18,7 @@ from sessiontree.tui.dialogs import Ask, Chooser, Confirm, Framed, Write
 from sessiontree.tui.presence import is_open
 
 if TYPE_CHECKING:
+    from sessiontree.agent.permissions import PermissionAnswer, PermissionQuestion
     from sessiontree.commands.desk import Desk
     from sessiontree.tui.app import SessionApp
 
@@ -61,6 +62,10 @@ class AppUi:
 
     async def confirm(self, title: str, text: str = "", *, default: bool = False) -> bool:
         return bool(await self.ask(Confirm(str(title), str(text), default=default)))
+
+    async def ask_permission(self, question: PermissionQuestion) -> PermissionAnswer | None:
+        """Ask about a tool call, beside what is typed."""
+        return await self._app.chat.permission.ask(question)
 
     async def input(self, title: str, *, placeholder: str = "") -> str | None:
         return await self.ask(Ask(str(title), placeholder=str(placeholder)))
