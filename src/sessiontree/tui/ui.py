@@ -65,7 +65,12 @@ class AppUi:
 
     async def ask_permission(self, question: PermissionQuestion) -> PermissionAnswer | None:
         """Ask about a tool call, beside what is typed."""
-        return await self._app.chat.permission.ask(question)
+        chat = self._app.chat
+        chat.do("waiting for your permission")
+        try:
+            return await chat.permission.ask(question)
+        finally:
+            chat.do("working")
 
     async def input(self, title: str, *, placeholder: str = "") -> str | None:
         return await self.ask(Ask(str(title), placeholder=str(placeholder)))

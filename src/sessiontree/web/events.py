@@ -59,7 +59,7 @@ async def events(
     after: Annotated[str | None, Query(max_length=200)] = None,
     last_event_id: Annotated[str | None, Header(max_length=200)] = None,
 ) -> Response:
-    """Live events: `entry`, `head`, `delta`, `tool`, `run`, `queue`, `notice`.
+    """Live events: `entry`, `head`, `delta`, `tool`, `run`, `permission`, `queue`, `notice`.
 
     They go on behind `Last-Event-ID`, or `after`, which may be the ETag of an answer too; without either, from now.
     """

@@ -17,12 +17,14 @@ from fastapi import Depends, Request
 from fastapi.responses import Response
 
 from sessiontree.commands.models import Models
+from sessiontree.config import PermissionMode
 from sessiontree.core.misfit import misfit
 from sessiontree.core.safe import safe
 from sessiontree.errors import Conflict, InvalidOperation, SessionTreeError
 from sessiontree.web.encoding import encoded
 from sessiontree.web.guard import Hosts, Limits
 from sessiontree.web.opened import Opened, OpenSessions, Position
+from sessiontree.web.permissions import PermissionDesk
 from sessiontree.web.refusals import Refused
 from sessiontree.web.runs import Runs
 from sessiontree.web.swarming import Swarms
@@ -52,6 +54,8 @@ class Serving:
         allow_run: bool = False,
         models: Models | None = None,
         cwd: str | None = None,
+        permission_mode: PermissionMode | None = None,
+        allow: tuple[str, ...] = (),
     ) -> None:
         self.hosts = hosts
         self.tokens = tokens
@@ -63,7 +67,8 @@ class Serving:
         self.workshop = Workshop()
         self.sessions = OpenSessions(self.limits)
         self.models = models
-        self.runs = Runs(self.workshop, models)
+        self.permissions = PermissionDesk(permission_mode, allow, self.limits.permission_seconds)
+        self.runs = Runs(self.workshop, models, self.permissions)
         self.swarms = Swarms(self.sessions, self.runs, self.workshop)
         self.trials = Trials(self.sessions, self.runs, self.workshop)
         self.streams = 0
