@@ -20,8 +20,15 @@ from sessiontree.regular_file import read_regular
 
 ThinkingLevel: TypeAlias = Literal["off", "minimal", "low", "medium", "high", "xhigh"]
 DoubleEscape: TypeAlias = Literal["tree", "fork", "none"]
+PermissionMode: TypeAlias = Literal["read-only", "ask", "allow-edits", "allow-all"]
+"""From the strictest to the most lenient."""
 
-CHOICES = {"thinking": get_args(ThinkingLevel), "double_escape": get_args(DoubleEscape)}
+CHOICES = {
+    "thinking": get_args(ThinkingLevel),
+    "double_escape": get_args(DoubleEscape),
+    "mode": get_args(PermissionMode),
+    "permissions.mode": get_args(PermissionMode),
+}
 
 ANSWER_LIMIT = 128 << 20
 """Bytes of one answer: far more than any model writes, so a stream that goes on has no end."""
@@ -30,6 +37,8 @@ Count: TypeAlias = Annotated[int, Meta(ge=1, le=1 << 40)]
 Price: TypeAlias = Annotated[float, Meta(ge=0, le=1e9)]
 Url: TypeAlias = Annotated[str, Meta(pattern="^https?://")]
 Variable: TypeAlias = Annotated[str, Meta(pattern="^[A-Za-z_][A-Za-z0-9_]*$")]
+RuleText: TypeAlias = Annotated[str, Meta(pattern=r"^[^\s:]+(:[\s\S]+)?$")]
+"""`TOOL` or `TOOL:PATTERN`."""
 Seconds: TypeAlias = Annotated[float, Meta(ge=0, le=3600)]
 
 
@@ -105,6 +114,16 @@ class ToolSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """The user that commands of the server's agents run as, where the server runs as root."""
 
 
+class PermissionSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which tool calls may be made."""
+
+    mode: PermissionMode | None = None
+    """What holds where no rule says otherwise: `ask` by default."""
+    allow: tuple[RuleText, ...] = ()
+    ask: tuple[RuleText, ...] = ()
+    deny: tuple[RuleText, ...] = ()
+
+
 class ModelSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What is said of one model; it wins over what is known of it."""
 
@@ -136,6 +155,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     tools: ToolSettings = ToolSettings()
     answer_limit: Count = ANSWER_LIMIT
     """How many bytes one answer may have. A longer one is stopped there, and what has arrived is kept."""
+    permissions: PermissionSettings = PermissionSettings()
     models: dict[str, ModelSettings] = {}
     """By `provider:model`."""
     keys: dict[str, str | list[str]] = {}

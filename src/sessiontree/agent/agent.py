@@ -17,6 +17,7 @@ from weakref import finalize
 
 from sessiontree.agent.handlers import Handlers
 from sessiontree.agent.loop import Outcome, Run, tell_written, write_fitted
+from sessiontree.agent.permissions import Permissions
 from sessiontree.agent.plain import settled
 from sessiontree.agent.queues import Queued, QueueName, Queues, Said
 from sessiontree.agent.record import Beside, Record
@@ -60,8 +61,11 @@ class Agent:
         settings: Config | None = None,
         thinking: str | None = None,
         cwd: str | None = None,
+        permissions: Permissions | None = None,
     ) -> None:
         """An agent on `branch`.
+
+        `permissions` decide about every tool call; without them, all tools that are given may be used.
 
         `system` takes the place of the whole system prompt. The thinking level is by default the one that holds at
         the branch's head; `cwd`, where tools work, is the current folder, whatever folder the session names. Hooks
@@ -82,6 +86,7 @@ class Agent:
         self.thinking = thinking or branch.state.thinking_level
         self.cwd = cwd or context.cwd or os.getcwd()
         self.confinement: Confinement | None = context.confinement
+        self.permissions = permissions
         self.queues = Queues()
         self.unwritten: list[Unwritten] = []
         """What has come of runs and could not be written: it is tried again before the next one."""

@@ -324,7 +324,15 @@ class Run:
         if self._signal.aborted:
             return None
         agent = self.agent
-        work = carry_out(call, agent.tools, self._hooks, cwd=agent.cwd, signal=self._signal, agent=agent)
+        work = carry_out(
+            call,
+            agent.tools,
+            self._hooks,
+            cwd=agent.cwd,
+            signal=self._signal,
+            agent=agent,
+            permissions=agent.permissions,
+        )
         return agent.stop.start(work)
 
     async def _output(self, task: asyncio.Task[ToolOutput] | None) -> ToolOutput:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
+from sessiontree.agent.permissions import Permissions
 from sessiontree.agent.queues import Queues
 from sessiontree.agent.record import Record
 from sessiontree.agent.stop import Stop
@@ -34,6 +35,7 @@ class Worker(Protocol):
     queues: Queues
     stop: Stop
     unwritten: list[Unwritten]
+    permissions: Permissions | None
 
     @property
     def tools(self) -> Mapping[str, Tool]: ...

@@ -22,12 +22,14 @@ from sessiontree.cli.budget import budget_of, budget_options
 from sessiontree.cli.desk import PrintedUi, Working, cwd_option, extension_option, tell_notice
 from sessiontree.cli.live import Progress
 from sessiontree.cli.output import dim, echo, echo_json, safe, strong, table, warn
+from sessiontree.cli.permissions import chosen_permissions, permission_options, tell_denials
 from sessiontree.config import ThinkingLevel
 from sessiontree.core.figures import dollars
 from sessiontree.errors import SessionTreeError
 
 if TYPE_CHECKING:
     from sessiontree.commands.desk import Desk
+    from sessiontree.config import PermissionMode
     from sessiontree.hooks.bus import Hooks
     from sessiontree.model.base import Model
     from sessiontree.session import Session
@@ -86,6 +88,7 @@ def _complete_experiment(ctx: click.Context, param: click.Parameter, incomplete:
 )
 @click.option("--no-tools", is_flag=True, help="They may use none of them.")
 @cwd_option
+@permission_options
 @extension_option
 @click.option(
     "--resume",
@@ -117,6 +120,8 @@ def ab(
     tools: str | None,
     no_tools: bool,
     cwd: str | None,
+    permission_mode: PermissionMode | None,
+    allow: tuple[str, ...],
     extensions: tuple[str, ...],
     resume: str | None,
     promoted: bool,
@@ -144,6 +149,7 @@ def ab(
     ways = _arms(arms, arm_models, arm_levels, arm_systems, prompt)
     limits = budget_of(max_cost, max_tokens, max_time)
     chosen, settings, hooks = chosen_tools(tools, no_tools), config.load(), Hooks()
+    permissions = chosen_permissions(settings, permission_mode, allow)
     with opened(session) as changed:
 
         def model_of(name: str | None) -> Model:
@@ -163,6 +169,7 @@ def ab(
                 "concurrency": concurrency,
                 "budget": limits,
                 "watch": shown.take,
+                "permissions": permissions,
             }
             if resume is not None:
                 return Experiment.open(changed, resume, **options)
@@ -171,9 +178,18 @@ def ab(
                 changed, at, ways, runs=runs, scorers=scorers, metric=decides, seed=seed, name=name, **options
             )
 
-        desk = Desk(changed, tools=chosen, hooks=hooks, settings=settings, ui=PrintedUi(), cwd=cwd)
+        desk = Desk(
+            changed,
+            tools=chosen,
+            hooks=hooks,
+            settings=settings,
+            ui=PrintedUi(),
+            cwd=cwd,
+            permissions=permissions,
+        )
         result = _carry_out(Working(desk, extensions), made, shown, promoted=promoted)
         tell_set_aside(changed)
+    tell_denials(permissions)
     _tell(result, as_json=as_json)
     return 0 if all(run.ok for run in result.runs) else MODEL_FAILED
 

@@ -19,9 +19,11 @@ from sessiontree.cli.app import (
 )
 from sessiontree.cli.desk import PrintedUi, Working, cwd_option, extension_option, tell_notice
 from sessiontree.cli.output import echo, echo_json, safe, safe_lines, strong, warn
+from sessiontree.cli.permissions import chosen_permissions, permission_options, tell_denials
 
 if TYPE_CHECKING:
     from sessiontree.agent.fan_out import Attempt, Variant
+    from sessiontree.config import PermissionMode
 
 
 @app.command(
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
 )
 @click.option("--no-tools", is_flag=True, help="They may use none of them.")
 @cwd_option
+@permission_options
 @extension_option
 @json_option
 def fan_out(
@@ -50,6 +53,8 @@ def fan_out(
     tools: str | None,
     no_tools: bool,
     cwd: str | None,
+    permission_mode: PermissionMode | None,
+    allow: tuple[str, ...],
     extensions: tuple[str, ...],
     as_json: bool,
 ) -> int:
@@ -70,11 +75,19 @@ def fan_out(
     if names and len(names) != len(pairs):
         raise click.UsageError(f"every way to go on takes one --name: {len(pairs)} in all, not {len(names)}")
     settings, hooks = config.load(), Hooks()
+    permissions = chosen_permissions(settings, permission_mode, allow)
     with opened(session) as changed:
         asked = {name: chosen_model(name, changed.head, settings, hooks) for _, name in pairs}
         chosen = chosen_tools(tools, no_tools)
         desk = Desk(
-            changed, model=asked[pairs[0][1]], tools=chosen, hooks=hooks, settings=settings, ui=PrintedUi(), cwd=cwd
+            changed,
+            model=asked[pairs[0][1]],
+            tools=chosen,
+            hooks=hooks,
+            settings=settings,
+            ui=PrintedUi(),
+            cwd=cwd,
+            permissions=permissions,
         )
         variants = [
             Variant(prompt=prompt, model=asked[name], name=branch)
@@ -84,6 +97,7 @@ def fan_out(
         tell_set_aside(changed)
         for attempt, variant in zip(attempts, variants, strict=True):
             _tell(attempt, variant, as_json=as_json)
+        tell_denials(permissions)
     return 0 if all(attempt.outcome.ok for attempt in attempts) else MODEL_FAILED
 
 
@@ -98,7 +112,14 @@ async def _run(working: Working, at: str, variants: list[Variant]) -> list[Attem
     working.desk.hooks.listen(tell_notice)
     async with working as desk:
         return await continue_in_each(
-            desk.session, at, variants, tools=desk.tools, hooks=desk.hooks, settings=desk.settings, watch=watch
+            desk.session,
+            at,
+            variants,
+            tools=desk.tools,
+            hooks=desk.hooks,
+            settings=desk.settings,
+            watch=watch,
+            permissions=desk.permissions,
         )
 
 

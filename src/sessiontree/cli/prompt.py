@@ -27,6 +27,7 @@ from sessiontree.cli.app import (
 )
 from sessiontree.cli.desk import PrintedUi, Working, cwd_option, extension_option, tell_notice
 from sessiontree.cli.output import dim, echo_json, safe, safe_lines, warn
+from sessiontree.cli.permissions import chosen_permissions, permission_options, tell_denials
 from sessiontree.config import CHOICES
 from sessiontree.core.entries import Header, JsonObject
 from sessiontree.errors import SessionTreeError
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from sessiontree.agent.loop import Outcome
     from sessiontree.agent.tool import Tool
     from sessiontree.commands.desk import Desk, Submitted
-    from sessiontree.config import Config
+    from sessiontree.config import Config, PermissionMode
     from sessiontree.hooks.bus import Hooks
     from sessiontree.hooks.events import Event
     from sessiontree.model.base import Model
@@ -64,6 +65,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 @click.option("--tools", metavar="NAMES", help="Which built-in tools it may use, with commas between; all by default.")
 @click.option("--no-tools", is_flag=True, help="It may use none of them.")
 @cwd_option
+@permission_options
 @extension_option
 @click.option(
     "--mode", type=click.Choice(["text", "json"]), default="text", help="Print the answer, or every event a line."
@@ -80,12 +82,17 @@ def prompt(
     tools: str | None,
     no_tools: bool,
     cwd: str | None,
+    permission_mode: PermissionMode | None,
+    allow: tuple[str, ...],
     extensions: tuple[str, ...],
     mode: str,
 ) -> int:
     """Prompt the model once and print its answer. `sessiontree -p` is short for it.
 
     A text that begins with a slash is a command: `/help` lists them. What is piped in follows the text.
+
+    The model may read files of this folder. What else it may do, --allow and --permission-mode say, and the user's
+    rules; what was denied is told at the end.
 
     Exit codes: 0, 1 for an error, 3 when the model failed, 130 when aborted.
     """
@@ -101,6 +108,7 @@ def prompt(
     text, images, is_command = _prompt(words)
     chosen = chosen_tools(tools, no_tools)
     settings, hooks = config.load(), Hooks()
+    permissions = chosen_permissions(settings, permission_mode, allow)
     source: Session | None = None
     if recent or session or fork or branch:
         source = opened(fork or session or catalog.RECENT, read_only=fork is not None)
@@ -136,11 +144,13 @@ def prompt(
                 thinking=level,
                 ui=PrintedUi(),
                 cwd=cwd,
+                permissions=permissions,
             )
             desk.no_model = no_model or desk.no_model
             code = _answer(Working(desk, extensions), text, images, mode, is_command=is_command)
             tell_set_aside(target)
     finally:
+        tell_denials(permissions)
         if source is None and not no_session:
             _drop_if_unused(target)
     return code

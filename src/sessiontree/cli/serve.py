@@ -13,9 +13,12 @@ from typing import TYPE_CHECKING
 
 import click
 
+from sessiontree import config
 from sessiontree.cli.app import app, json_option
 from sessiontree.cli.output import dim, echo, echo_json, safe, table
+from sessiontree.cli.permissions import chosen_permissions, permission_options
 from sessiontree.commands.text import local_time
+from sessiontree.config import PermissionMode
 from sessiontree.core.times import iso
 from sessiontree.errors import InvalidOperation
 from sessiontree.home import home
@@ -43,8 +46,18 @@ PORT = 7373
     help="A further name that it goes by, perhaps with a port; may be given again.",
 )
 @click.option("--allow-run", is_flag=True, help="Let requests run agents, which use tools and spend money.")
+@permission_options
 @click.option("--open", "open_", is_flag=True, help="Open the page in a browser.")
-def serve(host: str, port: int, allow_remote: bool, names: tuple[str, ...], allow_run: bool, open_: bool) -> None:
+def serve(
+    host: str,
+    port: int,
+    allow_remote: bool,
+    names: tuple[str, ...],
+    allow_run: bool,
+    permission_mode: PermissionMode | None,
+    allow: tuple[str, ...],
+    open_: bool,
+) -> None:
     """Serve sessions over HTTP, with a page to look at them.
 
     A token is made at the start and is part of the link that is printed; nobody is answered without one. Ctrl-C ends
@@ -58,6 +71,7 @@ def serve(host: str, port: int, allow_remote: bool, names: tuple[str, ...], allo
     from sessiontree.web.guard import Limits, check_host, check_name, hosts_of
     from sessiontree.web.tokens import SCOPES, Tokens, make, token_file
 
+    chosen_permissions(config.load(), permission_mode, allow)  # what is wrong with them is said before it listens
     check_host(host, allow_remote=allow_remote)
     for name in names:
         check_name(name)
@@ -84,7 +98,15 @@ def serve(host: str, port: int, allow_remote: bool, names: tuple[str, ...], allo
     make_private_directory(home())
     write_private(file, own.secret.encode() + b"\n")
     try:
-        server = Server(create_app(hosts=hosts, tokens=tokens, limits=limits, allow_run=allow_run), limits, ready)
+        made = create_app(
+            hosts=hosts,
+            tokens=tokens,
+            limits=limits,
+            allow_run=allow_run,
+            permission_mode=permission_mode,
+            allow=allow,
+        )
+        server = Server(made, limits, ready)
         with contextlib.suppress(KeyboardInterrupt), _ended_by_signals(server):
             server.run(sockets=[listening])
     finally:

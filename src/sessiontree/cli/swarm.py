@@ -19,6 +19,7 @@ from sessiontree.cli.budget import budget_of, budget_options, new_budget, new_bu
 from sessiontree.cli.desk import PrintedUi, Working, cwd_option, extension_option
 from sessiontree.cli.live import Progress
 from sessiontree.cli.output import dim, echo, echo_json, safe, strong, table, warn
+from sessiontree.cli.permissions import chosen_permissions, permission_options, tell_denials
 from sessiontree.cli.swarm_view import event_line, resuming, rows_of, state_of, status_to_wire, tell_status, took
 from sessiontree.cli.worker import database_option
 from sessiontree.commands.text import local_time
@@ -28,6 +29,7 @@ from sessiontree.errors import Ambiguous, InvalidOperation, NotFound, SessionTre
 if TYPE_CHECKING:
     from sessiontree.cli.swarm_file import SwarmFile
     from sessiontree.commands.desk import Desk
+    from sessiontree.config import PermissionMode
     from sessiontree.extensions.content import Content
     from sessiontree.model.base import Model
     from sessiontree.session import Branch, Session
@@ -133,6 +135,7 @@ def durable_options(function: F) -> F:
 @budget_options
 @durable_options
 @cwd_option
+@permission_options
 @extension_option
 @json_option
 def run(
@@ -147,6 +150,8 @@ def run(
     concurrency: int | None,
     database: str | None,
     cwd: str | None,
+    permission_mode: PermissionMode | None,
+    allow: tuple[str, ...],
     extensions: tuple[str, ...],
     as_json: bool,
 ) -> int:
@@ -160,7 +165,7 @@ def run(
 
     said = load(file)
     durably = _Durable.of(durable, concurrency, database)
-    outfit = _Outfit(said, extensions, durably, cwd, file)
+    outfit = _Outfit(said, extensions, durably, cwd, file, permission_mode, allow)
     own, where = said.budget, session or said.session
     before = None if where is None else opened(where)
     usual: Model | str | None = model or said.model
@@ -234,6 +239,7 @@ def _drop_if_unused(session: Session) -> None:
 @new_budget_options
 @durable_options
 @cwd_option
+@permission_options
 @extension_option
 @json_option
 def resume(
@@ -250,6 +256,8 @@ def resume(
     concurrency: int | None,
     database: str | None,
     cwd: str | None,
+    permission_mode: PermissionMode | None,
+    allow: tuple[str, ...],
     extensions: tuple[str, ...],
     as_json: bool,
 ) -> int:
@@ -266,7 +274,7 @@ def resume(
     found, id = _located(name, session)
     durably = _Durable.of(durable, concurrency, database)
     said = None if file is None else load(file)
-    outfit = _Outfit(said, extensions, durably, cwd, file)
+    outfit = _Outfit(said, extensions, durably, cwd, file, permission_mode, allow)
 
     async def begin(desk: Desk) -> _Begun:
         again = Swarm.open(desk.session, id, **outfit.given(desk), anew=said is not None or durably is not None)
@@ -374,6 +382,8 @@ class _Outfit:
         durable: _Durable | None,
         cwd: str | None,
         file: str | None,
+        mode: PermissionMode | None,
+        allow: tuple[str, ...],
     ) -> None:
         """Raises `NotFound` for a tool or an extension that is not there."""
         from sessiontree import config
@@ -383,7 +393,10 @@ class _Outfit:
 
         named = None if said is None else said.tools
         self._said = said
+        if durable is not None and (mode is not None or allow):
+            raise click.UsageError("workers have permissions of their own: give these options to `sessiontree worker`")
         self._settings = config.load()
+        self._permissions = chosen_permissions(self._settings, mode, allow)
         self._hooks = Hooks()
         self._tools = chosen_tools(None if named is None else ",".join(named) or None, named == [])
         named_twice = (*(() if said is None else said.extensions), *extensions)
@@ -408,6 +421,7 @@ class _Outfit:
             "system": None if self._said is None else self._said.system,
             "thinking": None if self._said is None else self._said.thinking,
             "executor": self._executor,
+            "permissions": self._permissions,
         }
 
     def through(
@@ -437,10 +451,17 @@ class _Outfit:
                     await self._executor.close()
 
         desk = Desk(
-            session, tools=self._tools, hooks=self._hooks, settings=self._settings, ui=PrintedUi(), cwd=self._cwd
+            session,
+            tools=self._tools,
+            hooks=self._hooks,
+            settings=self._settings,
+            ui=PrintedUi(),
+            cwd=self._cwd,
+            permissions=self._permissions,
         )
         status = asyncio.run(carried_out())
         tell_set_aside(session)
+        tell_denials(self._permissions)
         tell_status(status, session, as_json=as_json, durable=self._durable is not None)
         failed = any(agent.status == "failed" for agent in status.agents)
         if status.status == "running":

@@ -97,6 +97,9 @@ def tell_status(status: SwarmStatus, session: Session, *, as_json: bool, durable
     if status.budget not in (None, Budget()):
         used = "-" if status.budget_used is None else f"{status.budget_used:.0%}"
         echo(dim(f"{used} of the budget is used"))
+    for agent in status.agents:
+        for title in agent.denied:
+            echo(dim(f"{safe(agent.id)}: denied {safe(title)}"))
     if status.reason:
         echo(strong(f"{status.status}:"), safe(status.reason))
     if state in ("paused", LEFT):

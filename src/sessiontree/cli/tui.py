@@ -9,6 +9,8 @@ import click
 from sessiontree import catalog
 from sessiontree.cli.app import app, branch_option, is_terminal, opened, session_option
 from sessiontree.cli.desk import cwd_option
+from sessiontree.cli.permissions import chosen_permissions, permission_options
+from sessiontree.config import PermissionMode
 from sessiontree.errors import InvalidOperation
 
 
@@ -18,6 +20,7 @@ from sessiontree.errors import InvalidOperation
 @session_option("--session", help="Go on in this session.")
 @branch_option("--branch", help="The branch to go on; the current one by default.")
 @cwd_option
+@permission_options
 @click.option("-e", "--extension", "extensions", metavar="FILE", multiple=True, help="Load this extension too.")
 @click.option(
     "--model", metavar="NAME", help="The model, as provider:model; the session's or the usual one by default."
@@ -28,6 +31,8 @@ def chat(
     session: str | None,
     branch: str | None,
     cwd: str | None,
+    permission_mode: PermissionMode | None,
+    allow: tuple[str, ...],
     extensions: tuple[str, ...],
     model: str | None,
 ) -> None:
@@ -44,6 +49,7 @@ def chat(
     from sessiontree.tui.theme import terminal_is_light
 
     settings = config.load()
+    chosen_permissions(settings, permission_mode, allow)  # what is wrong with them is said before the app is there
     fresh = not (recent or pick or session or branch)
     if pick:
         chosen = None
@@ -59,6 +65,8 @@ def chat(
             branch=branch,
             model=model,
             extensions=extensions,
+            permission_mode=permission_mode,
+            allow=allow,
             settings=settings,
             light=light,
             fresh=fresh,

@@ -18,6 +18,7 @@ from sessiontree import catalog
 from sessiontree.agent import tracing
 from sessiontree.agent.agent import Agent
 from sessiontree.agent.loop import Outcome, tell_written
+from sessiontree.agent.permissions import Permissions
 from sessiontree.agent.record import Beside
 from sessiontree.agent.shell import Shell
 from sessiontree.agent.system import SystemPart
@@ -82,11 +83,13 @@ class Desk:
         thinking: str | None = None,
         fresh: bool = False,
         cwd: str | None = None,
+        permissions: Permissions | None = None,
     ) -> None:
         """A desk with `session` on it. Without a model it does everything but answer.
 
         Tools work in `cwd`, by default the current folder. The folder that a session names is used only if a person
-        confirms it: `start` asks.
+        confirms it: `start` asks. Without `permissions`, its agent may use all of its tools.
+
         One that is `fresh` was made for this desk: if nothing was said in it, it is not kept when one leaves it.
         """
         if commands is None:
@@ -100,6 +103,7 @@ class Desk:
         self.models: Models = ConfiguredModels(self.settings, self.hooks) if models is None else models
         self.ui: Ui = NoUi() if ui is None else ui
         self.host: Host = PlainHost() if host is None else host
+        self.permissions = permissions
         self.reload: Callable[[], Awaitable[list[str]]] | None = None
         """Loads extensions and prompt files anew, and says what there is; set by whoever loads them."""
         self.no_model = "there is no model: /model chooses one, and `sessiontree models` lists them"
@@ -267,6 +271,7 @@ class Desk:
                 system=self._system,
                 settings=self.settings,
                 thinking=thinking,
+                permissions=self.permissions,
             )
             context.agent = self._agent
 
@@ -546,6 +551,8 @@ class Desk:
             previous = None
         self.session, self._branch, self._fresh = branch.session, branch, fresh
         self.cwd = self._base
+        if self.permissions is not None:
+            self.permissions.forget_grants()
         self._sit_down(model, thinking)
         self.host.changed()
         await self.choose_folder()

@@ -16,6 +16,8 @@ from sessiontree.regular_file import read_regular
 
 EXTENSIONS, PROMPTS = "extensions", "commands"
 """The folders, in the home and in a project's `.sessiontree`."""
+RULES = "permissions.toml"
+"""The rules of a project, which are trusted with the rest."""
 
 CACHES = "__pycache__"
 MOST_FILES, MOST_BYTES = 2000, 32 << 20
@@ -31,7 +33,7 @@ class Found(Struct, frozen=True, kw_only=True):
 
 class Content(Struct, frozen=True, kw_only=True):
     root: str
-    """The folder that `extensions` and `commands` are in."""
+    """The folder that `extensions`, `commands` and rules of permissions are in."""
     files: dict[str, bytes]
     """By absolute path, in order."""
     problems: tuple[str, ...] = ()
@@ -72,7 +74,9 @@ class Content(Struct, frozen=True, kw_only=True):
 
 
 def read_content(root: str) -> Content:
-    """The files below `extensions` and `commands` in `root`. Raises `ExtensionError` if there are too many.
+    """The files below `extensions` and `commands` in `root`, and its rules of permissions.
+
+    Raises `ExtensionError` if there are too many.
 
     Compiled code is passed over, and never used. Links are followed: what they lead to is read now, like the rest.
     """
@@ -92,6 +96,9 @@ def read_content(root: str) -> Content:
 
 def _paths(root: str) -> Iterator[str]:
     seen: set[str] = set()
+    rules = os.path.join(root, RULES)
+    if os.path.lexists(rules):
+        yield rules
     for folder in (EXTENSIONS, PROMPTS):
         yield from _below(os.path.join(root, folder), seen)
 

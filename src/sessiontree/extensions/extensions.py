@@ -14,12 +14,15 @@ from typing import Any
 
 from msgspec import Struct
 
+from sessiontree.agent.rule_files import project_rules
+from sessiontree.agent.rules import RuleSet
 from sessiontree.commands.desk import Desk
 from sessiontree.commands.prompt_file import prompt_command
+from sessiontree.config import ConfigError
 from sessiontree.core.safe import safe
 from sessiontree.errors import SessionTreeError
 from sessiontree.extensions.api import Api, Fittings
-from sessiontree.extensions.content import EXTENSIONS, PROMPTS, Content, given, project_root, read_content
+from sessiontree.extensions.content import EXTENSIONS, PROMPTS, RULES, Content, given, project_root, read_content
 from sessiontree.extensions.errors import ExtensionError
 from sessiontree.extensions.modules import Unit
 from sessiontree.extensions.trust import Trust
@@ -57,6 +60,7 @@ class Extensions:
         self._installed = installed
         self._content_given = {} if content is None else content.files
         self._prompts: dict[str, Callable[[], None]] = {}
+        self._unrestrict: Callable[[], None] = lambda: None
         self._passed_over: set[str] = set()
         """Content that was not loaded since nobody was there to trust it: said once."""
         desk.reload = self.reload
@@ -88,6 +92,7 @@ class Extensions:
         for off in self._prompts.values():
             off()
         self._prompts.clear()
+        self._unrestrict()
 
     async def reload(self) -> list[str]:
         """Unload everything and load it anew."""
@@ -128,7 +133,22 @@ class Extensions:
         if root is not None:
             content = self._content(root)
             if content.files and await self._trusted(content):
+                self._restrict(content)
                 await self._take(content)
+
+    def _restrict(self, content: Content) -> None:
+        """Have the rules of a project count. Where they cannot be understood, nothing but reading is allowed."""
+        path, permissions = os.path.join(content.root, RULES), self._desk.permissions
+        if permissions is None or path not in content.files:
+            return
+        try:
+            mode, rules, allows = project_rules(path, content.files[path])
+        except ConfigError as error:
+            self._tell(f"{error}; until it is right, agents may only read here")
+            mode, rules, allows = "read-only", RuleSet(), False
+        if allows:
+            self._tell(f"{path}: a project can only restrict, so what it allows is ignored", "warning")
+        self._unrestrict = permissions.restrict(mode, rules)
 
     async def _trusted(self, content: Content) -> bool:
         trust = Trust(home())

@@ -14,6 +14,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from sessiontree.agent.permissions import Permissions
 from sessiontree.agent.system import SystemPart
 from sessiontree.agent.tool import Tool
 from sessiontree.comparison import Comparison
@@ -80,6 +81,7 @@ class Swarm:
         settings: Config | None = None,
         system: str | Sequence[SystemPart] | None = None,
         thinking: str | None = None,
+        permissions: Permissions | None = None,
         budget: Budget | None = None,
         agent_budget: Budget | None = None,
         at: Place = "HEAD",
@@ -93,7 +95,7 @@ class Swarm:
 
         `agents` is how many work, or what each of them is to be; `max_agents` how many `scale` may ask for. `model` is
         a model or the name of one; `model_of` finds others by name. `tools` is `None` where it is left to an executor.
-        `at` is where agents begin.
+        `at` is where agents begin. Without `permissions`, agents may use all of their tools.
         """
         specs = () if isinstance(agents, int) else tuple(agents)
         count = agents if isinstance(agents, int) else len(specs)
@@ -139,6 +141,7 @@ class Swarm:
             settings=settings,
             system=system,
             thinking=thinking,
+            permissions=permissions,
         )
         self._named = self._draft.tools
         self._equip(session, self._draft.swarm, outfit, executor, now)
@@ -186,6 +189,7 @@ class Swarm:
         settings: Config | None = None,
         system: str | Sequence[SystemPart] | None = None,
         thinking: str | None = None,
+        permissions: Permissions | None = None,
         anew: bool = False,
         executor: Executor | None = None,
         now: Callable[[], int] = _wall_clock,
@@ -211,6 +215,7 @@ class Swarm:
             settings=settings,
             system=created.system if system is None and not anew else system,
             thinking=created.thinking if thinking is None and not anew else thinking,
+            permissions=permissions,
         )
         swarm._named = None if anew else created.tools
         swarm._equip(session, created.swarm, outfit, executor, now)

@@ -14,6 +14,7 @@ from typing import Any
 
 from sessiontree.agent.agent import Agent
 from sessiontree.agent.loop import Outcome
+from sessiontree.agent.permissions import Permissions
 from sessiontree.agent.system import SystemPart
 from sessiontree.agent.tool import Tool, ToolError, tool
 from sessiontree.config import Config
@@ -82,6 +83,7 @@ class Outfit:
     settings: Config | None = None
     system: str | Sequence[SystemPart] | None = None
     thinking: str | None = None
+    permissions: Permissions | None = None
 
 
 class Worker:
@@ -192,6 +194,7 @@ class Worker:
             system=outfit.system,
             settings=outfit.settings,
             thinking=outfit.thinking,
+            permissions=outfit.permissions,
         )
         self._at_work[work.agent], self._models[work.agent] = agent, model
         try:
@@ -250,7 +253,7 @@ class Worker:
             await record.did(agent, deed)
             return f"The task is split into {len(wanted)} parts. Their results follow."
 
-        return tool(split_task, description=SPLIT)
+        return tool(split_task, description=SPLIT, does="reads")
 
     # What happens, as events
 

@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from msgspec import Struct
 from rich.text import Text
+from textual import events
 from textual.binding import Binding, BindingType
 from textual.screen import Screen
 
-from sessiontree.config import Config
+from sessiontree.config import Config, PermissionMode
 from sessiontree.core.entries import EntryId
 from sessiontree.core.places import free_name
 from sessiontree.core.safe import safe, safe_lines
@@ -68,6 +69,9 @@ class Start(Struct, frozen=True, kw_only=True):
     branch: str | None = None
     model: str | None = None
     extensions: tuple[str, ...] = ()
+    permission_mode: PermissionMode | None = None
+    allow: tuple[str, ...] = ()
+    """Rules of permissions for this time."""
     settings: Config = Config()
     light: bool = False
     fresh: bool = False
@@ -100,6 +104,11 @@ class SessionApp(OrderedApp[None]):
         self.register_theme(LIGHT)
         self.theme = "ansi-dark" if self.no_color else theme_for(start.light).name
         self.set_keymap(keymap(start.settings.keys))
+
+    async def on_event(self, event: events.Event) -> None:
+        if isinstance(event, events.Key | events.Paste) and not event.is_forwarded:
+            self.chat.permission.note_key()
+        await super().on_event(event)
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
         return {"muted": "ansi_default" if self.no_color else DARK.variables["muted"]}
@@ -167,8 +176,10 @@ class SessionApp(OrderedApp[None]):
 
     async def _sit_down(self, session: Session) -> bool:
         """Begin in a session. Says whether one is in it now."""
+        from sessiontree.agent.permissions import Permissions
         from sessiontree.agent.tools import builtin_tools
         from sessiontree.commands.desk import Desk
+        from sessiontree.home import home
         from sessiontree.tui.commands import app_commands
         from sessiontree.tui.ui import AppHost
 
@@ -177,6 +188,13 @@ class SessionApp(OrderedApp[None]):
         if branch is None:
             session.close()
             return False
+        permissions = Permissions.of_user(
+            self.start.settings,
+            home(),
+            mode=self.start.permission_mode,
+            allow=self.start.allow,
+            asker=self.ui.ask_permission,
+        )
         self.desk = Desk(
             branch.session,
             branch=branch,
@@ -188,6 +206,7 @@ class SessionApp(OrderedApp[None]):
             settings=self.start.settings,
             fresh=self.start.fresh,
             cwd=self.start.cwd,
+            permissions=permissions,
         )
         self.chat.sit_down(self.desk)
         await self.desk.start()

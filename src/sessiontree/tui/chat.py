@@ -33,6 +33,7 @@ from sessiontree.tui.editor import CHAT_BINDINGS, Choices, Editor
 from sessiontree.tui.footer import Footer, facts_of
 from sessiontree.tui.keys import hints
 from sessiontree.tui.line import Line
+from sessiontree.tui.permission import PermissionPanel
 from sessiontree.tui.tally import Tally
 from sessiontree.tui.transcript import Transcript
 
@@ -79,6 +80,7 @@ class ChatScreen(Screen[None]):
         self._choices = Choices()
         self.editor = Editor(self._choices, id="editor")
         self.transcript = Transcript(id="transcript")
+        self.permission = PermissionPanel()
         self.footer = Footer()
         self.history = History()
         self._drafts: Drafts | None = None
@@ -118,6 +120,7 @@ class ChatScreen(Screen[None]):
         yield self.transcript
         yield self._work
         yield self._queue
+        yield self.permission
         yield self._choices
         yield self.editor
         yield self.footer
@@ -381,6 +384,8 @@ class ChatScreen(Screen[None]):
                 self.do("working")
             case told.MessageEnd(entry=entry):
                 self._written(entry)
+            case told.ToolDenied():
+                self.do("working")
             case told.ToolStart(call=call):
                 self.do(f"running {call.name}")
             case told.ToolUpdate(call=call, text=text):
@@ -583,6 +588,9 @@ class ChatScreen(Screen[None]):
                 self.editor.put("\n\n".join(filter(None, [come, text])))
 
         edit(self.app, before, put)
+
+    def action_permission(self) -> None:
+        self.permission.take_keyboard()
 
     def action_unfold(self) -> None:
         self.transcript.unfold_all(not self.transcript.unfolded)

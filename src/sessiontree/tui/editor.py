@@ -45,6 +45,7 @@ CHAT_BINDINGS: list[BindingType] = [
     bind("browse", "screen.browse"),
     bind("page_up", "screen.page(-1)"),
     bind("page_down", "screen.page(1)"),
+    bind("permission", "screen.permission"),
     bind("hotkeys", "app.command('/hotkeys')"),
 ]
 """What keys do in the whole chat. The editor has them too: they win over its own."""

@@ -19,6 +19,7 @@ from sessiontree.tui.dialogs import Ask, Chooser, Confirm, Framed, Write
 from sessiontree.tui.presence import is_open
 
 if TYPE_CHECKING:
+    from sessiontree.agent.permissions import PermissionAnswer, PermissionQuestion
     from sessiontree.commands.desk import Desk
     from sessiontree.tui.app import SessionApp
 
@@ -62,6 +63,15 @@ class AppUi:
 
     async def confirm(self, title: str, text: str = "", *, default: bool = False) -> bool:
         return bool(await self.ask(Confirm(str(title), str(text), default=default)))
+
+    async def ask_permission(self, question: PermissionQuestion) -> PermissionAnswer | None:
+        """Ask about a tool call, beside what is typed."""
+        chat = self._app.chat
+        chat.do("waiting for your permission")
+        try:
+            return await chat.permission.ask(question)
+        finally:
+            chat.do("working")
 
     async def input(self, title: str, *, placeholder: str = "") -> str | None:
         return await self.ask(Ask(str(title), placeholder=str(placeholder)))

@@ -64,7 +64,7 @@ async def events(
     last_event_id: Annotated[str | None, Header(max_length=200)] = None,
     sessiontree_page: Page = None,
 ) -> Response:
-    """Live events: `entry`, `head`, `delta`, `tool`, `run`, `queue`, `notice`.
+    """Live events: `entry`, `head`, `delta`, `tool`, `run`, `permission`, `queue`, `notice`.
 
     They go on behind `Last-Event-ID`, or `after`, which may be the ETag of an answer too; without either, from now.
     """

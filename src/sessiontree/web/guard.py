@@ -54,6 +54,8 @@ class Limits(Struct, frozen=True, kw_only=True):
     """Until a session that nobody asks for is closed."""
     deltas: int = 4 << 20
     """Bytes of events that are kept of a session for those who come late."""
+    permission_seconds: float = 300
+    """Until a question about a tool call that nobody answers is a no."""
 
 
 class Hosts(Struct, frozen=True, kw_only=True):

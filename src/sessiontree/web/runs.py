@@ -24,6 +24,7 @@ from sessiontree.agent.agent import Agent
 from sessiontree.agent.tools import builtin_tools
 from sessiontree.commands.desk import Desk
 from sessiontree.commands.models import ConfiguredModels, Models, choose
+from sessiontree.config import PermissionMode
 from sessiontree.core.entries import JsonObject
 from sessiontree.core.safe import safe
 from sessiontree.errors import InvalidOperation, SessionTreeError
@@ -37,12 +38,15 @@ from sessiontree.hooks.events import (
     Notice,
     QueueChanged,
     RetryScheduled,
+    ToolDenied,
     ToolEnd,
     ToolStart,
     ToolUpdate,
 )
 from sessiontree.model.base import Model
 from sessiontree.session import Branch
+from sessiontree.swarm.status import MOST_DENIED
+from sessiontree.web.permissions import PermissionDesk
 from sessiontree.web.workshop import Workshop
 
 if TYPE_CHECKING:
@@ -72,9 +76,12 @@ class Seat(Struct, frozen=True, eq=False):
 
 
 class Runs:
-    def __init__(self, workshop: Workshop, models: Models | None = None) -> None:
+    def __init__(
+        self, workshop: Workshop, models: Models | None = None, permissions: PermissionDesk | None = None
+    ) -> None:
         self._workshop = workshop
         self._models = models
+        self._permissions = PermissionDesk() if permissions is None else permissions
         self._seats: dict[str, Seat] = {}
         """By the file of the session."""
         self._at_work: dict[str, dict[str, Run]] = {}
@@ -129,7 +136,14 @@ class Runs:
             hooks = Hooks()
             hooks.listen(partial(tell_notice, opened))
             settings = await asyncio.to_thread(config.load)
-            desk = Desk(opened.session, hooks=hooks, settings=settings, models=self._models, tools=builtin_tools())
+            desk = Desk(
+                opened.session,
+                hooks=hooks,
+                settings=settings,
+                models=self._models,
+                tools=builtin_tools(),
+                permissions=await asyncio.to_thread(self._permissions.of_user, settings),
+            )
             extensions = Extensions(desk)
             await extensions.load()
             await desk.start()
@@ -151,8 +165,11 @@ class Runs:
         images: Sequence[JsonObject],
         model: str | None,
         ended: Callable[[], None],
+        mode: PermissionMode | None = None,
     ) -> tuple[str, str]:
         """Have an agent answer, and return at once: the run and its branch. `ended` is called when it is over.
+
+        With a permission `mode`, whoever listens is asked about calls that need an answer; without, they are denied.
 
         Where none can begin, `ended` is not called.
         """
@@ -164,11 +181,23 @@ class Runs:
         shared = seat.desk.hooks
         hooks = shared.beside(replace(shared.context, session=session, branch=on, agent=None))
         hooks.listen(partial(tell_notice, opened))
-        hooks.listen(_Teller(opened, on.name))
-        thinking = seat.desk.settings.thinking if on.leaf is None else None
-        agent = Agent(on, found, seat.desk.tools, hooks, settings=seat.desk.settings, thinking=thinking)
+        teller = _Teller(opened, on.name)
+        hooks.listen(teller)
         id = secrets.token_hex(4)
-        task = asyncio.create_task(self._carry_out(opened, agent, id, text, images, ended))
+        permissions = seat.desk.permissions
+        if permissions is not None and mode is not None:
+            permissions = permissions.with_asker(self._permissions.asker(opened, on.name, id), mode)
+        thinking = seat.desk.settings.thinking if on.leaf is None else None
+        agent = Agent(
+            on,
+            found,
+            seat.desk.tools,
+            hooks,
+            settings=seat.desk.settings,
+            thinking=thinking,
+            permissions=permissions,
+        )
+        task = asyncio.create_task(self._carry_out(opened, agent, id, text, images, ended, teller.denied))
         self._at_work.setdefault(opened.file, {})[on.name] = Run(agent, task)
         return id, on.name
 
@@ -180,6 +209,7 @@ class Runs:
         text: str,
         images: Sequence[JsonObject],
         ended: Callable[[], None],
+        denied: dict[str, str],
     ) -> None:
         name = agent.branch.name
         told: JsonObject = {"branch": name, "run": id}
@@ -200,7 +230,8 @@ class Runs:
         finally:
             agent.close()
             self._forget(opened.file, name)
-            tell("run", {**told, "status": "ended", "error": error})
+            refused = [{"call": title, "reason": reason} for title, reason in denied.items()]
+            tell("run", {**told, "status": "ended", "error": error, "denied": refused})
             ended()
 
     def _forget(self, file: str, branch: str) -> None:
@@ -270,6 +301,8 @@ class _Teller:
         self._opened = opened
         self._branch = branch
         self._offsets: dict[str, int] = {}
+        self.denied: dict[str, str] = {}
+        """Calls that were not allowed, and why; as many as one wants to read."""
 
     def __call__(self, event: Event) -> None:
         match event:
@@ -282,6 +315,10 @@ class _Teller:
                 self._tell("delta", kind=kind, text=text, offset=offset, **more)
             case MessageEnd():
                 self._opened.feed.wake()
+            case ToolDenied(call=call, title=title, reason=reason):
+                if len(self.denied) < MOST_DENIED:
+                    self.denied[title] = reason
+                self._tell("tool", call=call.id, name=call.name, status="denied", title=title, reason=reason)
             case ToolStart(call=call):
                 self._tell("tool", call=call.id, name=call.name, status="started")
             case ToolUpdate(call=call, text=text):

@@ -19,12 +19,14 @@ from fastapi.responses import Response
 from fastapi.routing import APIRoute
 
 from sessiontree.commands.models import Models
+from sessiontree.config import PermissionMode
 from sessiontree.core.misfit import misfit
 from sessiontree.core.safe import safe
 from sessiontree.errors import Conflict, InvalidOperation, SessionTreeError, few
 from sessiontree.web.encoding import encoded
 from sessiontree.web.guard import Hosts, Limits
 from sessiontree.web.opened import Opened, OpenSessions, Position
+from sessiontree.web.permissions import PermissionDesk
 from sessiontree.web.refusals import Refused
 from sessiontree.web.runs import Runs
 from sessiontree.web.streams import Streams
@@ -55,6 +57,8 @@ class Serving:
         allow_run: bool = False,
         models: Models | None = None,
         cwd: str | None = None,
+        permission_mode: PermissionMode | None = None,
+        allow: tuple[str, ...] = (),
     ) -> None:
         self.hosts = hosts
         self.tokens = tokens
@@ -66,7 +70,8 @@ class Serving:
         self.workshop = Workshop()
         self.sessions = OpenSessions(self.limits)
         self.models = models
-        self.runs = Runs(self.workshop, models)
+        self.permissions = PermissionDesk(permission_mode, allow, self.limits.permission_seconds)
+        self.runs = Runs(self.workshop, models, self.permissions)
         self.swarms = Swarms(self.sessions, self.runs, self.workshop)
         self.trials = Trials(self.sessions, self.runs, self.workshop)
         self.streams = Streams(self.limits)

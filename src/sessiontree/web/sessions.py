@@ -54,11 +54,19 @@ async def health(call: Reads) -> Json:
 
 
 @router.get("/me", **told(wire.Me))
-async def me(call: Reads) -> Json:
+def me(call: Reads) -> Json:
     """What the token may do."""
     projects = None if call.token.projects is None else list(call.token.projects)
     scopes = list(call.token.scopes)
-    return Json(wire.Me(scopes=scopes, projects=projects, allow_run=call.serving.allow_run, version=__version__))
+    return Json(
+        wire.Me(
+            scopes=scopes,
+            projects=projects,
+            allow_run=call.serving.allow_run,
+            permission_mode=call.serving.permissions.usual_mode,
+            version=__version__,
+        )
+    )
 
 
 @router.get("/models", **told(wire.OfferedModels))

@@ -213,6 +213,7 @@ class Swarms:
                 tools=desk.tools,
                 hooks=desk.hooks,
                 settings=desk.settings,
+                permissions=desk.permissions,
                 **_asked(said),
             )
             if said.start:
@@ -303,6 +304,7 @@ class Swarms:
             tools=desk.tools,
             hooks=desk.hooks,
             settings=desk.settings,
+            permissions=desk.permissions,
         )
 
     async def close(self) -> None:

@@ -180,6 +180,7 @@ class Trials:
                     tools=desk.tools,
                     hooks=desk.hooks,
                     settings=desk.settings,
+                    permissions=desk.permissions,
                     budget=budget,
                     watch=lambda step: opened.feed.wake(),
                 )

@@ -10,7 +10,9 @@ from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
-from sessiontree.config import ThinkingLevel
+from sessiontree.agent.permissions import Scope as PermissionScope
+from sessiontree.agent.tool import Does
+from sessiontree.config import PermissionMode, ThinkingLevel
 from sessiontree.core.entries import JsonObject
 from sessiontree.swarm.status import AgentState, SwarmState
 from sessiontree.swarm.strategies import STRATEGIES
@@ -74,6 +76,8 @@ class Me(Answer, frozen=True, kw_only=True):
     """`null` is all of them."""
     allow_run: bool
     """Whether this server runs agents."""
+    permission_mode: PermissionMode
+    """What agents may do unless a request says otherwise."""
     version: Annotated[str, Meta(examples=["0.1.0"])]
 
 
@@ -510,11 +514,44 @@ class Prompt(Asked, frozen=True, kw_only=True):
     model: ModelName | None = None
     images: Annotated[list[Object], Meta(max_length=20)] = []
     """Blocks as a message holds them: `{type: "image", data, mimeType}`."""
+    permission_mode: PermissionMode | None = None
+    """What the agent may do; questions about the rest are events. By default the server's, and nobody is asked."""
 
 
 class Started(Answer, frozen=True, kw_only=True):
     run: Annotated[str, Meta(examples=["7d5e4f60"])]
     branch: BranchName
+
+
+class PendingPermission(Answer, frozen=True, kw_only=True):
+    """A question about a tool call that a run waits for."""
+
+    id: Annotated[str, Meta(examples=["1f2e3d4c"])]
+    branch: BranchName
+    run: Annotated[str, Meta(examples=["7d5e4f60"])]
+    tool: Annotated[str, Meta(examples=["bash"])]
+    does: Does
+    title: Annotated[str, Meta(examples=["bash: npm test"])]
+    detail: Annotated[str, Meta(examples=["npm test"])]
+    """All that the call says, up to a length."""
+    cut: bool
+    """Whether there is more: the session has all of it."""
+    why: Annotated[str, Meta(examples=["it can change anything"])]
+    rule: Annotated[str, Meta(examples=["bash:npm test"])] | None
+    """What an answer for the session or for always allows."""
+    scopes: list[PermissionScope]
+    """The answers that it takes."""
+    expires: Moment
+
+
+class PendingPermissions(Answer, frozen=True, kw_only=True):
+    questions: list[PendingPermission]
+
+
+class PermissionReply(Asked, frozen=True, kw_only=True):
+    answer: PermissionScope
+    reason: Annotated[str, Meta(examples=["Use make instead."], max_length=10_000)] | None = None
+    """With `no`: what the model is told."""
 
 
 class Steering(Asked, frozen=True, kw_only=True):
@@ -603,6 +640,8 @@ class Agent(Answer, frozen=True, kw_only=True):
     seconds: Amount
     text: Text | None
     error: Text | None
+    denied: list[Annotated[str, Meta(examples=["bash: npm test"])]]
+    """Tool calls that permissions did not allow."""
 
 
 class Agents(Answer, frozen=True, kw_only=True):

@@ -55,4 +55,6 @@ bash = Tool(
     f"Of long output the last {LINES} lines or {BYTES} bytes are shown, with the path of a file that has all of it.",
     run=run,
     arguments=Arguments,
+    does="runs",
+    command="command",
 )

@@ -128,4 +128,6 @@ edit = Tool(
     "lines included.",
     run=confinable(run),
     arguments=Arguments,
+    does="edits",
+    paths=("path",),
 )

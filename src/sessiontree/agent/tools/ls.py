@@ -47,4 +47,6 @@ ls = Tool(
     run=confinable(run),
     arguments=Arguments,
     concurrent=True,
+    does="reads",
+    paths=("path",),
 )

@@ -70,6 +70,15 @@ def head(lines: list[str], *, limit: int = LINES, size: int = BYTES) -> Head:
     return Head("\n".join(shown), len(shown), len(shown) == len(lines))
 
 
+_written: set[str] = set()
+"""Files of full output that this process has told a model about."""
+
+
+def is_full_output(path: str) -> bool:
+    """Whether a file holds what a tool of this process printed: a model may read what it was shown a part of."""
+    return path in _written
+
+
 def full_output(text: str) -> str | None:
     """A new private file with `text`; its path. `None` where none can be written."""
     if not KEEPS_FILES:
@@ -83,6 +92,7 @@ def full_output(text: str) -> str | None:
         if path is not None:
             os.unlink(path)
         return None
+    _written.add(os.path.realpath(path))
     return path
 
 
@@ -141,6 +151,7 @@ class Tail:
         with contextlib.suppress(OSError):
             if self._file is None:
                 self._file, self.path = _new_file()
+                _written.add(os.path.realpath(self.path))
             self._filed += os.write(self._file, data[: FILE_BYTES - self._filed])
 
     def text(self) -> str:

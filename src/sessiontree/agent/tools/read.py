@@ -87,4 +87,6 @@ read = Tool(
     run=confinable(run),
     arguments=Arguments,
     concurrent=True,
+    does="reads",
+    paths=("path",),
 )

@@ -264,6 +264,8 @@ find = Tool(
     run=confinable(run_find),
     arguments=FindArguments,
     concurrent=True,
+    does="reads",
+    paths=("path",),
 )
 grep = Tool(
     name="grep",
@@ -272,4 +274,6 @@ grep = Tool(
     run=confinable(run_grep),
     arguments=GrepArguments,
     concurrent=True,
+    does="reads",
+    paths=("path",),
 )

@@ -72,4 +72,6 @@ write = Tool(
     "to change a part of it, use edit.",
     run=confinable(run),
     arguments=Arguments,
+    does="edits",
+    paths=("path",),
 )

@@ -4,6 +4,7 @@ import { ofSwarm } from "./addresses.js";
 import { Button, Chip, Cleaned, Component, Empty, Notice, NoRuns, createRef, html } from "./html.js";
 import { clock, day, money, short } from "./figures.js";
 import { own } from "./rows.js";
+import { MODES } from "./permissions.js";
 
 const NEAR = 600; // pixels from an end of the window at which more is loaded
 const TITLES = new Map([["compaction", "Compaction"], ["branch_summary", "Branch summary"], ["custom_message", "Note"]]);
@@ -193,7 +194,7 @@ export const carryDraft = (session, was, now) => {
 
 /** Where one writes. Enter sends, Shift and Enter begin a line. A draft stays when one looks at something else. */
 export class Composer extends Component {
-  state = { error: null, confirmed: null, model: "" }; // `confirmed`: another branch than where it was begun
+  state = { error: null, confirmed: null, model: "", mode: null }; // `confirmed`: another branch than where it was begun
   field = createRef();
 
   componentDidMount() {
@@ -252,7 +253,7 @@ export class Composer extends Component {
     try {
       if (!allowed.run) await session.add(text.trim());
       else if (session.running.has(branch)) await session.steer(text.trim());
-      else await session.prompt(text.trim(), this.state.model);
+      else await session.prompt(text.trim(), this.state.model, this.state.mode ?? this.props.me.permissionMode);
       const now = this.draft.text; // one may have gone on meanwhile
       if (now.startsWith(text)) this.change({ text: now.slice(text.length).trimStart(), begun: branch });
     } catch (error) {
@@ -276,7 +277,7 @@ export class Composer extends Component {
     this.send();
   };
 
-  render({ session, me, allowed, models }, { error, model }) {
+  render({ session, me, allowed, models }, { error, model, mode }) {
     if (!allowed.write) return null;
     const { branch } = session, { text, busy } = this.draft;
     if (session.info.readOnly) return html`<p class="composer told">${session.info.readOnly}</p>`;
@@ -312,6 +313,11 @@ export class Composer extends Component {
             <select aria-label="Model" value=${model} onChange=${(event) => this.setState({ model: event.target.value })}>
               <option value="">as the session says</option>
               ${models.map((name) => html`<option value=${name}>${name}</option>`)}
+            </select>`}
+          ${allowed.run && !running && html`
+            <select aria-label="What the agent may do" title="What the agent may do" value=${mode ?? me.permissionMode}
+              onChange=${(event) => this.setState({ mode: event.target.value })}>
+              ${MODES.map(([value, words]) => html`<option value=${value}>${words}</option>`)}
             </select>`}
           <span class="gap"></span>
           ${running && swarm && html`<a class="button" href=${ofSwarm(swarm)} title="The agent belongs to a swarm, which can be stopped">Its swarm</a>`}

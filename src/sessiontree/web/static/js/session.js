@@ -38,6 +38,7 @@ export class Session {
     this.connection = "waiting";
     this.refusal = null; // why the server opens no stream of events, where it does not
     this.runs = new Map();
+    this.asked = new Map(); // questions about tool calls that are open, by their ids
     this.fresh = []; // entries that have come in and are not yet among the rows
     this.hidden = new Map(); // those that the filter hides, with the shown entry they hang on
     this.whole = false; // whether the rows are all that the filter shows
@@ -57,6 +58,8 @@ export class Session {
       const isFirst = this.path === NOWHERE;
       if (isFirst) this.setHeads(new Map([[this.current, this.info.leaf]]));
       [this.fresh, this.hidden, this.error] = [[], new Map(), null];
+      this.asked = new Map((await this.api.get(`${this.base}/permissions`)).questions.map((one) => [one.id, one]));
+      if (this.opening !== opening) return;
       const branches = this.loadBranches();
       if (!isFirst) await branches; // one of them may be looked at
       await Promise.all([branches, this.loadTree(), this.goOn(this.entries.at(-1)?.id, this.path.start, MOST)]);
@@ -398,6 +401,7 @@ export class Session {
     else if (type === "tool") this.hearTool(data);
     else if (type === "queue") this.hearQueue(data);
     else if (type === "run") this.hearRun(data);
+    else if (type === "permission") this.hearPermission(data);
     else if (type === "notice") this.tell(data.text, data.level === "info" ? "" : "wrong");
     this.settleSoon();
   }
@@ -456,12 +460,19 @@ export class Session {
     if (run) run.waiting = [...steering, ...followUp];
   }
 
-  hearRun({ branch, status, error }) {
+  hearRun({ branch, status, error, denied = [] }) {
     if (status === "started") this.runs.set(branch, started());
     else {
+      if (denied.length) this.tell(`Denied: ${denied.map(({ call }) => call).join("; ")}`.slice(0, 500), "");
       this.runs.set(branch, ended(this.runs.get(branch), error));
       this.stale.info = true;
     }
+  }
+
+  hearPermission({ status, ...question }) {
+    if (status === "asked") this.asked.set(question.id, question);
+    else this.asked.delete(question.id);
+    if (status === "expired") this.tell("Nobody answered the question about a tool call in time: it was denied", "wrong");
   }
 
   /** Many events come at once: what they changed is worked out together, a little later. */
@@ -561,8 +572,12 @@ export class Session {
   add(text) {
     return this.act("POST", "/entries", { role: "user", text, branch: this.branch ?? undefined }, { adds: true });
   }
-  prompt(text, model) {
-    return this.api.post(`${this.base}/prompt`, { text, branch: this.branch ?? undefined, ...(model ? { model } : {}) });
+  prompt(text, model, permissionMode) {
+    const said = { text, branch: this.branch ?? undefined, permissionMode, ...(model ? { model } : {}) };
+    return this.api.post(`${this.base}/prompt`, said);
+  }
+  answer(question, scope, reason) {
+    return this.api.post(`${this.base}/permissions${at(question)}`, { answer: scope, ...(reason ? { reason } : {}) });
   }
   steer(text) {
     return this.api.post(`${this.base}/steer`, { text, branch: this.branch ?? undefined });

@@ -9,6 +9,7 @@ import { Experiments } from "./experiments.js";
 import { Graph } from "./graph.js";
 import { ago, count, money, plural, short } from "./figures.js";
 import { listen } from "./keys.js";
+import { Permissions } from "./permissions.js";
 import { Questions } from "./questions.js";
 import { Session } from "./session.js";
 import { visible } from "./visible.js";
@@ -300,6 +301,7 @@ export class Workspace extends Component {
     return html`<section class="pane talk" aria-label="Conversation">
       ${this.where()}
       <${Conversation} handle=${this.conversation} session=${session} way=${session.path.way} actions=${this.actions} />
+      <${Permissions} session=${session} allowed=${allowed.run} me=${me} />
       <${Composer} session=${session} branch=${session.branch} editing=${this.state.editing} me=${me} allowed=${allowed}
         models=${models} tell=${tell} />
     </section>`;
