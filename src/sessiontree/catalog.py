@@ -47,6 +47,7 @@ from sessiontree.index.folder import (
 )
 from sessiontree.session import Place, Session, clean_name
 from sessiontree.store.base import Store
+from sessiontree.store.files import open_at_once
 from sessiontree.store.jsonl import Durability, JsonlStore
 from sessiontree.store.memory import MemoryStore
 from sessiontree.store.postgres.address import default, is_address, parse
@@ -415,7 +416,7 @@ def cwd_of(path: str) -> str | None:
 def _header_of(path: str) -> Header | None:
     reader = Reader(path)
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        fd = open_at_once(path, os.O_RDONLY | os.O_NOFOLLOW)
         with os.fdopen(fd, "rb") as file, isolate_errors(path):
             while not reader.has_header and (raw := file.readline(PREAMBLE_LIMIT)):
                 reader.feed(raw)

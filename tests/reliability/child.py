@@ -37,7 +37,7 @@ def plant(names: Sequence[str]) -> None:
 
 
 def write_large_lines(file: str, count: int, size: int, pipe: Connection) -> None:
-    """Append lines as a peer does: each with one `write`, without a lock, when it is told to, at the lowest priority."""
+    """Append lines as a peer does: each with one `write`, without a lock, and at the lowest priority."""
     os.nice(19)
     for number in range(count):
         line = json.dumps({"type": "peer", "id": f"peer-{number}", "text": "x" * size}).encode() + b"\n"

@@ -150,3 +150,23 @@ def too_open(folder: Path) -> dict[str, str]:
         if mode & ~(0o700 if path.is_dir() else 0o600):
             found[str(path.relative_to(folder))] = oct(mode)
     return found
+
+
+@contextmanager
+def stopped_holder(lock: Path) -> Iterator[int]:
+    """A process that is stopped while it holds a lock file; its id."""
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    code = (
+        "import fcntl, os, signal, sys\n"
+        "fd = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT, 0o600)\n"
+        "fcntl.flock(fd, fcntl.LOCK_EX)\n"
+        "os.kill(os.getpid(), signal.SIGSTOP)\n"
+    )
+    holder = subprocess.Popen([sys.executable, "-c", code, str(lock)])
+    try:
+        _, status = os.waitpid(holder.pid, os.WUNTRACED)
+        assert os.WIFSTOPPED(status)
+        yield holder.pid
+    finally:
+        holder.kill()
+        holder.wait()

@@ -14,6 +14,7 @@ from sessiontree.cli.app import (
     json_option,
     opened,
     place_option,
+    run_async,
     session_argument,
     short,
     tell_set_aside,
@@ -312,7 +313,7 @@ def _carry_out(
             return result
 
     working.desk.hooks.listen(tell_notice)
-    return asyncio.run(run())
+    return run_async(run())
 
 
 async def _promote(session: Session, result: ExperimentResult, hooks: Hooks) -> None:

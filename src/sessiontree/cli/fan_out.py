@@ -13,6 +13,7 @@ from sessiontree.cli.app import (
     json_option,
     opened,
     place_option,
+    run_async,
     session_argument,
     short,
     tell_set_aside,
@@ -63,7 +64,6 @@ def fan_out(
     Every prompt goes to every model. Without a prompt, the models answer what is there. The current branch stays where
     it is; `promote` makes one of the others the way on.
     """
-    import asyncio
 
     from sessiontree import config
     from sessiontree.agent.fan_out import Variant
@@ -93,7 +93,7 @@ def fan_out(
             Variant(prompt=prompt, model=asked[name], name=branch)
             for (prompt, name), branch in zip(pairs, names or [None] * len(pairs), strict=True)
         ]
-        attempts = asyncio.run(_run(Working(desk, extensions), at, variants))
+        attempts = run_async(_run(Working(desk, extensions), at, variants))
         tell_set_aside(changed)
         for attempt, variant in zip(attempts, variants, strict=True):
             _tell(attempt, variant, as_json=as_json)

@@ -20,6 +20,7 @@ from sessiontree.cli.app import (
     opened,
     place_argument,
     place_option,
+    run_async,
     session_argument,
     short,
     tell_set_aside,
@@ -87,7 +88,6 @@ def _run(
     model: str | None = None,
 ) -> T:
     """Carry out an operation with the extensions loaded, so that their handlers are asked and told."""
-    import asyncio
 
     from sessiontree.commands.desk import Desk
 
@@ -98,7 +98,7 @@ def _run(
         async with Working(desk, extensions):
             return await operation(work)
 
-    outcome = asyncio.run(run())
+    outcome = run_async(run())
     tell_set_aside(session)
     return outcome
 

@@ -22,6 +22,7 @@ from sessiontree.cli.app import (
     branch_option,
     fail,
     opened,
+    run_async,
     session_option,
     tell_set_aside,
 )
@@ -231,7 +232,6 @@ def _piped() -> str:
 
 
 def _answer(working: Working, text: str, images: list[JsonObject], mode: str, *, is_command: bool) -> int:
-    import asyncio
 
     from sessiontree.agent.rescue import Unsaved
     from sessiontree.model.base import ModelError
@@ -240,7 +240,7 @@ def _answer(working: Working, text: str, images: list[JsonObject], mode: str, *,
     printer = _Events(desk.session.header) if mode == "json" else _Text()
     guard = _Guard(desk, printer)
     desk.hooks.listen(guard.show)
-    outcome = asyncio.run(_run(working, guard, text, images, is_command=is_command))
+    outcome = run_async(_run(working, guard, text, images, is_command=is_command))
     if guard.broken:
         raise BrokenPipeError
     if outcome is None:
@@ -261,6 +261,7 @@ async def _run(
     import asyncio
 
     from sessiontree.commands.desk import Submitted
+    from sessiontree.store.waiting import stop_waiting
 
     loop = asyncio.get_running_loop()
     signals = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]  # as `nohup` has it
@@ -268,6 +269,7 @@ async def _run(
     def give_up() -> None:
         for number in signals:
             loop.remove_signal_handler(number)
+        stop_waiting()  # for a lock that another process keeps
         working.desk.abort()
 
     try:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from sessiontree import catalog
-from sessiontree.cli.app import MODEL_FAILED, F, app, json_option, opened, tell_set_aside, typeable
+from sessiontree.cli.app import MODEL_FAILED, F, app, json_option, opened, run_async, tell_set_aside, typeable
 from sessiontree.cli.budget import budget_of, budget_options, new_budget, new_budget_options
 from sessiontree.cli.desk import PrintedUi, Working, cwd_option, extension_option
 from sessiontree.cli.live import Progress
@@ -433,7 +433,6 @@ class _Outfit:
         as_json: bool,
     ) -> int:
         """Begin, show how far it is until that is over, and tell what came of it. Workers are told what is `said`."""
-        import asyncio
 
         from sessiontree.commands.desk import Desk
 
@@ -459,7 +458,7 @@ class _Outfit:
             cwd=self._cwd,
             permissions=self._permissions,
         )
-        status = asyncio.run(carried_out())
+        status = run_async(carried_out())
         tell_set_aside(session)
         tell_denials(self._permissions)
         tell_status(status, session, as_json=as_json, durable=self._durable is not None)
@@ -543,14 +542,13 @@ def pause(name: str, session: str | None, reason: str | None, as_json: bool) -> 
 def _told_to(
     name: str, session: str | None, say: Callable[[Swarm], Coroutine[Any, Any, None]], *, as_json: bool
 ) -> None:
-    import asyncio
 
     from sessiontree.swarm.swarm import Swarm
 
     found, id = _located(name, session)
     with opened(found) as target:
         swarm = Swarm.open(target, id)
-        asyncio.run(say(swarm))
+        run_async(say(swarm))
         status = swarm.status()
         tell_set_aside(target)
     if as_json:
@@ -616,7 +614,6 @@ def events(
     as_json: bool,
 ) -> None:
     """Print what has happened in a swarm, an event a line, oldest first."""
-    import asyncio
 
     from sessiontree.swarm.events import EVENT_TYPES
     from sessiontree.swarm.swarm import Swarm
@@ -631,7 +628,7 @@ def events(
         if agent is not None and agent not in known and not follow:
             raise NotFound("agent", agent, f"there are {', '.join(known) or 'none'}")
         wanted = _Wanted(set(types) or None, agent, as_json=as_json)
-        asyncio.run(_printed(swarm, after, wanted, follow=follow))
+        run_async(_printed(swarm, after, wanted, follow=follow))
 
 
 class _Wanted(NamedTuple):

@@ -2,7 +2,8 @@
 
 Many processes may use it at once: readers never wait for writers (WAL), and writers take turns,
 a short transaction each. When it cannot be used at all (no room, no permission, something odd in
-its place), work goes on with an index in memory, which is forgotten afterwards.
+its place), work goes on with an index in memory, which is forgotten afterwards. So it does, with a copy
+of what the file says, while another process keeps the lock.
 """
 
 from __future__ import annotations
@@ -16,14 +17,19 @@ from typing import Literal, TypeVar
 
 import msgspec
 
-from sessiontree.errors import StoreError
+from sessiontree.errors import LockTimeout, StoreError
+from sessiontree.store import waiting
 from sessiontree.store.files import make_private_directory
 from sessiontree.store.lock import Lock, lock_of
 
 FILE = "index.db"
 VERSION = 6
 """Of the tables below, what `fulltext` finds, and what is taken for sound. Another in the file: it is made anew."""
-BUSY_SECONDS = 30.0
+BUSY_SECONDS = 5.0
+LOCK_SECONDS = 1.0
+"""How long the index is waited for: sessions can be listed without it."""
+COPIED_LIMIT = 1 << 28
+"""A larger index is not copied while it is locked, in bytes."""
 PAGE = 1 << 14
 """Bytes of a page of the file: a listing reads them all, so there had better be few."""
 
@@ -84,6 +90,10 @@ class _Unusable(Exception):
     """There can be no index file here."""
 
 
+class _Locked(_Unusable):
+    """Another process keeps the lock."""
+
+
 class Database:
     def __init__(self, connection: sqlite3.Connection, *, lasting: bool, waits: bool = True) -> None:
         self.connection = connection
@@ -127,11 +137,37 @@ def using(home: str, work: Callable[[Database], T], *, waits: bool = True) -> T:
             return _work_on(path, work, waits)
         except _Damaged as damaged:
             _remove(path, damaged.inode)
+        except _Locked:
+            try:
+                with closing(_copied(path)) as connection:
+                    return work(Database(connection, lasting=False))
+            except (sqlite3.Error, OSError, msgspec.MsgspecError, UnicodeDecodeError, Misfit):
+                break  # whoever has the lock may be making it anew
         except _Unusable:
             break
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
         connection.executescript(SCHEMA)
         return work(Database(connection, lasting=False))
+
+
+def _copied(path: str) -> sqlite3.Connection:
+    """What the index file says, in memory. Nothing is written to the file, and nothing of it is taken away."""
+    from urllib.parse import quote
+
+    status = os.lstat(path)
+    if not stat.S_ISREG(status.st_mode) or status.st_size > COPIED_LIMIT:
+        raise OSError("not an index that can be copied")
+    memory = sqlite3.connect(":memory:", isolation_level=None)
+    try:
+        address = f"file:{quote(path)}?mode=ro"
+        with closing(sqlite3.connect(address, uri=True, timeout=LOCK_SECONDS)) as source:
+            source.backup(memory)
+        if memory.execute("PRAGMA user_version").fetchone() != (VERSION,):
+            raise sqlite3.DatabaseError("an index of another version")
+    except BaseException:
+        memory.close()
+        raise
+    return memory
 
 
 def _work_on(path: str, work: Callable[[Database], T], waits: bool) -> T:
@@ -210,7 +246,11 @@ def _locked(path: str) -> Generator[None]:
         stack.callback(lock.close)
         try:
             make_private_directory(os.path.dirname(path))
-            stack.enter_context(lock)
+            with waiting.limited_to(LOCK_SECONDS):
+                stack.enter_context(lock)
+        except LockTimeout as error:
+            waiting.report(f"the index is locked: going on without it ({error})")
+            raise _Locked from error
         except (OSError, StoreError) as error:
             raise _Unusable from error
         yield

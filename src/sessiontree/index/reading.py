@@ -33,7 +33,7 @@ from sessiontree.format.jsonl import PREAMBLE_LIMIT, Reader, is_whole_line
 from sessiontree.index.folder import Found, id_of, stamp_of
 from sessiontree.session import Session
 from sessiontree.store.batch import end_of
-from sessiontree.store.files import reason_of
+from sessiontree.store.files import open_at_once, reason_of
 from sessiontree.store.jsonl import JsonlStore
 from sessiontree.store.lock import lock_of
 
@@ -124,7 +124,7 @@ class Reading(NamedTuple):
 
 def open_regular(path: str) -> int:
     """A regular file, opened for reading: never a link, and never something that blocks. Raises `OSError`."""
-    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    fd = open_at_once(path, os.O_RDONLY | os.O_NOFOLLOW)
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
         raise OSError("not a regular file")

@@ -3,23 +3,20 @@
 A free lock costs one call. For a held one the waiter asks again after short pauses, so that Ctrl-C, a time limit and
 `stop_waiting` can end the wait in any thread; a blocking `flock` in a thread could not be ended at all.
 
-After `REPORT_SECONDS` the logger `sessiontree.locks` gets one warning that names the lock and its holder. After
-`limit()` seconds the wait ends with `LockTimeout`.
+After `REPORT_SECONDS` the wait is reported once, with the lock and its holder: to the logger `sessiontree.locks`, or
+to whatever a program has put in the place of `report`. After `limit()` seconds it ends with `LockTimeout`.
 """
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from fcntl import LOCK_EX, LOCK_NB, LOCK_UN, flock
 from time import monotonic, sleep
 
 from sessiontree.errors import LockTimeout, SessionTreeError
-
-log = logging.getLogger("sessiontree.locks")
 
 DEFAULT_LIMIT = 30.0
 """Seconds that a lock is waited for, unless the configuration says otherwise."""
@@ -28,6 +25,16 @@ LIMIT_VARIABLE = "SESSIONTREE_LOCK_TIMEOUT"
 FIRST_PAUSE, LONGEST_PAUSE = 0.0002, 0.05
 """Seconds between two tries. They grow, so that a short wait stays short and a long one costs nothing."""
 GROWTH = 1.3
+
+
+def log_wait(text: str) -> None:
+    import logging
+
+    logging.getLogger("sessiontree.locks").warning("%s", text)
+
+
+report: Callable[[str], None] = log_wait
+"""Told what is waited for. It is called in the thread that waits."""
 
 _stopped = threading.Event()
 _own = threading.local()
@@ -68,15 +75,18 @@ class Wait:
         self._fd = fd
         self._path = path
 
+    def timeout(self, waited: float = 0.0) -> LockTimeout:
+        return LockTimeout(self._path, waited, *holder_of(self._fd))
+
     def __iter__(self) -> Generator[float]:
         begun, seconds, pause, reported = monotonic(), limit(), FIRST_PAUSE, False
         while True:
             waited = monotonic() - begun
             if waited >= seconds or _stopped.is_set():
-                raise LockTimeout(self._path, waited, *holder_of(self._fd))
+                raise self.timeout(waited)
             if waited >= REPORT_SECONDS and not reported:
                 reported = True
-                log.warning("%s", describe_wait(self._path, *holder_of(self._fd)))
+                report(describe_wait(self._path, *holder_of(self._fd)))
             yield min(pause, max(seconds - waited, 0.0))
             pause = min(pause * GROWTH, LONGEST_PAUSE)
 
@@ -105,15 +115,20 @@ def limit() -> float:
         return DEFAULT_LIMIT
 
 
+def set_limit(seconds: float | None) -> None:
+    """Have this thread wait no longer than `seconds` for a lock; `None` is as the configuration says."""
+    _own.limit = seconds
+
+
 @contextmanager
 def limited_to(seconds: float) -> Generator[None]:
     """While it is entered, this thread waits no longer than `seconds` for a lock."""
     before: float | None = getattr(_own, "limit", None)
-    _own.limit = seconds
+    set_limit(seconds if before is None else min(seconds, before))
     try:
         yield
     finally:
-        _own.limit = before
+        set_limit(before)
 
 
 def stop_waiting() -> None:

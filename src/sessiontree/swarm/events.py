@@ -25,6 +25,7 @@ from sessiontree.core.times import iso
 from sessiontree.errors import InvalidOperation, StoreError
 from sessiontree.home import home
 from sessiontree.store.files import PRIVATE, discard, make_private_directory, open_private, read_all, reason_of, shut
+from sessiontree.store.waiting import take
 from sessiontree.swarm.budget import Kind, Level
 
 SUFFIX = ".events.jsonl"
@@ -189,7 +190,7 @@ class EventLog:
             fd = self._opened(write=True)
             assert fd is not None
             try:
-                fcntl.flock(fd, fcntl.LOCK_EX)
+                take(fd, self.path)
                 try:
                     torn = self._catch_up()
                     numbered = replace(event, seq=self._last + 1, time=event.time or iso(time.time_ns() // 1_000_000))

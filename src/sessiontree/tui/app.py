@@ -28,6 +28,7 @@ from sessiontree.core.places import free_name
 from sessiontree.core.safe import safe, safe_lines
 from sessiontree.errors import InvalidOperation, NotFound, SessionTreeError
 from sessiontree.session import Branch, Session
+from sessiontree.store import waiting
 from sessiontree.tui.chat import ChatScreen
 from sessiontree.tui.keys import Key, faults, keymap, listed
 from sessiontree.tui.ordered import OrderedApp
@@ -47,6 +48,8 @@ if TYPE_CHECKING:
 
 ENDING = (signal.SIGHUP, signal.SIGTERM)
 """What one gets when the terminal is closed or the system ends: the app is left as by its key."""
+LOCK_SECONDS = 2.0
+"""How long the thread that draws the screen waits for a lock."""
 OTHERS_SECONDS = 1.0
 """How often is looked whether somebody else has written."""
 
@@ -132,10 +135,15 @@ class SessionApp(OrderedApp[None]):
     # Beginning
 
     def on_mount(self) -> None:
+        waiting.report = self._report_wait
+        waiting.set_limit(LOCK_SECONDS)
         with suppress(ValueError, RuntimeError):  # signals come to the main thread alone
             for number in ENDING:
                 asyncio.get_running_loop().add_signal_handler(number, self.leave)
         self.call_after_refresh(self._begin)
+
+    def _report_wait(self, text: str) -> None:
+        self.ui.notify(text, "warning")
 
     def _begin(self) -> None:
         self.run_worker(self._open(), group="open", exit_on_error=True)
@@ -324,7 +332,7 @@ class SessionApp(OrderedApp[None]):
         if entries and not self._followed:
             self._followed = True
             self.ui.notify("another process writes to this session: what it writes is shown here", "warning")
-        if entries and desk.branch.leaf != before:
+        if desk.branch.leaf != before:
             self.chat.reload()
 
     # Ending
@@ -348,6 +356,8 @@ class SessionApp(OrderedApp[None]):
         self.exit(message=message)
 
     def on_unmount(self) -> None:
+        waiting.report = waiting.log_wait
+        waiting.set_limit(None)
         for number in ENDING:
             asyncio.get_running_loop().remove_signal_handler(number)
         self._take_mark_away()
@@ -516,6 +526,9 @@ def _prepare() -> None:
 def _size(session: Session) -> object:
     """How far the session goes: something else when others have written."""
     try:
-        return session.store.end().cursor.value if session.file is None else os.stat(session.file).st_size
+        if session.file is None:
+            return session.store.end().cursor.value
+        status = os.stat(session.file)
+        return status.st_size, status.st_mtime_ns  # what a writer takes back leaves the size as it is
     except (OSError, SessionTreeError):
         return None

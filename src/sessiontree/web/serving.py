@@ -23,6 +23,7 @@ from sessiontree.config import PermissionMode
 from sessiontree.core.misfit import misfit
 from sessiontree.core.safe import safe
 from sessiontree.errors import Conflict, InvalidOperation, SessionTreeError, few
+from sessiontree.store.waiting import limited_to
 from sessiontree.web.encoding import encoded
 from sessiontree.web.guard import Hosts, Limits
 from sessiontree.web.opened import Opened, OpenSessions, Position
@@ -42,6 +43,9 @@ if TYPE_CHECKING:
 log = logging.getLogger("sessiontree.web")
 
 T = TypeVar("T")
+
+HELD_SECONDS = 1.0
+"""How long a lock is waited for while a session is held, so that nobody else can read it."""
 
 TOKEN = "sessiontree.token"
 """Where the scope of a request has its token."""
@@ -174,14 +178,16 @@ class Call:
     @contextmanager
     def writing(self, id: str) -> Generator[Opened]:
         """A session to write to, if it is as the request says. Raises `Refused`."""
-        with self.serving.sessions.kept(id, self.token) as opened, self._held(opened):
-            self.check(opened)
-            try:
-                yield opened
-            except Conflict:
-                if self._if_match is None:
-                    raise
-                raise _changed() from None
+        with self.serving.sessions.kept(id, self.token) as opened:
+            self.serving.sessions.wait_for_lock(opened)
+            with limited_to(HELD_SECONDS), self._held(opened):
+                self.check(opened)
+                try:
+                    yield opened
+                except Conflict:
+                    if self._if_match is None:
+                        raise
+                    raise _changed() from None
         opened.feed.wake()
 
     def _held(self, opened: Opened) -> AbstractContextManager[object]:

@@ -5,7 +5,6 @@ What is kept there is JSON, and code is never read from it.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
 import sqlite3
@@ -21,6 +20,7 @@ from sessiontree.errors import InvalidOperation, StoreError
 from sessiontree.home import home
 from sessiontree.store.files import make_private_directory, open_private, reason_of
 from sessiontree.store.postgres.address import default, is_address, parse
+from sessiontree.store.waiting import take
 
 APPLICATION = "sessiontree"
 QUEUE = "sessiontree-agents"
@@ -128,7 +128,7 @@ def _made_file(path: str) -> Generator[None]:
     os.close(open_private(path, flags))
     lock = open_private(f"{path}.lock", flags)
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        take(lock, f"{path}.lock")
         with closing(sqlite3.connect(path, timeout=30)) as connection:
             connection.execute("PRAGMA journal_mode=WAL")
         yield
