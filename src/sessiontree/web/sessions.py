@@ -58,7 +58,9 @@ async def me(call: Reads) -> Json:
     """What the token may do."""
     projects = None if call.token.projects is None else list(call.token.projects)
     scopes = list(call.token.scopes)
-    return Json(wire.Me(scopes=scopes, projects=projects, allow_run=call.serving.allow_run, version=__version__))
+    kind = "browser" if call.token.kind == "browser" else "program"
+    allow_run = call.serving.allow_run
+    return Json(wire.Me(kind=kind, scopes=scopes, projects=projects, allow_run=allow_run, version=__version__))
 
 
 @router.get("/models", **told(wire.OfferedModels))
