@@ -20,6 +20,9 @@ from sessiontree.web.refusals import Refused
 Headers: TypeAlias = Sequence[tuple[bytes, bytes]]
 """As a server hands them over, names in lower case."""
 
+PAGE_HEADER = b"sessiontree-page"
+"""Which page asks. Pages of other origins cannot send it."""
+
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 EVERYWHERE = ("0.0.0.0", "::")
 NAME = re.compile(r"([a-z0-9_.-]+|\[[0-9a-f:.]+\])(?::([0-9]{1,5}))?", re.IGNORECASE)
@@ -149,6 +152,32 @@ def bearer(headers: Headers) -> str | None:
         return None
     scheme, _, token = given[0].decode("latin-1").partition(" ")
     return token.strip() if scheme.lower() == "bearer" and token.strip() else None
+
+
+def cookie(headers: Headers, name: str) -> str | None:
+    """The value of a cookie that a request carries."""
+    for key, value in headers:
+        if key == b"cookie":
+            for part in value.decode("latin-1").split(";"):
+                given, equals, said = part.strip().partition("=")
+                if equals and given == name:
+                    return said
+    return None
+
+
+def check_own_page(headers: Headers, *, writes: bool) -> None:
+    """Raises `Refused` for a request with a cookie that another page may have had the browser send.
+
+    A cookie goes along with whatever asks, and pages on other ports of this machine count as the same site. So the
+    browser must say that our page asks, or, for a change, the request carry an origin, which is ours if it came so
+    far, or the header that our page adds and no other page can.
+    """
+    sites = [_text(value) for name, value in headers if name == b"sec-fetch-site"]
+    if any(site not in ("same-origin", "none") for site in sites):
+        raise Refused(403, "pages of other origins are not answered", code="bad_origin")
+    named = {name for name, _ in headers}
+    if writes and "same-origin" not in sites and not named & {b"origin", PAGE_HEADER}:
+        raise Refused(403, "a change by cookie must come from the page of this server", code="bad_origin")
 
 
 class Bucket:

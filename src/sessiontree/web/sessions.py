@@ -58,8 +58,10 @@ def me(call: Reads) -> Json:
     """What the token may do."""
     projects = None if call.token.projects is None else list(call.token.projects)
     scopes = list(call.token.scopes)
+    kind = "browser" if call.token.kind == "browser" else "program"
     return Json(
         wire.Me(
+            kind=kind,
             scopes=scopes,
             projects=projects,
             allow_run=call.serving.allow_run,

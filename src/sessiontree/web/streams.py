@@ -20,7 +20,7 @@ class Slot:
     """The place of one open stream."""
 
     def __init__(self, token: Token, page: tuple[str, str] | None) -> None:
-        self.token = token.id
+        self.token = token.root
         self.page = page
         self.is_over = False
         """The same page has opened the stream again."""
@@ -45,7 +45,7 @@ class Streams:
                 self.free(old)
                 old.wake()
         most = self._limits.token_streams
-        if sum(one.token == token.id for one in self._slots) >= most:
+        if sum(one.token == token.root for one in self._slots) >= most:
             raise Refused(
                 429, f"this token has {most} event streams open, as many as it may: close other pages", code=TOO_MANY
             )

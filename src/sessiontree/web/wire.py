@@ -71,6 +71,8 @@ class Health(Answer, frozen=True, kw_only=True):
 class Me(Answer, frozen=True, kw_only=True):
     """What the token may do."""
 
+    kind: Literal["program", "browser"]
+    """A browser has signed in and can sign out."""
     scopes: list[Literal["read", "write", "run"]]
     projects: list[Folder] | None
     """`null` is all of them."""

@@ -33,24 +33,30 @@ const refusal = async (answer) => {
 };
 
 export class Api {
-  /** `refused` is called when the server does not take the token, unless another was given meanwhile. */
-  constructor(token, refused) {
-    this.token = token;
+  /** `refused` is called when the server does not know this browser: its cookie is missing, expired or revoked. */
+  constructor(refused) {
     this.refused = refused;
   }
 
   /** The bare answer, of which only the status has been looked at. */
   async fetch(path, { method = "GET", values, body, headers, signal } = {}) {
-    const { token } = this;
+    try {
+      return await this.ask(`/api${path}${query(values)}`, { method, body, headers, signal });
+    } catch (error) {
+      if (error.status === 401) this.refused(error);
+      throw error;
+    }
+  }
+
+  async ask(address, { method, body, headers, signal }) {
     let answer;
     try {
-      answer = await fetch(`/api${path}${query(values)}`, {
+      answer = await fetch(address, {
         method,
         signal,
         cache: "no-store",
-        credentials: "omit",
+        credentials: "same-origin",
         headers: {
-          Authorization: `Bearer ${token}`,
           "Sessiontree-Page": PAGE_ID,
           ...(body === undefined ? {} : { "Content-Type": "application/json" }),
           ...headers,
@@ -62,8 +68,16 @@ export class Api {
       throw new ApiError(0, "unreachable", "the server does not answer; is sessiontree serve running?");
     }
     if (answer.ok) return answer;
-    if (answer.status === 401 && token === this.token) this.refused();
     throw await refusal(answer);
+  }
+
+  /** Get the cookie of this browser for a code or a token; it is out of reach for scripts, this one too. */
+  signIn(credential) {
+    return this.ask("/sign-in", { method: "POST", body: credential });
+  }
+
+  signOut() {
+    return this.ask("/sign-out", { method: "POST", body: {} });
   }
 
   async get(path, values, options) {

@@ -81,18 +81,23 @@ const Control = ({ field, first }) => {
   return html`<${Field} label=${label} help=${help}>${made[kind]()}<//>`;
 };
 
-/** Asks for the token; `given(token)` tries it. */
-export const AskToken = ({ given, wrong }) => {
+/** How to sign in; `given(token)` tries a token. */
+export const SignIn = ({ given, wrong }) => {
   const submit = (event) => {
     event.preventDefault();
     given(valuesOf(event.target).token);
   };
   return html`<main class="gate"><form onSubmit=${submit}>
     <h1>sessiontree</h1>
-    <p class="note">This page needs the token of its server. <code>sessiontree serve</code> prints a link that has it.</p>
-    <${Field} label="Token"><input name="token" type="password" autocomplete="off" autofocus required /><//>
     <${Notice} text=${wrong} kind="wrong" />
-    <${Button} type="submit" kind="primary" label="Open" />
+    <p class="note">This browser is not signed in. On the machine where the server runs, type</p>
+    <pre class="block">sessiontree token link</pre>
+    <p class="note">and open the link that it prints. Each link works once. This browser then stays signed in for 30 days, in all tabs.</p>
+    <details open=${Boolean(wrong) || undefined}>
+      <summary>Sign in with a token</summary>
+      <${Field} label="Token"><input name="token" type="password" autocomplete="off" required /><//>
+      <${Button} type="submit" kind="primary" label="Sign in" />
+    </details>
   </form></main>`;
 };
 
