@@ -27,7 +27,7 @@ from sessiontree.core.context import Explanation, explain, explanation_to_wire
 from sessiontree.core.entries import Entry, JsonObject, Problem
 from sessiontree.core.figures import dollars
 from sessiontree.core.messages import role, role_of, string, text, tool_calls
-from sessiontree.core.outline import FILTERS, Calls, outline, plain_text, row_text
+from sessiontree.core.outline import FILTERS, Calls, outline, plain_text, row_text, tell_hidden
 from sessiontree.core.problems import problem_to_wire
 from sessiontree.core.tokens import estimate
 from sessiontree.errors import FormatError, InvalidOperation, NotFound, SessionTreeError, StoreError, isolate_errors
@@ -123,6 +123,7 @@ def _draw(session: Session, filter: str) -> None:
     echo(strong(safe(session.name or "unnamed")), dim(f"{safe(session.id)}, on branch {safe(session.heads.current)}"))
     for row in rows:
         label = session.tree.label(row.entry.id)
+        hidden = tell_hidden([safe(name) for name in row.branches_hidden], row.active_hidden)
         echo(
             dim(row.prefix)
             + (colored("• ", "green") if row.on_path else "")
@@ -130,6 +131,7 @@ def _draw(session: Session, filter: str) -> None:
             + safe(row_text(row.entry, calls)),
             "".join(colored(f"({safe(name)})", "cyan") for name in row.branches),
             colored("← active", "green") if row.active else "",
+            dim(hidden) if hidden else "",
         )
     if not rows:
         hidden = session.tree.real_count

@@ -14,7 +14,7 @@ from msgspec import Struct
 from sessiontree.comparison import stats_of
 from sessiontree.core.entries import Entry, EntryId
 from sessiontree.core.figures import short_count
-from sessiontree.core.outline import outline, row_text
+from sessiontree.core.outline import outline, row_text, tell_hidden
 from sessiontree.core.places import shortened
 from sessiontree.export.snapshot import Snapshot
 from sessiontree.export.view import Part, View, money, view_of, visible
@@ -80,6 +80,7 @@ def _drawing(whole: Snapshot) -> list[str]:
     drawn: list[str] = []
     for row in outline(whole.tree, whole.leaf, heads=whole.heads):
         label = whole.tree.label(row.entry.id)
+        hidden = tell_hidden([visible(name) for name in row.branches_hidden], row.active_hidden)
         parts = [
             row.prefix,
             "• " if row.on_path else "",
@@ -87,6 +88,7 @@ def _drawing(whole: Snapshot) -> list[str]:
             visible(row_text(row.entry, whole.calls)),
             *(f" ({visible(name)})" for name in row.branches),
             " ← active" if row.active else "",
+            f" {hidden}" if hidden else "",
         ]
         drawn.append("".join(parts))
     return drawn
