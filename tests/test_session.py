@@ -1661,3 +1661,115 @@ def test_bytes_that_are_not_utf8_are_reported_and_survive_a_migration(tmp_path: 
     assert b"a \xff b" in file.read_bytes()
     assert "\ufffd".encode() not in file.read_bytes()
     assert [problem.kind for problem in st.open(file).problems] == ["not_utf8"]
+
+
+# What a writer takes back
+
+
+@pytest.fixture
+def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
+    """Makes a session whose last entry others have read before its writer, whose disk failed, takes it back."""
+
+    def make(*meanwhile: Callable[[], object]) -> Path:
+        file = tmp_path / "s.jsonl"
+        writer = st.open(file)
+
+        def fail(fd: int) -> None:
+            for look in meanwhile:
+                look()
+            raise OSError(errno.EIO, "")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(jsonl, "sync_data", fail)
+            with pytest.raises(st.StoreError, match="Input/output error"):
+                writer.append(st.user("taken back"))
+        return file
+
+    with st.create(file=tmp_path / "s.jsonl") as session:
+        session.append(st.user("one"))
+    return make
+
+
+def test_who_has_read_an_entry_that_is_taken_back_goes_on_without_it(tmp_path: Path, shared) -> None:
+    follower = st.open(tmp_path / "s.jsonl")
+    seen: list[st.Entry] = []
+    file = shared(lambda: seen.extend(follower.refresh()))
+    assert len(seen) == 1
+
+    assert list(follower.refresh()) == []
+    assert texts(follower.head) == ["one"]
+    assert follower.problems == []
+    two = follower.append(st.user("two"))
+    assert [entry.id for entry in st.open(file).tree] == [entry.id for entry in follower.tree]
+    assert follower.tree[two.id].parent == follower.tree.entry_at(0).id
+
+
+def test_an_append_to_an_entry_that_was_taken_back_is_refused_once(tmp_path: Path, shared) -> None:
+    follower = st.open(tmp_path / "s.jsonl")
+    shared(follower.refresh)
+
+    with pytest.raises(st.BranchMoved):
+        follower.append(st.user("an answer to it"))
+    follower.append(st.user("two"))
+    assert texts(follower.head) == texts(st.open(follower.where).head) == ["one", "two"]
+
+
+@pytest.mark.parametrize("is_loaded", [False, True])
+def test_a_session_opened_before_its_last_entry_is_taken_back_is_read_without_it(
+    tmp_path: Path, shared, is_loaded: bool
+) -> None:
+    opened: list[Session] = []
+
+    def look() -> None:
+        session = st.open(tmp_path / "s.jsonl")
+        if is_loaded:
+            assert len(session.tree) == 2
+        opened.append(session)
+
+    shared(look)
+    [session] = opened
+    session.refresh()
+    assert texts(session.head) == ["one"]
+    session.append(st.user("two"))
+    assert texts(session.head) == ["one", "two"]
+
+
+def test_a_write_that_is_interrupted_when_all_of_it_is_there_is_not_taken_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "s.jsonl"
+    writer = st.create(file=file)
+    writer.append(st.user("one"))
+    follower = st.open(file)
+    write = os.write
+
+    def interrupted(fd: int, data: bytes) -> int:
+        write(fd, data)
+        follower.refresh()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(jsonl, "write", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            writer.append(st.user("two"))
+
+    writer.append(st.user("three"))
+    follower.refresh()
+    assert texts(writer.head) == texts(follower.head) == ["one", "two", "three"]
+
+
+def test_lines_that_version_0_1_takes_back_by_cutting_the_file_are_dropped(tmp_path: Path) -> None:
+    file = tmp_path / "s.jsonl"
+    with st.create(file=file) as session:
+        session.append(st.user("one"))
+    follower, size = st.open(file), file.stat().st_size
+    assert len(follower.tree) == 1
+    with st.open(file) as writer:
+        writer.append(st.user("two"))
+    assert len(follower.refresh()) == 1
+
+    os.truncate(file, size)
+
+    assert list(follower.refresh()) == []
+    follower.append(st.user("three"))
+    assert texts(follower.head) == ["one", "three"]

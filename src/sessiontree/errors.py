@@ -118,10 +118,8 @@ class LockTimeout(StoreError):
 
     def __init__(self, where: str, seconds: float, pid: int | None = None, is_stopped: bool = False) -> None:
         advice = "resume or end it, then try again" if is_stopped else "try again when it is done"
-        super().__init__(
-            where,
-            f"gave up after waiting {seconds:.1f} s for the lock, held by {self.describe_holder(pid, is_stopped)}; {advice}",
-        )
+        holder = self.describe_holder(pid, is_stopped)
+        super().__init__(where, f"gave up after waiting {seconds:.1f} s for the lock, held by {holder}; {advice}")
         self.seconds = seconds
         self.pid = pid
         """The process that holds the lock; `None` where the system does not tell."""

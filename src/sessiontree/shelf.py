@@ -229,7 +229,11 @@ def _noted(folder: str) -> str:
 def _own(session: str | os.PathLike[str]) -> str:
     """The file of a session that may be put aside: a regular file, a session, and not another program's."""
     file = find(session)
-    if not stat.S_ISREG(os.lstat(file).st_mode):
+    try:
+        mode = os.lstat(file).st_mode
+    except OSError as error:
+        raise _failed(file, error) from error
+    if not stat.S_ISREG(mode):
         raise StoreError(file, "not a regular file")
     real = os.path.realpath(file)
     for name, root in sources().items():

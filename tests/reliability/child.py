@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import sessiontree as st
+from sessiontree import shelf
 from sessiontree.errors import SessionTreeError
 from sessiontree.store import files, jsonl
 from tests.reliability.planted import PLANTS
@@ -107,6 +108,16 @@ def torn(file: str) -> Iterator[Step]:
     yield "six", lambda: session().append(st.user("six"))
 
 
+def aside(file: str) -> Iterator[Step]:
+    path, folder = pathlib.Path(file), os.path.dirname(file)
+    yield "list", lambda: st.sessions(dir=folder)
+    yield "search", lambda: st.search("needle", dir=folder)
+    yield "archive", lambda: shelf.archive(path)
+    yield "show", lambda: shelf.archive(path, archived=False)
+    yield "repair", lambda: st.repair(st.open(path), file=f"{file}.sound")
+    yield "delete", lambda: shelf.delete(path)
+
+
 def flush(file: str) -> Iterator[Step]:
     session = Held(file)
     yield "open", lambda: session.put(st.open(file, durability="flush"))
@@ -162,6 +173,7 @@ def index(file: str) -> Iterator[Step]:
 SCENARIOS: dict[str, Callable[[str], Iterator[Step]]] = {
     "append": append,
     "torn": torn,
+    "aside": aside,
     "flush": flush,
     "create": create,
     "fork": fork,

@@ -5,6 +5,7 @@ import errno
 import fcntl
 import gc
 import os
+import signal
 import stat
 import subprocess
 import threading
@@ -474,6 +475,90 @@ def test_all_who_reach_a_file_through_links_share_its_lock(path: Path) -> None:
         "s.jsonl.bak",
         "s.jsonl.lock",
     }
+
+
+def is_kept_waiting(store: JsonlStore, after: Cursor, holder: JsonlStore) -> bool:
+    """Whether `store` can write only when `holder` has let go of the session."""
+    done = threading.Event()
+
+    def write() -> None:
+        store.append([b'{"late":1}'], after=after)
+        done.set()
+
+    writer = threading.Thread(target=write)
+    with holder.held():
+        writer.start()
+        waited = not done.wait(0.3)
+    writer.join(60)
+    assert done.is_set()
+    return waited
+
+
+def test_two_hard_links_to_a_session_share_its_lock(path: Path) -> None:
+    store = JsonlStore(str(path))
+    cursor = store.create([b"{}"])
+    link = path.with_name("link.jsonl")
+    os.link(path, link)
+
+    assert is_kept_waiting(JsonlStore(str(link)), cursor, store)
+    assert is_kept_waiting(store, store.read().cursor, JsonlStore(str(link)))
+
+
+def test_the_lock_is_that_of_the_new_file_after_a_rewrite(path: Path) -> None:
+    store, other = JsonlStore(str(path)), JsonlStore(str(path))
+    cursor = store.append([b'{"a":1}'], after=store.create([b"{}"]))
+    cursor = other.replace([b"{}", b'{"b":1}'], after=cursor)
+    link = path.with_name("link.jsonl")
+    os.link(path, link)
+
+    assert is_kept_waiting(store, cursor, JsonlStore(str(link)))
+    assert path.read_bytes() == b'{}\n{"b":1}\n{"late":1}\n'
+
+
+def test_a_writer_still_takes_the_lock_file_that_version_0_1_takes(path: Path) -> None:
+    store = JsonlStore(str(path))
+    store.create([b"{}"])
+    fd = os.open(f"{path}.lock", os.O_RDWR)
+    with store.held(), pytest.raises(BlockingIOError):
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    os.close(fd)
+
+
+def test_a_session_that_nobody_may_write_to_can_be_held(path: Path) -> None:
+    store = JsonlStore(str(path))
+    store.create([b"{}"])
+    path.chmod(0o400)
+
+    with store.held(), path.open("rb") as file, pytest.raises(BlockingIOError):
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def test_a_forked_process_does_not_keep_the_lock_of_the_file_for_a_parent_that_died(path: Path) -> None:
+    """The parent is killed in the middle of an append; its child, which never writes, lives on."""
+    JsonlStore(str(path)).create([b"{}"])
+    reading, writing = os.pipe()
+    ends, stays = os.pipe()
+    parent = os.fork()
+    if parent == 0:
+        store = JsonlStore(str(path))
+        store.append([b'{"a":1}'], after=store.read().cursor)
+        store.fetch(0, 2)
+        store._share_file()
+        fcntl.flock(store._fd, fcntl.LOCK_EX)
+        if os.fork() == 0:
+            os.close(stays)
+            os.write(writing, b"here")
+            os.read(ends, 1)  # until the test is over
+            os._exit(0)
+        signal.pause()
+    assert os.read(reading, 4) == b"here"
+    os.kill(parent, signal.SIGKILL)
+    os.waitpid(parent, 0)
+
+    with path.open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    os.close(stays)
 
 
 def test_an_unfinished_line_is_left_as_it_is_where_nobody_else_wrote(path: Path) -> None:

@@ -33,7 +33,7 @@ from sessiontree.format.jsonl import PREAMBLE_LIMIT, Reader, is_whole_line
 from sessiontree.index.folder import Found, id_of, stamp_of
 from sessiontree.session import Session
 from sessiontree.store.batch import end_of
-from sessiontree.store.files import open_at_once, reason_of
+from sessiontree.store.files import open_at_once, reason_of, shut
 from sessiontree.store.jsonl import JsonlStore
 from sessiontree.store.lock import lock_of
 
@@ -126,7 +126,7 @@ def open_regular(path: str) -> int:
     """A regular file, opened for reading: never a link, and never something that blocks. Raises `OSError`."""
     fd = open_at_once(path, os.O_RDONLY | os.O_NOFOLLOW)
     if not stat.S_ISREG(os.fstat(fd).st_mode):
-        os.close(fd)
+        shut(fd)
         raise OSError("not a regular file")
     return fd
 
@@ -156,7 +156,7 @@ def check_size(path: str) -> None:
     except OSError as error:
         raise StoreError(path, reason_of(error)) from error
     finally:
-        os.close(fd)
+        shut(fd)
 
 
 def read_anew(found: Found, passed: Passed | None = None) -> Reading:
@@ -203,7 +203,7 @@ def read_on(
     except OSError as error:
         return _unreadable(found, past, error)
     finally:
-        os.close(fd)
+        shut(fd)
 
 
 def _read(file: _Open, before: Digest | None) -> Reading:

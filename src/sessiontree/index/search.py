@@ -9,7 +9,6 @@ first one over thousands of sessions does not wait for an index of them all.
 from __future__ import annotations
 
 import heapq
-import os
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
@@ -39,6 +38,7 @@ from sessiontree.index.reading import (
 )
 from sessiontree.index.sieve import Sieve, are_older
 from sessiontree.index.texts import File, candidates, files_of, take_texts
+from sessiontree.store.files import shut
 
 LEAST_SECONDS, MOST_SECONDS = 0.25, 3.0
 """How long new words are taken in, at least and at most."""
@@ -275,7 +275,7 @@ def _entries(
                 passed(end - at)
                 at = end
     finally:
-        os.close(fd)
+        shut(fd)
 
 
 def _backward(fd: int, start: int, stop: int) -> Generator[tuple[int, int]]:

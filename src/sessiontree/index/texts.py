@@ -23,6 +23,7 @@ from sessiontree.format.codec import NotJson, read_entry
 from sessiontree.index.database import Database
 from sessiontree.index.reading import Kind, lines_of, open_regular, open_session
 from sessiontree.index.sieve import WORDS, pieces
+from sessiontree.store.files import shut
 
 CHUNK = 1 << 16
 """A chunk is full with so many bytes of text."""
@@ -186,7 +187,7 @@ def _entries(file: File, start: int) -> Generator[tuple[Entry | None, int]]:
             except NotJson:
                 yield None, end
     finally:
-        os.close(fd)
+        shut(fd)
 
 
 def candidates(db: Database, terms: Sequence[Term]) -> list[tuple[int, int, int, int]]:

@@ -254,7 +254,7 @@ class JsonlStore:
             fd = self._open(READ)
             identity = identity_of(os.fstat(fd))
             if self._identity not in (None, identity):
-                os.close(fd)
+                shut(fd)
                 raise self._replaced()
             self._identity = identity
             self._read_fd = fd
@@ -499,7 +499,7 @@ class JsonlStore:
             if not stat.S_ISREG(os.fstat(fd).st_mode):
                 raise StoreError(self.where, "not a regular file")
         except (OSError, StoreError):
-            os.close(fd)
+            shut(fd)
             raise
         return fd
 
