@@ -137,7 +137,7 @@ async def test_the_question_for_a_level_or_a_model_begins_at_what_holds(desk: Ma
     for line in ("/thinking", "/thinking", "/model"):
         await run(at, line)
 
-    assert person.began_at == ["off", "high", "scripted:usual"]
+    assert person.began_at == ["off", "high", "scripted:usual (current)"]
     assert at.agent.thinking == "low"
 
 

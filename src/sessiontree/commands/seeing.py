@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from sessiontree.commands.arguments import BRANCH, LEVELS, PLACE, commands, levels, models
 from sessiontree.commands.command import Argument, Command, Done
 from sessiontree.commands.desk import Desk
+from sessiontree.commands.models import ConfiguredModels
 from sessiontree.commands.text import excerpt, short, table
 from sessiontree.comparison import Comparison, Diff, took
 from sessiontree.core.context import explain
@@ -17,7 +18,7 @@ from sessiontree.core.figures import dollars, short_count
 from sessiontree.core.messages import role, text
 from sessiontree.core.outline import Calls, row_text
 from sessiontree.core.tokens import CHARACTERS_PER_TOKEN
-from sessiontree.errors import InvalidOperation
+from sessiontree.errors import InvalidOperation, StoreError
 from sessiontree.session import compare, diff
 
 FULL = "full"
@@ -87,6 +88,20 @@ async def _copy(desk: Desk, args: Sequence[str]) -> Done:
     raise InvalidOperation("there is no answer to copy")
 
 
+CURRENT = " (current)"
+"""Stands behind the name of the model that holds, where one is chosen."""
+
+
+async def _choose_model(desk: Desk, names: Sequence[str]) -> str | None:
+    if desk.model is None:
+        return await desk.ui.select("Model", names)
+    current = desk.model.info.name
+    marked = f"{current}{CURRENT}"
+    options = [marked if name == current else name for name in dict.fromkeys([current, *names])]
+    chosen = await desk.ui.select("Model", options, at=marked)
+    return None if chosen is None else chosen.removesuffix(CURRENT)
+
+
 async def _model(desk: Desk, args: Sequence[str]) -> Done:
     name = args[0] if args else None
     if name is None and desk.ui.has_person:
@@ -95,9 +110,15 @@ async def _model(desk: Desk, args: Sequence[str]) -> Done:
         names = await asyncio.to_thread(desk.models.names)
         if not names:
             await asyncio.to_thread(desk.models.find)  # says how to get one
-        name = await desk.ui.select("Which model?", names, at=None if desk.model is None else desk.model.info.name)
+        name = await _choose_model(desk, names)
     if name is not None:
-        return Done(text=f"from here on: {(await desk.set_model(name)).info.name}")
+        model = (await desk.set_model(name)).info.name
+        if isinstance(desk.models, ConfiguredModels):
+            try:
+                desk.models.remember(model)
+            except StoreError as error:
+                desk.ui.notify(f"the choice holds for this session only: {error}", "warning")
+        return Done(text=f"from here on: {model}")
     return Done(text="there is no model" if desk.model is None else desk.model.info.name)
 
 
