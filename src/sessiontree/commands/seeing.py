@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from sessiontree.commands.arguments import BRANCH, LEVELS, PLACE, commands, levels, models
+from sessiontree.agent.rescue import save_messages
+from sessiontree.commands.arguments import BRANCH, FILE, LEVELS, PLACE, commands, levels, models
 from sessiontree.commands.command import Argument, Command, Done
 from sessiontree.commands.desk import Desk
 from sessiontree.commands.models import ConfiguredModels
@@ -86,6 +88,15 @@ async def _copy(desk: Desk, args: Sequence[str]) -> Done:
             if words:
                 return Done(text="copied" if desk.host.copy(words) else words)
     raise InvalidOperation("there is no answer to copy")
+
+
+async def _save_unsaved(desk: Desk, args: Sequence[str]) -> Done:
+    messages = desk.agent.unsaved if desk.has_agent else []
+    if not messages:
+        raise InvalidOperation("there is nothing unsaved: every answer is in the session")
+    file = os.path.join(desk.cwd, os.path.expanduser(args[0]))
+    save_messages(file, messages)
+    return Done(text=f"saved in {file}")
 
 
 CURRENT = " (current)"
@@ -169,6 +180,12 @@ COMMANDS = (
         arguments=(replace(BRANCH, required=True, several=True),),
     ),
     Command(name="copy", help="Put the last answer on the clipboard", run=_copy),
+    Command(
+        name="save-unsaved",
+        help="Write answers that the session could not take to another file, a message a line",
+        run=_save_unsaved,
+        arguments=(replace(FILE, required=True),),
+    ),
     Command(
         name="model",
         help="Show the model, or go on with another",
