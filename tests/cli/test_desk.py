@@ -14,6 +14,7 @@ import sessiontree as st
 from sessiontree.cli.app import run
 from sessiontree.cli.desk import tell_notice
 from sessiontree.hooks.events import Notice, RetryScheduled, RunEnd
+from sessiontree.model.chosen import remember
 from tests.cli.conftest import HOSTILE, Run
 from tests.cli.test_prompt import asked
 from tests.cli.test_prompt import server as server
@@ -209,3 +210,31 @@ def test_a_command_that_needs_a_model_and_has_none_says_how_to_get_one(
     told = fails("-p", "-e", "trigger.py", command)
 
     assert "no model can be used: set the key of a provider" in told
+
+
+def test_a_model_that_was_chosen_is_the_usual_one_after_a_restart(cli: Run, server: Server, home: Path) -> None:
+    server.add("One.", "Two.", "Three.", "Four.")
+    assert cli("-p", "1") == "One.\n"
+    first = st.recent().id
+
+    assert cli("-p", "--no-session", "/model openai:two") == "from here on: openai:two\n"
+    cli("-p", "2")
+    cli("-p", "--session", first, "3")
+    assert [request["model"] for request in server.requests] == ["scripted", "two", "scripted"]
+
+    config = home / ".sessiontree" / "config.toml"
+    config.write_text(config.read_text().replace("openai:scripted", "openai:other"))
+    cli("-p", "4")
+    assert server.requests[-1]["model"] == "other", "what the configuration names since then wins"
+
+
+def test_a_model_that_was_chosen_and_is_gone_is_told(
+    server: Server, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.add("One.")
+    remember("groq:gone", "openai:scripted")
+
+    assert run(["-p", "1"]) == 0
+
+    told = "groq:gone, the model chosen last, cannot be used now; going on with openai:scripted"
+    assert told in capsys.readouterr().err

