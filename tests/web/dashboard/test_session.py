@@ -342,7 +342,7 @@ def test_a_key_that_is_held_acts_once(serve: Serve, visit: Visit) -> None:
         page.keyboard.down("u")
     page.keyboard.up("u")
 
-    page.wait_for_selector(".said.on >> text=Undid the move of main")
+    page.wait_for_selector(".said.on >> text=Undid the move of dict")
     assert len(asked) == 1
 
 
@@ -365,7 +365,7 @@ def test_what_is_typed_while_a_message_is_sent_stays(serve: Serve, visit: Visit)
 def test_a_message_that_was_written_is_not_offered_again_when_loading_fails(serve: Serve, visit: Visit) -> None:
     session = a_story()
     page = opened(visit, serve(allow_run=False), session.id)
-    page.route("**/branches", lambda route: route.abort())
+    page.route("**/branches?*", lambda route: route.abort())
     page.get_by_label("Add a message to dict").fill("only once")
     page.keyboard.press("Enter")
 
@@ -495,7 +495,7 @@ def test_a_move_whose_answer_comes_late_takes_nobody_away_from_what_is_looked_at
     wait_for_text(page, "A second run takes 40 ms.")
 
     held.let_go()
-    page.wait_for_selector(".said.on >> text=Took the last move back")
+    page.wait_for_selector(".said.on >> text=Undid the move of")
 
     assert page.get_by_label("Branch that is shown").input_value() == "cache"
     assert "A second run takes 40 ms." in path(page)
@@ -554,7 +554,7 @@ def test_branching_labelling_navigating_and_undoing_by_key(serve: Serve, visit: 
     page.wait_for_function("() => document.querySelector('.composer textarea')?.value.startsWith('The report takes')")
     page.keyboard.press("Escape")
     page.keyboard.press("u")
-    page.wait_for_selector(".said.on >> text=Took the last move back")
+    page.wait_for_selector(".said.on >> text=Undid the move of")
     session.refresh()
     assert session.tree.label(session.place("dict")) == "done"
     assert session.heads.current == "another"
@@ -801,7 +801,7 @@ def test_an_answer_that_an_event_has_overtaken_takes_nobody_back(serve: Serve, v
     session = a_story()
     page = opened(visit, serve(), session.id)
     wait_for_text(page, "25 ms instead")
-    held = Late(page, "**/branches")
+    held = Late(page, "**/branches?*")
     session.append(st.user("first words"))
     wait_for_text(page, "first words")
     held.wait()

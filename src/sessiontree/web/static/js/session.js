@@ -241,17 +241,20 @@ export class Session {
   loadTree() {
     return this.load("tree", async (isNewest) => {
       const rows = [];
+      let leaf = null;
       for await (const page of this.api.pages(`${this.base}/tree`, { filter: this.filter, limit: TREE_PAGE })) {
         if (!isNewest()) return;
         rows.push(...page.entries);
-        this.findHere(rows, page.leaf);
+        leaf = page.leaf;
         if (this.whole) continue;
+        this.findHere(rows, leaf);
         this.total = page.total;
         this.setRows(rows.slice());
         this.changed();
       }
       this.whole = true;
       this.total = rows.length;
+      this.findHere(rows, leaf);
       this.joinFresh(rows);
     });
   }
@@ -493,6 +496,7 @@ export class Session {
   /** The leaf may have moved to an entry that the filter hides, of which no row tells where it is: asked once. */
   seekHere() {
     const { leaf } = this;
+    if (this.loads.tree || !this.whole || this.fresh.length) return; // it may be among what comes
     if (leaf === this.sought || leaf === null || this.hidden.has(leaf) || this.layout.index.has(leaf)) return;
     this.sought = leaf;
     this.stale.tree = true;
