@@ -42,9 +42,25 @@ PORT = 7373
     multiple=True,
     help="A further name that it goes by, perhaps with a port; may be given again.",
 )
+@click.option(
+    "--project",
+    "projects",
+    metavar="FOLDER",
+    multiple=True,
+    type=click.Path(exists=True, file_okay=False),
+    help="Agents of sessions in this folder work there, as in the current one; may be given again.",
+)
 @click.option("--allow-run", is_flag=True, help="Let requests run agents, which use tools and spend money.")
 @click.option("--open", "open_", is_flag=True, help="Open the page in a browser.")
-def serve(host: str, port: int, allow_remote: bool, names: tuple[str, ...], allow_run: bool, open_: bool) -> None:
+def serve(
+    host: str,
+    port: int,
+    allow_remote: bool,
+    names: tuple[str, ...],
+    projects: tuple[str, ...],
+    allow_run: bool,
+    open_: bool,
+) -> None:
     """Serve sessions over HTTP, with a page to look at them.
 
     A token is made at the start and is part of the link that is printed; nobody is answered without one. Ctrl-C ends
@@ -84,7 +100,8 @@ def serve(host: str, port: int, allow_remote: bool, names: tuple[str, ...], allo
     make_private_directory(home())
     write_private(file, own.secret.encode() + b"\n")
     try:
-        server = Server(create_app(hosts=hosts, tokens=tokens, limits=limits, allow_run=allow_run), limits, ready)
+        made = create_app(hosts=hosts, tokens=tokens, limits=limits, allow_run=allow_run, projects=projects)
+        server = Server(made, limits, ready)
         with contextlib.suppress(KeyboardInterrupt), _ended_by_signals(server):
             server.run(sockets=[listening])
     finally:

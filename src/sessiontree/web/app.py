@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -46,12 +46,16 @@ def create_app(
     allow_run: bool = False,
     models: Models | None = None,
     cwd: str | None = None,
+    projects: Iterable[str] = (),
 ) -> FastAPI:
     """The application that answers to the names `hosts`, for whoever has one of the `tokens`.
 
     Agents run only with `allow_run`; `models` finds what they ask, by default as the configuration says.
+    They work in the folder `cwd` and in `projects`: see `workplace`.
     """
-    serving = Serving(hosts=hosts, tokens=tokens, limits=limits, allow_run=allow_run, models=models, cwd=cwd)
+    serving = Serving(
+        hosts=hosts, tokens=tokens, limits=limits, allow_run=allow_run, models=models, cwd=cwd, projects=projects
+    )
 
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncGenerator[None]:

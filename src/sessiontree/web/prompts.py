@@ -33,12 +33,13 @@ async def prompt(call: Running, id: str, said: Annotated[wire.Prompt, Depends(Sa
             branch = opened.session.heads.current if said.branch is None else said.branch
             serving.swarms.at_rest(opened, branch)
             serving.trials.at_rest(opened, branch)
-            return await runs.prompt(opened, said.branch, said.text, said.images, said.model, ended)
+            return await runs.prompt(opened, said.branch, said.text, said.images, said.model, ended, place)
         except BaseException:
             ended()
             raise
 
     async with working(call, id) as opened:
+        place = await call.workplace(opened)
         run, branch = await call.serving.workshop.do(begin())
         return Json(wire.Started(run=run, branch=branch), 202)
 
@@ -47,7 +48,8 @@ async def prompt(call: Running, id: str, said: Annotated[wire.Prompt, Depends(Sa
 async def steer(call: Running, id: str, said: Annotated[wire.Steering, Depends(Said(wire.Steering))]) -> Json:
     """Say something to an agent at work, as soon as the tool calls of its turn are done."""
     async with working(call, id) as opened:
-        work = call.serving.steer(opened, said.branch, said.text)
+        limited = call.token.projects is not None
+        work = call.serving.steer(opened, said.branch, said.text, limited=limited)
         return Json(wire.Told(branch=await call.serving.workshop.do(work)))
 
 
