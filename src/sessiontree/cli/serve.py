@@ -47,6 +47,14 @@ LINK_SECONDS = 3600.0
     multiple=True,
     help="A further name that it goes by, perhaps with a port; may be given again.",
 )
+@click.option(
+    "--project",
+    "projects",
+    metavar="FOLDER",
+    multiple=True,
+    type=click.Path(exists=True, file_okay=False),
+    help="Agents of sessions in this folder work there, as in the current one; may be given again.",
+)
 @click.option("--allow-run", is_flag=True, help="Let requests run agents, which use tools and spend money.")
 @permission_options
 @click.option("--open", "open_", is_flag=True, help="Open the page in a browser.")
@@ -55,6 +63,7 @@ def serve(
     port: int,
     allow_remote: bool,
     names: tuple[str, ...],
+    projects: tuple[str, ...],
     allow_run: bool,
     permission_mode: PermissionMode | None,
     allow: tuple[str, ...],
@@ -114,6 +123,7 @@ def serve(
             tokens=tokens,
             limits=limits,
             allow_run=allow_run,
+            projects=projects,
             permission_mode=permission_mode,
             allow=allow,
         )

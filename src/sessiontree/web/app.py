@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -47,13 +47,15 @@ def create_app(
     allow_run: bool = False,
     models: Models | None = None,
     cwd: str | None = None,
+    projects: Iterable[str] = (),
     permission_mode: PermissionMode | None = None,
     allow: tuple[str, ...] = (),
 ) -> FastAPI:
     """The application that answers to the names `hosts`, for whoever has one of the `tokens`.
 
     Agents run only with `allow_run`; `models` finds what they ask, by default as the configuration says.
-    `permission_mode` and the rules in `allow` say what they may do beside reading.
+    `permission_mode` and the rules in `allow` say what they may do beside reading. They work in the folder `cwd` and in
+    `projects`: see `workplace`.
     """
     serving = Serving(
         hosts=hosts,
@@ -62,6 +64,7 @@ def create_app(
         allow_run=allow_run,
         models=models,
         cwd=cwd,
+        projects=projects,
         permission_mode=permission_mode,
         allow=allow,
     )

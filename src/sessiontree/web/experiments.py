@@ -32,7 +32,7 @@ async def create_experiment(
 ) -> Json:
     """Go on from a place in several ways, each several times, to find out which is better."""
     async with working(call, id) as opened:
-        return Json(await call.serving.trials.create(opened, said), 202)
+        return Json(await call.serving.trials.create(opened, said, await call.workplace(opened)), 202)
 
 
 @router.get("/experiments/{id}", **told(wire.ExperimentState))

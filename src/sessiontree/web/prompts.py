@@ -35,13 +35,14 @@ async def prompt(call: Running, id: str, said: Annotated[wire.Prompt, Depends(Sa
             serving.swarms.at_rest(opened, branch)
             serving.trials.at_rest(opened, branch)
             return await runs.prompt(
-                opened, said.branch, said.text, said.images, said.model, ended, said.permission_mode
+                opened, said.branch, said.text, said.images, said.model, ended, place, said.permission_mode
             )
         except BaseException:
             ended()
             raise
 
     async with working(call, id) as opened:
+        place = await call.workplace(opened)
         run, branch = await call.serving.workshop.do(begin())
         return Json(wire.Started(run=run, branch=branch), 202)
 
@@ -50,7 +51,8 @@ async def prompt(call: Running, id: str, said: Annotated[wire.Prompt, Depends(Sa
 async def steer(call: Running, id: str, said: Annotated[wire.Steering, Depends(Said(wire.Steering))]) -> Json:
     """Say something to an agent at work, as soon as the tool calls of its turn are done."""
     async with working(call, id) as opened:
-        work = call.serving.steer(opened, said.branch, said.text)
+        limited = call.token.projects is not None
+        work = call.serving.steer(opened, said.branch, said.text, limited=limited)
         return Json(wire.Told(branch=await call.serving.workshop.do(work)))
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import secrets
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -47,6 +48,8 @@ from sessiontree.model.base import Model
 from sessiontree.session import Branch
 from sessiontree.swarm.status import MOST_DENIED
 from sessiontree.web.permissions import PermissionDesk
+from sessiontree.web.refusals import Refused
+from sessiontree.web.workplace import Workplace
 from sessiontree.web.workshop import Workshop
 
 if TYPE_CHECKING:
@@ -69,6 +72,18 @@ class Seat(Struct, frozen=True, eq=False):
     desk: Desk
     extensions: Extensions
 
+    def hooks_at(self, place: Workplace, branch: Branch | None = None) -> Hooks:
+        """The session's handlers, for agents that work at a place."""
+        shared = self.desk.hooks
+        context = replace(shared.context, agent=None, cwd=place.cwd, confinement=place.confinement)
+        if branch is not None:
+            context = replace(context, session=branch.session, branch=branch)
+        hooks = shared.beside(context)
+        hooks.listen(partial(tell_notice, self.opened))
+        if place.note is not None:
+            hooks.show(Notice(level="warning", text=place.note))
+        return hooks
+
     async def put_away(self) -> None:
         with contextlib.suppress(SessionTreeError):
             await self.desk.close()
@@ -77,10 +92,16 @@ class Seat(Struct, frozen=True, eq=False):
 
 class Runs:
     def __init__(
-        self, workshop: Workshop, models: Models | None = None, permissions: PermissionDesk | None = None
+        self,
+        workshop: Workshop,
+        models: Models | None = None,
+        folder: Callable[[str], str] = lambda folder: os.getcwd(),
+        permissions: PermissionDesk | None = None,
     ) -> None:
         self._workshop = workshop
         self._models = models
+        self._folder = folder
+        """Says which folder belongs to a session that names one: its project's extensions are looked for there."""
         self._permissions = PermissionDesk() if permissions is None else permissions
         self._seats: dict[str, Seat] = {}
         """By the file of the session."""
@@ -142,6 +163,7 @@ class Runs:
                 settings=settings,
                 models=self._models,
                 tools=builtin_tools(),
+                cwd=self._folder(opened.session.cwd),
                 permissions=await asyncio.to_thread(self._permissions.of_user, settings),
             )
             extensions = Extensions(desk)
@@ -165,6 +187,7 @@ class Runs:
         images: Sequence[JsonObject],
         model: str | None,
         ended: Callable[[], None],
+        place: Workplace,
         mode: PermissionMode | None = None,
     ) -> tuple[str, str]:
         """Have an agent answer, and return at once: the run and its branch. `ended` is called when it is over.
@@ -178,9 +201,7 @@ class Runs:
         on = session.head if branch is None else session.branch(branch)
         found = await self.model(seat, on, model)
         self.at_rest(opened, on.name)
-        shared = seat.desk.hooks
-        hooks = shared.beside(replace(shared.context, session=session, branch=on, agent=None))
-        hooks.listen(partial(tell_notice, opened))
+        hooks = seat.hooks_at(place, branch=on)
         teller = _Teller(opened, on.name)
         hooks.listen(teller)
         id = secrets.token_hex(4)
@@ -249,8 +270,11 @@ class Runs:
             raise InvalidOperation(f"no agent is at work on branch {name!r}")
         return run
 
-    async def steer(self, opened: Opened, branch: str | None, text: str) -> str:
+    async def steer(self, opened: Opened, branch: str | None, text: str, *, limited: bool) -> str:
         run = self.run_on(opened, branch)
+        confinement = run.agent.confinement
+        if limited and not (confinement is not None and confinement.is_limited):
+            raise more_rights()
         await run.agent.steer(text)
         return run.agent.branch.name
 
@@ -278,6 +302,10 @@ async def _give_up(runs: Iterable[Run]) -> None:
         run.agent.abort()
     if given_up:
         await asyncio.wait([run.task for run in given_up], timeout=10)
+
+
+def more_rights() -> Refused:
+    return Refused(403, "the agent was started with more rights than the token has", code="more_rights")
 
 
 def _count(opened: Opened) -> int:

@@ -5,6 +5,7 @@ A route has a `Call`: the server, the token, and the way to a session. There is 
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import time
@@ -35,6 +36,7 @@ from sessiontree.web.swarming import Swarms
 from sessiontree.web.tokens import Scope, Token, Tokens
 from sessiontree.web.trials import Trials
 from sessiontree.web.wire import Asked
+from sessiontree.web.workplace import Workplace, Workplaces
 from sessiontree.web.workshop import Workshop
 
 if TYPE_CHECKING:
@@ -61,6 +63,7 @@ class Serving:
         allow_run: bool = False,
         models: Models | None = None,
         cwd: str | None = None,
+        projects: Iterable[str] = (),
         permission_mode: PermissionMode | None = None,
         allow: tuple[str, ...] = (),
     ) -> None:
@@ -70,12 +73,13 @@ class Serving:
         self.allow_run = allow_run
         self.cwd = os.getcwd() if cwd is None else cwd
         """The folder of sessions that are made without one."""
+        self.workplaces = Workplaces(self.cwd, projects)
         self.began = time.monotonic()
         self.workshop = Workshop()
         self.sessions = OpenSessions(self.limits)
         self.models = models
         self.permissions = PermissionDesk(permission_mode, allow, self.limits.permission_seconds)
-        self.runs = Runs(self.workshop, models, self.permissions)
+        self.runs = Runs(self.workshop, models, self.workplaces.folder, self.permissions)
         self.swarms = Swarms(self.sessions, self.runs, self.workshop)
         self.trials = Trials(self.sessions, self.runs, self.workshop)
         self.streams = Streams(self.limits)
@@ -96,13 +100,16 @@ class Serving:
         self.swarms.at_rest(opened, branch)
         self.trials.at_rest(opened, branch)
 
-    async def steer(self, opened: Opened, branch: str | None, text: str) -> str:
-        """Say something to the agent at work on a branch, in the workshop. Raises `InvalidOperation` where none is."""
+    async def steer(self, opened: Opened, branch: str | None, text: str, *, limited: bool) -> str:
+        """Say something to the agent at work on a branch, in the workshop. Raises `InvalidOperation` where none is.
+
+        One whose token is `limited` to projects speaks only to agents that are limited too.
+        """
         name = opened.session.heads.current if branch is None else branch
         hand = self.swarms.hands(opened).get(name)
         if hand is None:
-            return await self.runs.steer(opened, branch, text)
-        await self.swarms.steer(opened, hand, text)
+            return await self.runs.steer(opened, branch, text, limited=limited)
+        await self.swarms.steer(opened, hand, text, limited=limited)
         return name
 
     async def abort(self, opened: Opened, branch: str | None) -> str:
@@ -219,6 +226,10 @@ class Call:
         if not self.serving.allow_run:
             raise Refused(403, "this server asks no model: it was started without --allow-run", code="no_runs")
 
+    async def workplace(self, opened: Opened) -> Workplace:
+        """Where the agents of a session work for this token. Raises `Refused`."""
+        return await asyncio.to_thread(self.serving.workplaces.find, self.token, opened.session.cwd)
+
 
 def _changed() -> Refused:
     return Refused(412, "the session has changed since: read it anew")
@@ -270,6 +281,7 @@ async def writes(request: Request) -> Call:
 async def runs(request: Request) -> Call:
     call = _call(request, "run")
     call.needs_run()
+    await asyncio.to_thread(call.serving.workplaces.check, call.token)
     return call
 
 

@@ -211,6 +211,8 @@ def folder_for(call: Call, cwd: str | None) -> str:
         raise Refused(403, "the token is for other projects")
     if not os.path.isdir(folder):
         raise Refused(422, "there is no such folder")
+    if cwd is not None and projects is None and "run" in call.token.scopes:
+        call.serving.workplaces.confirm(folder)
     return os.path.normpath(folder)
 
 

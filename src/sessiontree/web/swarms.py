@@ -64,7 +64,7 @@ async def create_swarm(call: Running, said: Annotated[wire.NewSwarm, Depends(Sai
         id = await asyncio.to_thread(_new_session, said.name, folder)
     opened = await asyncio.to_thread(sessions.hold, id, call.token)
     try:
-        made = await call.serving.swarms.create(opened, said)
+        made = await call.serving.swarms.create(opened, said, await call.workplace(opened))
         return Json(wire.MadeSwarm(id=made, session_id=opened.session.id), 201)
     finally:
         sessions.let_go(opened)
@@ -106,7 +106,7 @@ async def _held(call: Call, id: str) -> AsyncGenerator[Opened]:
 async def _done(call: Call, id: str, deed: Callable[[Swarm], Awaitable[object]]) -> Json:
     """Do something to a swarm, and tell how it is then."""
     async with _held(call, id) as opened:
-        await call.serving.swarms.do(opened, id, deed)
+        await call.serving.swarms.do(opened, id, deed, await call.workplace(opened))
     return await _status(call, id)
 
 
@@ -133,7 +133,7 @@ async def resume(
 ) -> Json:
     """Go on with a swarm that is paused, was not started, or whose process died; with larger budgets if given."""
     async with _held(call, id) as opened:
-        await call.serving.swarms.resume(opened, id, said)
+        await call.serving.swarms.resume(opened, id, said, await call.workplace(opened))
     return await _status(call, id)
 
 

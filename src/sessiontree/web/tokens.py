@@ -93,6 +93,8 @@ def make(
     folders = None if projects is None else tuple(os.path.abspath(project) for project in projects)
     given = set(scopes)
     wanted: tuple[Scope, ...] = tuple(scope for scope in SCOPES if scope in given)
+    if "run" in wanted and folders is not None:
+        check_sandbox()
     if not wanted:
         raise InvalidOperation(f"a token needs a scope: {', '.join(SCOPES)}")
     token = Token(
@@ -116,6 +118,17 @@ def later(time: str, seconds: float) -> str:
     """A time so many seconds after another."""
     moment = datetime.fromisoformat(time) + timedelta(seconds=seconds)
     return iso(round(moment.astimezone(UTC).timestamp() * 1000))
+
+
+def check_sandbox() -> None:
+    """Raises `InvalidOperation` where nothing keeps agents of a token for single projects inside them."""
+    from sessiontree import config
+    from sessiontree.agent.sandbox import NoSandbox, find_sandbox
+
+    try:
+        find_sandbox(config.load().tools.user)
+    except NoSandbox as error:
+        raise InvalidOperation(f"a token for single projects cannot have the scope run here: {error}") from error
 
 
 def hash_of(secret: str) -> str:
