@@ -159,6 +159,12 @@ class Permissions:
         """The rules that were given, and those of the project."""
         return sum((rules for _, rules in self._shared.restrictions), self._rules)
 
+    def rules_in(self, cwd: str) -> RuleSet:
+        """All rules that hold for a folder: those that were given, the project's and the user's file. Raises
+        `ConfigError`."""
+        folder = self._shared.folder
+        return self.rules if folder is None else self.rules + rule_files.rules_for(folder, cwd)
+
     @property
     def granted(self) -> tuple[PermissionRule, ...]:
         """What the person has allowed for this session."""
@@ -210,12 +216,10 @@ class Permissions:
         return denial
 
     def _decide(self, about: PermissionCall, cwd: str) -> Verdict:
-        rules, folder = self.rules, self._shared.folder
-        if folder is not None:
-            try:
-                rules = rules + rule_files.rules_for(folder, cwd)
-            except SessionTreeError as error:  # it may be what denies this
-                return Verdict("deny", f"the rules cannot be read: {error}", by_rule=True)
+        try:
+            rules = self.rules_in(cwd)
+        except SessionTreeError as error:  # it may be what denies this
+            return Verdict("deny", f"the rules cannot be read: {error}", by_rule=True)
         return decide(about, rules, self.effective_mode, self._shared.granted)
 
     async def _ask(

@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from sessiontree.agent import command_patterns
 from sessiontree.agent.tool import Does, Tool
+from sessiontree.agent.tools.files import is_below
 from sessiontree.agent.tools.output import is_full_output
 from sessiontree.agent.tools.walk import glob_pattern
 from sessiontree.config import PermissionMode, PermissionSettings
@@ -128,13 +129,9 @@ def _call_paths(path: str, folder: str) -> Iterable[CallPath]:
 def _relative(real: str, folder: str) -> str | None:
     """A path from the session's folder; `None` outside of it, and for the files of sessiontree itself."""
     root, own = os.path.realpath(folder), os.path.realpath(home())
-    if not _is_below(real, root) or (_is_below(real, own) and not _is_below(root, own)):
+    if not is_below(real, root) or (is_below(real, own) and not is_below(root, own)):
         return None
     return os.path.relpath(real, root)
-
-
-def _is_below(path: str, folder: str) -> bool:
-    return path == folder or path.startswith(folder.rstrip(os.sep) + os.sep)
 
 
 # Deciding

@@ -7,13 +7,16 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
+from sessiontree.agent.permissions import Permissions
 from sessiontree.agent.rescue import save_messages
-from sessiontree.commands.arguments import BRANCH, FILE, LEVELS, PLACE, commands, levels, models
+from sessiontree.agent.rules import MODES
+from sessiontree.commands.arguments import BRANCH, FILE, LEVELS, PLACE, commands, levels, models, modes
 from sessiontree.commands.command import Argument, Command, Done
 from sessiontree.commands.desk import Desk
 from sessiontree.commands.models import ConfiguredModels
 from sessiontree.commands.text import excerpt, short, table
 from sessiontree.comparison import Comparison, Diff, took
+from sessiontree.config import PermissionMode
 from sessiontree.core.context import explain
 from sessiontree.core.entries import Message
 from sessiontree.core.figures import dollars, short_count
@@ -146,6 +149,30 @@ async def _thinking(desk: Desk, args: Sequence[str]) -> Done:
     return Done(text=f"from here on: {level}")
 
 
+async def _permissions(desk: Desk, args: Sequence[str]) -> Done:
+    permissions = desk.permissions
+    if permissions is None:
+        raise InvalidOperation("no permissions hold here: the agent may use all of its tools")
+    if not args:
+        return Done(text=_permission_table(permissions, desk.cwd))
+    chosen: PermissionMode | None = next((mode for mode in MODES if mode == args[0]), None)
+    if chosen is None:
+        raise InvalidOperation(f"no permission mode {args[0]!r}: choose one of {', '.join(MODES)}")
+    permissions.mode = chosen
+    if permissions.effective_mode != chosen:
+        return Done(text=f"permission mode: {permissions.effective_mode}, since the project restricts it")
+    return Done(text=f"permission mode: {chosen}")
+
+
+def _permission_table(permissions: Permissions, cwd: str) -> str:
+    rules = permissions.rules_in(cwd)
+    rows = [["mode", permissions.effective_mode]]
+    for decision in ("deny", "ask", "allow"):
+        rows += [[decision, str(rule)] for rule in getattr(rules, decision)]
+    rows += [["allow, this session", str(rule)] for rule in permissions.granted]
+    return table(rows)
+
+
 async def _help(desk: Desk, args: Sequence[str]) -> Done:
     if args:
         command = desk.commands.find(args[0].removeprefix("/"))
@@ -198,6 +225,12 @@ COMMANDS = (
         help="Show how much the model thinks before it answers, or change it",
         run=_thinking,
         arguments=(Argument(name="LEVEL", complete=levels),),
+    ),
+    Command(
+        name="permissions",
+        help="Show what the agent may do without asking, or change the mode",
+        run=_permissions,
+        arguments=(Argument(name="MODE", complete=modes),),
     ),
     Command(name="reload", help="Load extensions and prompt files anew", run=_reload),
     Command(

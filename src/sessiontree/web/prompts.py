@@ -78,8 +78,8 @@ async def answer(
     call: Running, id: str, question: str, said: Annotated[wire.PermissionReply, Depends(Said(wire.PermissionReply))]
 ) -> Json:
     """Answer a question about a tool call: once, for the session, always in its folder, or no."""
-    if said.answer == "always" and call.token.projects is not None:
-        raise Refused(403, "a token of a project does not change the user's rules: answer for the session")
     async with working(call, id) as opened:
+        if said.answer == "always" and call.token.projects is not None:
+            raise Refused(403, "a token of a project does not change the user's rules: answer for the session")
         work = call.serving.permissions.answer(opened, question, said)
         return Json(await call.serving.workshop.do(work))

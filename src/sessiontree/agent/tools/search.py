@@ -11,7 +11,7 @@ import os
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Annotated, Any
 
 import msgspec
@@ -21,7 +21,7 @@ from sessiontree.agent.tool import Tool, ToolContext, ToolError, ToolOutput
 from sessiontree.agent.tools import output
 from sessiontree.agent.tools.confined import confinable
 from sessiontree.agent.tools.environment import clean_environment
-from sessiontree.agent.tools.files import SNIFF, as_text, is_binary, resolve_mention
+from sessiontree.agent.tools.files import SNIFF, as_text, is_below, is_binary, resolve_mention
 from sessiontree.agent.tools.output import BYTES, cut, full_output, head
 from sessiontree.agent.tools.walk import files_below, glob_pattern
 from sessiontree.home import home, is_private
@@ -62,30 +62,35 @@ class Found(Struct, frozen=True, kw_only=True):
     error: str | None = None
 
 
-class Task(Struct, frozen=True, tag_field="kind"):
+class Task(Struct, frozen=True, kw_only=True, tag_field="kind"):
     """What the process is given to do."""
 
     root: bytes
     """As the system has it: the name of a folder need not be text."""
+    cwd: bytes = b""
+    """The working folder, where links may lead; without, they may lead below `root`."""
+    home: bytes = b""
+    """Files of sessiontree itself, which are not looked through."""
 
 
-class Find(Task, frozen=True, tag="find"):
+class Find(Task, frozen=True, kw_only=True, tag="find"):
     arguments: FindArguments
 
 
-class Grep(Task, frozen=True, tag="grep"):
+class Grep(Task, frozen=True, kw_only=True, tag="grep"):
     arguments: GrepArguments
 
 
 async def run_find(context: ToolContext) -> ToolOutput:
     arguments: FindArguments = context.arguments
-    found = await _search(Find(_root(arguments.path, context), arguments))
+    found = await _search(Find(root=_root(arguments.path, context), arguments=arguments))
     return _told(found, "No file has such a name.", f"the first {arguments.limit} files")
 
 
 async def run_grep(context: ToolContext) -> ToolOutput:
     arguments: GrepArguments = context.arguments
-    found = await _search(Grep(_root(arguments.path, context), arguments))
+    root, cwd = _root(arguments.path, context), os.fsencode(context.cwd)
+    found = await _search(Grep(root=root, cwd=cwd, home=os.fsencode(home()), arguments=arguments))
     return _told(found, "No line matches.", f"the first {arguments.limit} matching lines")
 
 
@@ -150,7 +155,9 @@ def main() -> None:
 
 def _found(task: Find | Grep) -> Found:
     root = os.fsdecode(task.root)
-    return find_files(root, task.arguments) if isinstance(task, Find) else grep_lines(root, task.arguments)
+    if isinstance(task, Find):
+        return find_files(root, task.arguments)
+    return grep_lines(root, task.arguments, os.fsdecode(task.cwd), os.fsdecode(task.home))
 
 
 def find_files(root: str, arguments: FindArguments) -> Found:
@@ -169,7 +176,7 @@ def find_files(root: str, arguments: FindArguments) -> Found:
     return Found(lines=found, more=more, passed_over=_counted(Counter(), closed))
 
 
-def grep_lines(root: str, arguments: GrepArguments) -> Found:
+def grep_lines(root: str, arguments: GrepArguments, cwd: str = "", own: str = "") -> Found:
     try:
         said = re.escape(arguments.pattern) if arguments.literal else arguments.pattern
         pattern = re.compile(said, re.IGNORECASE if arguments.ignore_case else 0)
@@ -184,7 +191,11 @@ def grep_lines(root: str, arguments: GrepArguments) -> Found:
     matched = 0
     passed_over: Counter[str] = Counter()
     closed: list[str] = []
+    leads_out = _leads_out(root, cwd, own)
     for path, named in _candidates(root, arguments.path, glob, closed):
+        if path != root and leads_out(path):
+            passed_over["file elsewhere"] += 1
+            continue
         try:
             lines = _text_lines(path)
         except PassedOver as error:
@@ -207,6 +218,22 @@ def grep_lines(root: str, arguments: GrepArguments) -> Found:
                 mark = ":" if at == number or pattern.search(lines[at]) else "-"
                 shown.append(f"{named}{mark}{at + 1}{mark} {cut(lines[at])}")
     return Found(lines=shown, passed_over=_counted(passed_over, closed))
+
+
+def _leads_out(root: str, cwd: str, own: str) -> Callable[[str], bool]:
+    """Whether a file that was found is elsewhere: a link may lead out of the folder, where permissions ask first, and
+    files of sessiontree itself are nobody's to search."""
+    base, folder, own = (os.path.realpath(path) if path else "" for path in (root, cwd, own))
+    if folder and is_below(base, folder):
+        base = folder
+    if own and is_below(base, own):
+        own = ""
+
+    def leads_out(path: str) -> bool:
+        real = os.path.realpath(path)
+        return not is_below(real, base) or (bool(own) and is_below(real, own))
+
+    return leads_out
 
 
 def _candidates(root: str, named: str, glob: re.Pattern[str] | None, closed: list[str]) -> Iterator[tuple[str, str]]:
