@@ -157,49 +157,73 @@ def stats_of(name: str, leaf: EntryId | None, entries: Iterable[Entry]) -> Branc
     for entry in entries:
         total, mark = _added(total, entry)
         marks += [mark] if mark is not None else []
-    return _stats(name, leaf, total, marks)
+    calls = [call for mark in marks for call in mark.calls]
+    return _stats(
+        name,
+        leaf,
+        total,
+        _unique(mark.model for mark in marks if mark.model is not None),
+        _unique(path for call in calls if (path := _path(call.arguments))),
+        tuple(call.name for call in calls),
+    )
+
+
+MOST_NAMED = 100
+"""Models and files that `PathStats` names of a path. Were all named, deep branches would tell what is above them again
+and again, which grows with the square of their number."""
+
+
+class _Named(Struct, frozen=True):
+    """The first models and files that a path names, in order."""
+
+    models: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
+
+    def added(self, mark: _Mark) -> _Named:
+        models, files = self.models, self.files
+        if mark.model is not None and len(models) < MOST_NAMED and mark.model not in models:
+            models = (*models, mark.model)
+        for path in (_path(call.arguments) for call in mark.calls):
+            if len(files) >= MOST_NAMED:
+                break
+            if path and path not in files:
+                files = (*files, path)
+        return self if models is self.models and files is self.files else _Named(models, files)
 
 
 class PathStats:
-    """`stats_of` for whole paths of one tree, of which every entry is looked at once, however many share it."""
+    """`stats_of` for whole paths of one tree, of which every entry is looked at once, however many share it.
+
+    Of models and files the first `MOST_NAMED` are named; tools are not listed.
+    """
 
     def __init__(self, tree: Tree) -> None:
         self._tree = tree
-        self._sums: dict[EntryId | None, _Sum] = {None: _Sum()}
-        self._marks: dict[EntryId, tuple[_Mark, EntryId | None]] = {}
-        """Marks, and the nearest marked entry above each."""
-        self._marked: dict[EntryId | None, EntryId | None] = {None: None}
-        """The nearest marked entry of each, itself included."""
+        self._sums: dict[EntryId | None, tuple[_Sum, _Named]] = {None: (_Sum(), _Named())}
 
     def of(self, name: str, leaf: EntryId | None) -> BranchStats:
         """The figures of the path to `leaf`; none where damage took it away."""
         known = leaf if leaf in self._tree else None
-        new: list[Entry] = []
+        new: list[EntryId] = []
         above: EntryId | None = None
-        for entry in self._tree.up(known):
-            if entry.id in self._sums:
-                above = entry.id
+        for id in self._tree.up_ids(known):
+            if id in self._sums:
+                above = id
                 break
-            new.append(entry)
-        for entry in reversed(new):
-            self._sums[entry.id], mark = _added(self._sums[above], entry)
-            self._marked[entry.id] = self._marked[above]
-            if mark is not None:
-                self._marks[entry.id] = mark, self._marked[above]
-                self._marked[entry.id] = entry.id
-            above = entry.id
-        marks: list[_Mark] = []
-        at = self._marked[known]
-        while at is not None:
-            mark, at = self._marks[at]
-            marks.append(mark)
-        return _stats(name, leaf, self._sums[known], marks[::-1])
+            new.append(id)
+        total, named = self._sums[above]
+        for id in reversed(new):
+            total, mark = _added(total, self._tree.peek(id))
+            named = named if mark is None else named.added(mark)
+            self._sums[id] = total, named
+        return _stats(name, leaf, total, named.models, named.files, ())
 
 
 def _added(before: _Sum, entry: Entry) -> tuple[_Sum, _Mark | None]:
-    message = entry.body.message if isinstance(entry.body, Message) else None
+    body = entry.decoded()
+    message = body.message if isinstance(body, Message) else None
     calls = [] if message is None else list(tool_calls(message))
-    sums = [sum_ for usage in usages(entry.body) if (sum_ := spent(usage)) is not None]
+    sums = [sum_ for usage in usages(body) if (sum_ := spent(usage)) is not None]
     model = None if message is None or (named := model_of(message)) is None else "/".join(named)
     time = milliseconds(entry.timestamp)
     after = _Sum(
@@ -220,8 +244,14 @@ def _added(before: _Sum, entry: Entry) -> tuple[_Sum, _Mark | None]:
     return after, _Mark(model=other, calls=calls) if calls or other is not None else None
 
 
-def _stats(name: str, leaf: EntryId | None, total: _Sum, marks: Sequence[_Mark]) -> BranchStats:
-    calls = [call for mark in marks for call in mark.calls]
+def _stats(
+    name: str,
+    leaf: EntryId | None,
+    total: _Sum,
+    models: tuple[str, ...],
+    files: tuple[str, ...],
+    tools: tuple[str, ...],
+) -> BranchStats:
     return BranchStats(
         name=name,
         leaf=leaf,
@@ -233,9 +263,9 @@ def _stats(name: str, leaf: EntryId | None, total: _Sum, marks: Sequence[_Mark])
         cost=_rounded(total.cost),
         time=0 if total.begun is None or total.ended is None else total.ended - total.begun,
         measured=tuple(what for what in RECORDED if what in total.measured),
-        models=_unique(mark.model for mark in marks if mark.model is not None),
-        files=_unique(path for call in calls if (path := _path(call.arguments))),
-        tools=tuple(call.name for call in calls),
+        models=models,
+        files=files,
+        tools=tools,
         last_activity=total.last_activity,
     )
 

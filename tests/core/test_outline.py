@@ -13,6 +13,7 @@ from sessiontree.core.entries import (
     CustomMessage,
     Entry,
     Label,
+    Message,
     ModeChange,
     ModelChange,
     SessionInfo,
@@ -20,9 +21,12 @@ from sessiontree.core.entries import (
 )
 from sessiontree.core.fulltext import speaker, unify
 from sessiontree.core.heads import Heads
-from sessiontree.core.messages import ToolCall, assistant, tool_call, tool_result, user
+from sessiontree.core.messages import ToolCall, answered_call, assistant, role, tool_call, tool_calls, tool_result, user
 from sessiontree.core.outline import (
     FILTERS,
+    REACH,
+    TEXT_LENGTH,
+    WIDEST,
     Calls,
     calls_of_results,
     finish,
@@ -37,6 +41,7 @@ from sessiontree.core.outline import (
 from sessiontree.core.tree import Tree
 from sessiontree.format.codec import Held
 from tests.builders import entry, grow, ids, say
+from tests.shapes import tree_of
 from tests.strategies import damaged_entry_lists, places
 
 
@@ -339,10 +344,26 @@ def test_of_a_wide_prefix_only_the_end_can_be_asked_for():
 
 
 @given(damaged_entry_lists(), st.sampled_from(FILTERS))
-def test_all_prefixes_at_once_are_the_same_as_one_by_one(entries, filter):
+def test_a_guide_is_the_prefix_as_long_as_that_is_not_wide(entries, filter):
     rows = rows_of(Tree(entries), None, filter)
 
-    assert list(rows.prefixes()) == [rows.prefix(row) for row in range(len(rows))]
+    for row in range(len(rows)):
+        assert rows.width(row) > WIDEST or rows.guide(row) == rows.prefix(row)
+
+
+def test_a_guide_of_a_deep_row_is_bounded_and_tells_how_many_levels_it_leaves_out():
+    rows = rows_of(tree_of("comb", 40), "m39")
+
+    guides = {rows.id(row): rows.guide(row) for row in range(len(rows))}
+
+    assert guides["m16"] == "│  " * 15 + "├─ "
+    assert guides["m17"] == "8… " + "│  " * 8 + "├─ "
+    assert guides["m24"] == "8… " + "│  " * 15 + "├─ "
+    assert guides["m25"] == "16… " + "│  " * 8 + "├─ "
+    assert guides["s25"] == "16… " + "│  " * 8 + "└─ "
+    assert max(map(len, guides.values())) <= WIDEST + len("24… ")
+    assert rows.is_deep
+    assert not rows_of(tree_of("comb", 16), "m15").is_deep
 
 
 def test_a_hidden_entry_is_found_by_the_nearest_row_above_it():
@@ -491,3 +512,91 @@ def test_a_message_that_is_no_json_makes_a_row_and_can_be_searched_for():
     assert shown_rows(rows_of(tree)) == "ab"
     assert shown_rows(rows_of(tree, None, "user-only")) == "a"
     assert shown_rows(rows_of(tree, None, "default", "message")) == "b"
+
+
+def test_a_row_names_as_many_calls_as_it_can_hold():
+    made = assistant([tool_call(f"c{number}", "read", {"path": f"{number}.txt"}) for number in range(20_000)])
+
+    row = row_text(entry("a", None, made))
+
+    assert row.startswith("assistant: [read: 0.txt], [read: 1.txt]")
+    assert row.endswith(" more")
+    assert len(row) < TEXT_LENGTH * 2
+
+
+def calls_by_search(tree):
+    """The call that each result answers, by a plain search of all that is above it."""
+    found = {}
+    for id in tree.ids():
+        message = message_of(tree, id)
+        for above in list(tree.up_ids(id))[1:REACH] if answered_call(message) is not None else ():
+            made = [call for call in tool_calls(message_of(tree, above)) if call.id == answered_call(message)]
+            if made:
+                found[id] = made[0]
+            if made or role(message_of(tree, above)) == "user":
+                break
+    return found
+
+
+def message_of(tree, id):
+    body = tree[id].body
+    return body.message if isinstance(body, Message) else {}
+
+
+def talk(length):
+    """Messages by one letter each: `a` calls, `r` answers a call, `x` answers none, `u` is the user, `n` a note."""
+    bodies = {
+        "a": lambda n: assistant([tool_call(f"c{n % 3}", "read", {"path": str(n)}), tool_call("same", str(n), {})]),
+        "r": lambda n: tool_result(f"c{n % 3}", "read", "text"),
+        "s": lambda n: tool_result("same", "read", "text"),
+        "x": lambda n: tool_result("other", "read", "text"),
+        "u": lambda n: user("text"),
+        "n": lambda n: ModelChange(model="m"),
+    }
+    return st.lists(st.tuples(st.sampled_from("arsxun"), st.integers(0, 3)), max_size=length).map(
+        lambda said: Tree(
+            entry(str(n), str(n - 1 - back) if n > back else None, bodies[letter](n), line=n + 2)
+            for n, (letter, back) in enumerate(said)
+        )
+    )
+
+
+@given(talk(40))
+def test_calls_are_those_that_a_search_upwards_finds(tree):
+    assert calls_of_results(tree) == calls_by_search(tree)
+
+
+@pytest.mark.parametrize("between", [REACH - 3, REACH - 2, REACH - 1, REACH, REACH * 3])
+def test_a_call_is_found_within_reach_whatever_was_asked_before(between):
+    tree = Tree([entry("u", None), entry("a", "u", assistant([tool_call("c", "read", {"path": "x"})]))])
+    above = "a"
+    for number in range(between):
+        tree.add(entry(f"n{number}", above, ModelChange(model="m")))
+        tree.add(entry(f"r{number}", f"n{number}", tool_result("c", "read", "text")))
+        above = f"n{number}"
+
+    upwards, downwards = Calls(tree), Calls(tree)
+    results = [f"r{number}" for number in range(between)]
+    expected = calls_by_search(tree)
+
+    assert [downwards.get(id) for id in results] == [expected.get(id) for id in results]
+    assert [upwards.get(id) for id in reversed(results)] == [expected.get(id) for id in reversed(results)]
+
+
+@pytest.mark.parametrize("shape", ["calls", "wide_calls"])
+def test_a_message_is_not_decoded_again_for_every_result_that_answers_it(shape):
+    def decoded(count):
+        tree, seen = tree_of(shape, count), 0
+        source = tree["a"].source
+        body = source.body
+
+        def counted(raw):
+            nonlocal seen
+            seen += len(raw)
+            return body(raw)
+
+        source.body = counted
+        assert len(calls_of_results(tree)) == (count if shape == "wide_calls" else REACH - 1)
+        return seen
+
+    assert decoded(2000) < 2.5 * decoded(1000)

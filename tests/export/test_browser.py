@@ -79,7 +79,8 @@ def test_the_tree_is_drawn_as_in_the_terminal(visit: Open, filter: str) -> None:
 
 def drawn_by(visited: Any) -> list[tuple[str, str, list[str]]]:
     """The rows of the page: connectors, words, and the names of branches, in any order."""
-    script = """[...document.querySelectorAll('.row')].map((row) => [row.querySelector('.rail').textContent,
+    script = """[...document.querySelectorAll('.row')].map((row) => [
+      (row.querySelector('.depth')?.textContent ?? '') + row.querySelector('.rail').textContent,
       row.querySelector('.words').textContent, [...row.querySelectorAll('.branch')].map((name) => name.textContent)])"""
     return [(prefix, words, sorted(branches)) for prefix, words, branches in visited.evaluate(script)]
 
@@ -102,7 +103,7 @@ def test_any_session_is_drawn_and_sent_by_the_page_as_by_the_library(visit: Open
     def check(data: bytes) -> None:
         nonlocal checked
         whole = read_snapshot(data.split(b"\n")[:-1])
-        visited.set_content(page(whole), wait_until="commit")
+        visited.set_content("".join(page(whole)), wait_until="commit")
         visited.wait_for_selector("html[data-ready]", state="attached")
         for number, filter in enumerate(FILTERS):
             visited.evaluate(f"document.getElementById('filter').value = '{number}'")

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import os
 import sys
+from codecs import getincrementaldecoder
+from collections.abc import Iterable, Iterator
 
 import click
 
 from sessiontree.cli.app import app, opened, place_option, session_argument
 from sessiontree.cli.output import safe, safe_lines
-from sessiontree.export import ENDINGS, FORMS, Exported, Redactor, Report, default_name, export, form_of
+from sessiontree.export import ENDINGS, FORMS, Redactor, Report, default_name, form_of, stream
 from sessiontree.home import user_homes
 from sessiontree.session import Session
 from sessiontree.store.files import write_private
 
 STDOUT = "-"
+PIECE = 1 << 20
+"""Bytes of a file that are copied at once."""
 
 
 @app.command(
@@ -49,20 +53,20 @@ def export_command(
     chosen = form or _form_of(output or "")
     with opened(session, read_only=True) as source:
         redactor = Redactor(patterns, homes=user_homes()) if redact else None
-        if chosen == "jsonl" and branch is None and subtree is None and redactor is None:
-            made = Exported(content=_bytes(source), report=None)
-        else:
-            made = export(source.lines(), chosen, branch=branch, subtree=subtree, redactor=redactor)
         target = output or default_name(source.id, chosen)
         if source.file is not None and os.path.exists(target) and os.path.samefile(source.file, target):
             raise click.ClickException(f"{target} is the session itself; export it to another file")
-    if target == STDOUT:
-        _print(made.content)
-    else:
-        _write(target, made.content, force=force)
-        click.echo(f"{safe(target)}  {_size(len(made.content))}")
-    if made.report is not None:
-        _tell(made.report)
+        if chosen == "jsonl" and branch is None and subtree is None and redactor is None:
+            pieces = _bytes(source)
+        else:
+            pieces = stream(source.lines(), chosen, branch=branch, subtree=subtree, redactor=redactor)
+        if target == STDOUT:
+            _print(pieces)
+        else:
+            _write(target, pieces, force=force)
+            click.echo(f"{safe(target)}  {_size(os.path.getsize(target))}")
+    if redactor is not None:
+        _tell(redactor.report)
 
 
 def _form_of(file: str) -> str:
@@ -73,26 +77,35 @@ def _form_of(file: str) -> str:
     return form or "html"
 
 
-def _bytes(session: Session) -> bytes:
+def _bytes(session: Session) -> Iterator[bytes]:
     """The whole session as it is: byte for byte the file, where there is one."""
-    return session.file.read_bytes() if session.file is not None else b"".join(line + b"\n" for line in session.lines())
+    if session.file is None:
+        yield from (line + b"\n" for line in session.lines())
+        return
+    with session.file.open("rb") as file:
+        while piece := file.read(PIECE):
+            yield piece
 
 
-def _write(target: str, content: bytes, *, force: bool) -> None:
+def _write(target: str, pieces: Iterable[bytes], *, force: bool) -> None:
     if os.path.lexists(target):
         if not force:
             raise click.ClickException(f"{target} is there already (--force writes over it)")
         if not os.path.isfile(target):
             raise click.ClickException(f"{target} is no regular file (-o - prints)")
-    write_private(os.path.realpath(target), content, over=force)
+    write_private(os.path.realpath(target), pieces, over=force)
 
 
-def _print(content: bytes) -> None:
+def _print(pieces: Iterable[bytes]) -> None:
     """To a terminal only what it cannot obey, to everything else the bytes as they are."""
-    if sys.stdout.isatty() or not hasattr(sys.stdout, "buffer"):
-        click.echo(safe_lines(content.decode("utf-8", "replace")), nl=False)
-    else:
-        click.echo(content, nl=False)
+    if not sys.stdout.isatty() and hasattr(sys.stdout, "buffer"):
+        for piece in pieces:
+            click.echo(piece, nl=False)
+        return
+    decode = getincrementaldecoder("utf-8")("replace").decode
+    for piece in pieces:
+        click.echo(safe_lines(decode(piece)), nl=False)
+    click.echo(safe_lines(decode(b"", final=True)), nl=False)
 
 
 def _size(count: int) -> str:

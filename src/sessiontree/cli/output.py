@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import click
@@ -15,18 +15,38 @@ from sessiontree.core.safe import safe_lines as safe_lines
 
 SLOW_SECONDS = 0.5
 """Progress is shown of what takes longer."""
+PRINTED = 1 << 16
+"""Characters of JSON that are printed at once."""
 LONGEST = 240
 """Characters of a name or a sentence that a list shows."""
 
 
 def echo_json(value: Any) -> None:
+    click.echo(json_text(value))
+
+
+def json_text(value: Any) -> str:
+    """A value as compact JSON that a terminal can be sent."""
     import json
 
     try:
         text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     except ValueError:  # a number too large for a float, which JSON cannot name: as null, like everybody else
         text = json.dumps(json.loads(json.dumps(value), parse_constant=lambda _: None), separators=(",", ":"))
-    click.echo(safe_json(text))
+    return safe_json(text)
+
+
+def echo_json_parts(begin: dict[str, Any], name: str, items: Iterable[Any], end: dict[str, Any]) -> None:
+    """One JSON object with a long list in it, printed as the list is made: `begin`, the list as `name`, and `end`."""
+    buffer = [f"{json_text(begin)[:-1]},{json_text(name)}:["]
+    size = 0
+    for index, item in enumerate(items):
+        buffer.append(f",{json_text(item)}" if index else json_text(item))
+        size += len(buffer[-1])
+        if size > PRINTED:
+            click.echo("".join(buffer), nl=False)
+            buffer, size = [], 0
+    click.echo(f"{''.join(buffer)}],{json_text(end)[1:]}")
 
 
 def echo_raw(raw: bytes) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from array import array
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
@@ -21,13 +22,37 @@ from sessiontree.cli.app import (
     session_argument,
     short,
 )
-from sessiontree.cli.output import brief, colored, dim, echo, echo_json, echo_raw, safe, safe_lines, strong, table, warn
+from sessiontree.cli.output import (
+    brief,
+    colored,
+    dim,
+    echo,
+    echo_json,
+    echo_json_parts,
+    echo_raw,
+    safe,
+    safe_lines,
+    strong,
+    table,
+    warn,
+)
 from sessiontree.commands.text import local_time
 from sessiontree.core.context import Explanation, explain, explanation_to_wire
 from sessiontree.core.entries import Entry, JsonObject, Problem
 from sessiontree.core.figures import dollars
 from sessiontree.core.messages import role, role_of, string, text, tool_calls
-from sessiontree.core.outline import FILTERS, Calls, outline, plain_text, row_text, tell_hidden
+from sessiontree.core.outline import (
+    DEEP,
+    FILTERS,
+    Calls,
+    draw,
+    finish,
+    lay_out,
+    plain_text,
+    row_text,
+    survey,
+    tell_hidden,
+)
 from sessiontree.core.problems import problem_to_wire
 from sessiontree.core.tokens import estimate
 from sessiontree.errors import FormatError, InvalidOperation, NotFound, SessionTreeError, StoreError, isolate_errors
@@ -57,7 +82,7 @@ def tree(context: click.Context, session: str, filter: str | None, interactive: 
         return
     opened_session = opened(session, read_only=True)
     if as_json:
-        echo_json(_tree_json(opened_session, filter or "all"))
+        _echo_tree_json(opened_session, filter or "all")
     else:
         _draw(opened_session, filter or "default")
 
@@ -86,30 +111,35 @@ def _choose_and_go(context: click.Context, name: str) -> None:
         )
 
 
-def _tree_json(session: Session, filter: str) -> JsonObject:
-    tree, leaf = session.tree, _leaf(session)
-    shown = {row.entry.id for row in outline(tree, leaf, filter)}
-    return {
-        "session": session.id,
-        "name": session.name,
-        "branch": session.heads.current,
-        "leaf": session.heads.leaf,
-        "entries": [
-            {
+def _echo_tree_json(session: Session, filter: str) -> None:
+    tree = session.tree
+    shape = finish(survey(tree, _leaf(session)))
+    shown = shape.shown(filter)
+    depths = array("l")
+
+    def entries() -> Iterator[JsonObject]:
+        for position, above in enumerate(shape.above):
+            depths.append(depths[above] + 1 if above >= 0 else 0)
+            if not shown[position]:
+                continue
+            entry = tree.peek(shape.ids[position])
+            yield {
                 "id": entry.id,
-                "parent": tree.parent(entry.id),
+                "parent": shape.ids[above] if above >= 0 else None,
                 "type": entry.type,
                 "role": role_of(entry),
                 "label": tree.label(entry.id),
                 "timestamp": entry.timestamp,
-                "depth": depth,
+                "depth": depths[position],
                 "text": plain_text(entry),
             }
-            for entry, depth in tree.walk(leaf)
-            if entry.id in shown
-        ],
-        "problems": [problem_to_wire(problem) for problem in session.problems],
-    }
+
+    echo_json_parts(
+        {"session": session.id, "name": session.name, "branch": session.heads.current, "leaf": session.heads.leaf},
+        "entries",
+        entries(),
+        {"problems": [problem_to_wire(problem) for problem in session.problems]},
+    )
 
 
 def _leaf(session: Session) -> str | None:
@@ -118,10 +148,10 @@ def _leaf(session: Session) -> str | None:
 
 
 def _draw(session: Session, filter: str) -> None:
-    rows = outline(session.tree, _leaf(session), filter, session.heads)
+    rows = finish(lay_out(finish(survey(session.tree, _leaf(session))), filter))
     calls = Calls(session.tree)
     echo(strong(safe(session.name or "unnamed")), dim(f"{safe(session.id)}, on branch {safe(session.heads.current)}"))
-    for row in rows:
+    for row in draw(rows, session.heads):
         label = session.tree.label(row.entry.id)
         hidden = tell_hidden([safe(name) for name in row.branches_hidden], row.active_hidden)
         echo(
@@ -133,7 +163,9 @@ def _draw(session: Session, filter: str) -> None:
             colored("← active", "green") if row.active else "",
             dim(hidden) if hidden else "",
         )
-    if not rows:
+    if rows.is_deep:
+        echo(dim(DEEP))
+    if not len(rows):
         hidden = session.tree.real_count
         echo(dim(f"(the filter {filter!r} hides all {hidden})" if hidden else NO_ENTRIES))
     elif session.heads.leaf is None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from itertools import chain, groupby, islice, repeat
+from itertools import chain, groupby
 from typing import Any, Literal, Protocol, TypeAlias, TypeVar, get_args
 
 from msgspec import Struct
@@ -85,6 +85,13 @@ Steps: TypeAlias = Generator[float, None, T]
 
 NONE: dict[str, str] = {}
 
+WIDEST, PAN = 48, 24
+"""Columns of connectors that a drawing shows of a row at most, and how many it leaves out at a time of wider rows.
+Without a limit the drawing of a deep tree grows with the square of its depth."""
+
+DEEP = "(N… in front of a row: N levels of indentation are not drawn)"
+"""What stands below a drawing that leaves out levels."""
+
 STRIDE = 512
 """How many entries are looked at between two pauses."""
 
@@ -110,7 +117,7 @@ class Row(Struct, frozen=True, kw_only=True):
 
     entry: Entry
     prefix: str
-    """Connectors and indentation, three columns a level."""
+    """Connectors and indentation, three columns a level; of deep rows only the last levels: see `Outline.guide`."""
     on_path: bool
     """On the way from the root to the active leaf."""
     active: bool
@@ -128,22 +135,25 @@ def outline(tree: Tree, leaf: EntryId | None, filter: str = "default", heads: He
 
     Branches are named at their rows where `heads` are given.
     """
-    rows = finish(lay_out(finish(survey(tree, leaf)), filter))
+    return list(draw(finish(lay_out(finish(survey(tree, leaf)), filter)), heads))
+
+
+def draw(rows: Outline, heads: Heads | None = None) -> Iterator[Row]:
+    """The rows of an outline one after another, so that a drawing of any length takes little memory."""
+    tree, active = rows.shape.tree, rows.active
     named = {} if heads is None else rows.branches(heads)
     hidden = {} if heads is None else rows.branches_hidden(heads)
-    active, active_hidden = rows.active, rows.active_hidden
-    return [
-        Row(
-            entry=tree[rows.id(row)],
-            prefix=prefix,
+    active_hidden = rows.active_hidden
+    for row in range(len(rows)):
+        yield Row(
+            entry=tree.peek(rows.id(row)),
+            prefix=rows.guide(row),
             on_path=rows.on_path(row),
             active=row == active,
             branches=named.get(row, ()),
             active_hidden=row == active_hidden,
             branches_hidden=hidden.get(row, ()),
         )
-        for row, prefix in enumerate(rows.prefixes())
-    ]
 
 
 def finish(steps: Steps[T]) -> T:
@@ -431,23 +441,22 @@ class Outline(Struct, frozen=True, kw_only=True, eq=False):
         drawn = "".join(reversed(parts))
         return drawn if room is None else drawn[max(0, len(drawn) - room) :]
 
-    def prefixes(self) -> Iterator[str]:
-        """The prefixes of all rows, from the top: quicker than one by one where the tree is deep."""
-        above: list[tuple[int, str]] = []  # the segments above, each with what stands left of all below it
-        for segment, parent in enumerate(self.parents):
-            while above and above[-1][0] != parent:
-                above.pop()
-            rows = self.segment(self.firsts[segment])
-            if parent < 0:
-                above.append((segment, ""))
-                yield ""
-                yield from repeat("   " if self.several else "", len(rows) - 1)
-                continue
-            left = above[-1][1].ljust(self.columns[segment])
-            rail = left + self._rail(segment)
-            above.append((segment, rail))
-            yield left + ("└─ " if self.lasts[segment] else "├─ ")
-            yield from repeat(rail + "   ", len(rows) - 1)
+    def guide(self, row: int) -> str:
+        """What a drawing without a cursor shows left of a row: connectors and indentation, no wider than `WIDEST`.
+
+        Of a wider row the first levels are left out, so many that rows near each other still line up, and their number
+        stands in front: `24… │  └─ `.
+        """
+        width = self.width(row)
+        if width <= WIDEST:
+            return self.prefix(row)
+        hidden = -(-(width - WIDEST) // PAN) * PAN
+        return f"{hidden // 3}… {self.prefix(row, width - hidden)}"
+
+    @property
+    def is_deep(self) -> bool:
+        """Whether levels of some row are left out by `guide`."""
+        return max(self.columns, default=0) + 6 > WIDEST and any(self.width(row) > WIDEST for row in range(len(self)))
 
     def _rail(self, segment: int) -> str:
         """What stands under a segment's connector: a bar while siblings follow."""
@@ -559,30 +568,71 @@ class Calls:
 
     def __init__(self, tree: Tree) -> None:
         self._tree = tree
-        self._seen: dict[EntryId, JsonObject] = {}
-        """Messages that were looked at last: results that follow one another answer the same one."""
+        self._calls: dict[EntryId, dict[str, ToolCall]] = {}
+        """The calls of messages that were looked at last, by their ids: many results may answer one message."""
+        self._stops: dict[EntryId, bool | None] = {}
+        """Of entries that were looked at last, whether they call tools; `None` where the user speaks."""
+        self._callers: dict[EntryId, tuple[EntryId | None, int]] = {}
+        """The nearest entry above that calls tools and how many steps it is away; `None` where none is within reach."""
 
     def get(self, id: EntryId, /) -> ToolCall | None:
-        up = islice(self._tree.up_ids(id), REACH)
-        answered = answered_call(self._message(next(up)))
+        answered = answered_call(self._message(id))
         if answered is None:
             return None
-        for above in up:
-            message = self._message(above)
-            found = next((call for call in tool_calls(message) if call.id == answered), None)
-            if found is not None or role(message) == "user":
+        above, reached = self._caller(id)
+        while above is not None and reached < REACH:
+            found = self._calls_of(above).get(answered)
+            if found is not None:
                 return found
+            above, steps = self._caller(above)
+            reached += steps
         return None
 
+    def _caller(self, id: EntryId) -> tuple[EntryId | None, int]:
+        """The nearest entry above `id` that calls tools, and the number of steps to it."""
+        if len(self._callers) > REACH * 16:
+            self._callers.clear()
+        walked: list[EntryId] = []
+        at, caller, steps = id, None, 0
+        while len(walked) < REACH * 2:
+            if at in self._callers:
+                caller, steps = self._callers[at]
+                break
+            walked.append(at)
+            above = self._tree.parent(at)
+            stops = None if above is None else self._stops_at(above)
+            if above is None or stops is None:
+                break
+            if stops:
+                caller = above
+                break
+            at = above
+        else:
+            del walked[REACH:]  # what is further up may still have one within reach
+        for step, entry in enumerate(reversed(walked), steps + 1):
+            self._callers[entry] = caller, step
+        return self._callers[id]
+
+    def _stops_at(self, id: EntryId) -> bool | None:
+        if id not in self._stops:
+            if len(self._stops) > REACH * 16:
+                self._stops.clear()
+            message = self._message(id)
+            self._stops[id] = None if role(message) == "user" else bool(tool_calls(message))
+        return self._stops[id]
+
+    def _calls_of(self, id: EntryId) -> dict[str, ToolCall]:
+        calls = self._calls.get(id)
+        if calls is None:
+            if len(self._calls) >= REACH:
+                self._calls.clear()
+            calls = self._calls[id] = {call.id: call for call in reversed(tool_calls(self._message(id)))}
+        return calls
+
     def _message(self, id: EntryId) -> JsonObject:
-        message = self._seen.get(id)
-        if message is None:
-            entry = self._tree[id]
-            body = entry.decoded() if entry.type == "message" else None
-            if len(self._seen) >= REACH:
-                self._seen.clear()
-            message = self._seen[id] = body.message if isinstance(body, Message) else {}
-        return message
+        entry = self._tree.peek(id)
+        body = entry.decoded() if entry.type == "message" else None
+        return body.message if isinstance(body, Message) else {}
 
 
 def calls_of_results(tree: Tree) -> dict[EntryId, ToolCall]:
@@ -615,8 +665,7 @@ def _message_row(message: Glance, call: ToolCall | None = None) -> str:
                 return f"assistant: {words}"
             if message.stopped_abnormally:
                 return f"assistant: ({message.stop_reason})"
-            made = ", ".join(_call_row(call) for call in message.calls)
-            return f"assistant: {made or '(no content)'}"
+            return f"assistant: {_calls_row(message.calls) or '(no content)'}"
         case "toolResult":
             return _call_row(call) if call else f"[{message.tool_name or 'tool result'}]"
         case "bashExecution" | "pythonExecution":
@@ -627,7 +676,19 @@ def _message_row(message: Glance, call: ToolCall | None = None) -> str:
 
 def _message_text(message: Glance) -> str:
     words = one_line(message.text or message.command or message.code)
-    return words or ", ".join(_call_row(call) for call in message.calls)
+    return words or _calls_row(message.calls)
+
+
+def _calls_row(calls: Sequence[ToolCall]) -> str:
+    """Calls one after another, as many as a row can hold."""
+    told: list[str] = []
+    length = 0
+    for call in calls:
+        if length > TEXT_LENGTH:
+            return f"{', '.join(told)} and {len(calls) - len(told):,} more"
+        told.append(_call_row(call))
+        length += len(told[-1]) + 2
+    return ", ".join(told)
 
 
 def _call_row(call: ToolCall) -> str:

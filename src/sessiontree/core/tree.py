@@ -234,6 +234,15 @@ class Tree:
     def __getitem__(self, id: EntryId) -> Entry:
         return self.entry_at(self._index(id))
 
+    def peek(self, id: EntryId) -> Entry:
+        """The entry `id`, not kept where it has to be made: for those who look at every entry once."""
+        index = self._index(id)
+        made = self._made.get(index)
+        if made is None:
+            item, offset = self._item_at(index)
+            made = item.entry(offset) if isinstance(item, Chain) else item
+        return made
+
     def _index(self, id: EntryId) -> int:
         try:
             return self._by_id[id]

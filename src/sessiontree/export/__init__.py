@@ -6,7 +6,7 @@ secrets out, and each form has a module of its own. Nothing here writes files or
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from msgspec import Struct
 
@@ -51,20 +51,59 @@ def export(
     `branch` names a place whose path alone is exported; `subtree` an entry that is exported with all that hangs below
     it. Raises `NotFound`, `Ambiguous`, or `InvalidOperation` for what cannot be exported.
     """
+    content = b"".join(stream(lines, form, branch=branch, subtree=subtree, redactor=redactor))
+    return Exported(content=content, report=None if redactor is None else redactor.report)
+
+
+def stream(
+    lines: Iterable[bytes],
+    form: str = "html",
+    *,
+    branch: str | None = None,
+    subtree: str | None = None,
+    redactor: Redactor | None = None,
+) -> Iterator[bytes]:
+    """What `export` gives, in pieces, so that it is never in memory as a whole.
+
+    What cannot be exported is refused before the first piece. What `redactor` took out is known after the last one.
+    """
     if form not in FORMS:
         raise InvalidOperation(f"no form {form!r}: choose one of {', '.join(FORMS)}")
     if branch is not None and subtree is not None:
         raise InvalidOperation("either one path or one subtree is exported, not both")
+    if form == "html":
+        _check_page_can_be_made()
     whole = read_snapshot(lines)
     chosen = _part(whole, branch, subtree)
     if redactor is not None:
         chosen = redactor.lines(whole.lines if chosen is None else chosen)
-    report = None if redactor is None else redactor.report
     if form == "jsonl":
         left = whole.lines if chosen is None else chosen
-        return Exported(content=b"".join(line + b"\n" for line in left), report=report)
+        return _in_blocks(line + b"\n" for line in left)
     shown = whole if chosen is None else read_snapshot(chosen)
-    return Exported(content=_render(shown, form).encode("utf-8", "replace"), report=report)
+    return _in_blocks(piece.encode("utf-8", "replace") for piece in _render(shown, form))
+
+
+def _check_page_can_be_made() -> None:
+    from importlib.util import find_spec
+
+    if any(find_spec(module) is None for module in ("jinja2", "markdown_it", "nh3", "pygments")):
+        raise InvalidOperation("a page takes what `pip install 'sessiontree[export]'` installs")
+
+
+BLOCK = 1 << 16
+"""Bytes that are handed over together, or more where one piece has more."""
+
+
+def _in_blocks(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    block = bytearray()
+    for piece in pieces:
+        block += piece
+        if len(block) >= BLOCK:
+            yield bytes(block)
+            block.clear()
+    if block:
+        yield bytes(block)
 
 
 def _part(whole: Snapshot, branch: str | None, subtree: str | None) -> list[bytes] | None:
@@ -81,15 +120,12 @@ def _part(whole: Snapshot, branch: str | None, subtree: str | None) -> list[byte
     return subtree_part(whole, place)
 
 
-def _render(whole: Snapshot, form: str) -> str:
+def _render(whole: Snapshot, form: str) -> Iterator[str]:
     match form:
         case "html":
             from sessiontree.export.page import page
 
-            try:
-                return page(whole)
-            except ModuleNotFoundError as error:
-                raise InvalidOperation("a page takes what `pip install 'sessiontree[export]'` installs") from error
+            return page(whole)
         case "json":
             from sessiontree.export.document import document
 

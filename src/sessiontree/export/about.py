@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import islice
 
 from msgspec import Struct
 
@@ -13,6 +14,10 @@ from sessiontree.core.fulltext import speaker
 from sessiontree.core.outline import one_line, plain_text
 from sessiontree.export.snapshot import Snapshot
 from sessiontree.export.view import money, visible
+
+MOST_BRANCHES = 1000
+"""Branches whose figures are in the page: a browser is slow with longer tables."""
+MOST_MODELS = 20
 
 
 class Figures(Struct, frozen=True, kw_only=True):
@@ -46,28 +51,33 @@ class About(Struct, frozen=True, kw_only=True):
     entries: int
     current: str
     branches: list[Figures]
+    """The first `MOST_BRANCHES`."""
+    branch_count: int
     faults: list[str]
     redacted: bool
 
 
 def about_of(whole: Snapshot) -> About:
     """The figures of a session."""
-    entries = list(whole.tree)
-    paths = PathStats(whole.tree)
-    all = stats_of("", None, entries)
+    tree = whole.tree
+    paths = PathStats(tree)
+    all = stats_of("", None, map(tree.peek, tree.ids()))
     faults = [problem.message for problem in whole.problems if problem.severity == "fault"]
     return About(
-        title=visible(whole.name or _first_words(entries) or "Unnamed session"),
+        title=visible(whole.name or _first_words(map(tree.peek, tree.ids())) or "Unnamed session"),
         id=visible(whole.header.id),
         cwd=visible(whole.header.cwd),
         begun=_day(whole.header.timestamp),
         ended=_day(all.last_activity or ""),
-        models=[visible(model) for model in all.models if model != "unknown/unknown"],
+        models=_models(all.models),
         tokens=short_count(all.tokens) if all.tokens else "",
         cost=money(all.cost) if all.cost else "",
-        entries=len(entries),
+        entries=len(tree),
         current=visible(whole.heads.current),
-        branches=[_figures(whole, paths, name, head) for name, head in whole.heads.heads.items()],
+        branches=[
+            _figures(whole, paths, name, head) for name, head in islice(whole.heads.heads.items(), MOST_BRANCHES)
+        ],
+        branch_count=len(whole.heads.heads),
         faults=[visible(fault) for fault in faults],
         redacted=whole.header.redacted,
     )
@@ -96,8 +106,14 @@ def _figures(whole: Snapshot, paths: PathStats, name: str, head: EntryId | None)
         tokens=short_count(stats.tokens) if stats.tokens else "–",
         cost=money(stats.cost) if stats.cost else "–",
         time=duration(stats.time),
-        models=visible(", ".join(model for model in stats.models if model != "unknown/unknown")),
+        models=", ".join(_models(stats.models)),
     )
+
+
+def _models(names: Iterable[str]) -> list[str]:
+    """The names of models, the first ones where there are many."""
+    known = [visible(name) for name in names if name != "unknown/unknown"]
+    return known if len(known) <= MOST_MODELS else [*known[:MOST_MODELS], f"and {len(known) - MOST_MODELS} more"]
 
 
 def duration(milliseconds: int) -> str:

@@ -3,39 +3,50 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from sessiontree.comparison import PathStats, stats_to_wire
+from sessiontree.core.entries import JsonObject
 from sessiontree.core.problems import problem_to_wire
 from sessiontree.export.snapshot import Snapshot
 from sessiontree.format.codec import PARENT, NotJson, read_object
 
 
-def document(whole: Snapshot) -> str:
+def document(whole: Snapshot) -> Iterator[str]:
     """Header, name, branches with their figures, labels, entries in file order, and what is wrong with them."""
     tree, heads = whole.tree, whole.heads
-    stats = PathStats(tree)
-    entries: list[Any] = []
-    for entry in tree:
+    begin = {"session": read_object(whole.header_line), "name": whole.name, "branch": heads.current, "leaf": whole.leaf}
+    yield _text(begin)[:-1]
+    yield ',"branches":['
+    yield from _separated(_branches(whole))
+    yield f'],"labels":{_text(tree.labels)},"entries":['
+    yield from _separated(_entries(whole))
+    yield f'],"problems":{_text([problem_to_wire(problem) for problem in whole.problems])}}}\n'
+
+
+def _branches(whole: Snapshot) -> Iterator[JsonObject]:
+    stats = PathStats(whole.tree)
+    for name, head in whole.heads.heads.items():
+        yield {
+            **stats_to_wire(stats.of(name, head)),
+            "current": name == whole.heads.current,
+            "archived": name in whole.heads.archived,
+        }
+
+
+def _entries(whole: Snapshot) -> Iterator[JsonObject]:
+    for id in whole.tree.ids():
         try:
-            entries.append({**read_object(entry.raw), PARENT: tree.parent(entry.id)})
+            yield {**read_object(whole.tree.peek(id).raw), PARENT: whole.tree.parent(id)}
         except NotJson:  # it begins like an entry, and is told among the problems
             continue
-    wire = {
-        "session": read_object(whole.header_line),
-        "name": whole.name,
-        "branch": heads.current,
-        "leaf": whole.leaf,
-        "branches": [
-            {
-                **stats_to_wire(stats.of(name, head)),
-                "current": name == heads.current,
-                "archived": name in heads.archived,
-            }
-            for name, head in heads.heads.items()
-        ],
-        "labels": tree.labels,
-        "entries": entries,
-        "problems": [problem_to_wire(problem) for problem in whole.problems],
-    }
-    return json.dumps(wire, separators=(",", ":")) + "\n"
+
+
+def _separated(values: Iterable[JsonObject]) -> Iterator[str]:
+    for index, value in enumerate(values):
+        yield f",{_text(value)}" if index else _text(value)
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"))

@@ -6,6 +6,15 @@
 ((start) => (document.hidden ? start() : requestAnimationFrame(() => setTimeout(start))))(() => {
   const $ = (id) => document.getElementById(id);
   const data = JSON.parse($("data").textContent);
+  const columns = ["id", "parent", "row", "kind", "speaker", "filters", "tokens", "cost", "counts", "time", "quiet"];
+  for (const name of columns) data[name] = [];
+  data.html = {};
+  for (const block of document.querySelectorAll("script.data")) {
+    const part = JSON.parse(block.textContent);
+    for (const name of columns) for (const value of part[name]) data[name].push(value);
+    Object.assign(data.html, part.html);
+    block.remove();
+  }
   const size = data.id.length;
   const numbers = new Map(data.id.map((id, number) => [id, number]));
   const root = document.documentElement;
@@ -19,6 +28,13 @@
     const found = [];
     for (; number >= 0; number = data.parent[number]) found.push(number);
     return found.reverse();
+  };
+
+  // As in core/outline.py: of a deep row only the last levels are drawn, and the number of the others in front of them.
+  const WIDEST = 48, PAN = 24;
+  const guide = (rails, width) => {
+    const hidden = width <= WIDEST ? 0 : Math.ceil((width - WIDEST) / PAN) * PAN;
+    return { prefix: hidden ? rails.slice(hidden - width) : rails, hidden: hidden / 3 };
   };
 
   const drawing = (shown) => {
@@ -35,19 +51,23 @@
     }
     const drawn = [];
     const roots = kids.get(-1);
-    const waiting = roots.map((number) => ({ number, rails: "", fresh: roots.length > 1, connector: "" })).reverse();
+    const waiting = roots.map((number) => ({ number, rails: "", width: 0, fresh: roots.length > 1, connector: "" })).reverse();
     while (waiting.length) {
       const at = waiting.pop();
       const below = kids.get(at.number);
-      drawn.push({ number: at.number, prefix: at.rails + at.connector, folds: below.length > 1 || (at.connector && below.length) });
+      const width = at.width + at.connector.length;
+      const folds = below.length > 1 || (at.connector && below.length);
+      drawn.push({ number: at.number, width, folds, ...guide(at.rails + at.connector, width) });
       if (state.folded.has(at.number)) continue;
       const rails = at.rails + ({ "├─ ": "│  ", "└─ ": "   " }[at.connector] || "");
       const parts = below.length > 1;
       const inner = !parts && at.fresh;
+      const left = (inner ? rails + "   " : rails).slice(-WIDEST);
       for (let index = below.length - 1; index >= 0; index--) {
         waiting.push({
           number: below[index],
-          rails: inner ? rails + "   " : rails,
+          rails: left,
+          width: width + (inner ? 3 : 0),
           fresh: parts,
           connector: parts ? (index === below.length - 1 ? "└─ " : "├─ ") : "",
         });
@@ -129,7 +149,7 @@
     tree.setAttribute("aria-activedescendant", drawn.rows.length ? `r${drawn.rows[cursor].number}` : "");
   };
 
-  const rowElement = ({ number, prefix, folds }, index, rails) => {
+  const rowElement = ({ number, prefix, hidden, width, folds }, index, rails) => {
     const row = document.createElement("div");
     const here = number === state.leaf;
     row.className = `row ${data.kind[number]}${here ? " at" : ""}${index === cursor ? " cursor" : ""}`;
@@ -137,7 +157,7 @@
     row.dataset.index = index;
     row.style.top = `${index * ROW}px`;
     row.setAttribute("role", "treeitem");
-    row.setAttribute("aria-level", prefix.length / 3 + 1);
+    row.setAttribute("aria-level", width / 3 + 1);
     row.setAttribute("aria-selected", here);
     row.setAttribute("aria-posinset", index + 1);
     row.setAttribute("aria-setsize", drawn.rows.length);
@@ -148,6 +168,7 @@
       rail.classList.add("cut");
       rail.style.width = `${rails}ch`;
     }
+    if (hidden) row.append(span("depth", `${hidden}… `));
     row.append(rail, span("fold", folds ? (closed ? "▸" : "▾") : ""));
     if (onPath.has(number)) row.append(span("dot", "• "));
     if (data.label[number]) row.append(span("label", data.label[number]));
@@ -554,12 +575,11 @@
     } else if (event.key === "ArrowLeft" && row.folds && !state.folded.has(row.number)) fold(row.number, true);
     else if (event.key === "ArrowRight" && row.folds && state.folded.has(row.number)) fold(row.number, false);
     else if (event.key === "ArrowLeft") {
-      for (let up = data.parent[row.number]; up >= 0; up = data.parent[up]) {
-        const above = drawn.rows.findIndex(({ number, folds }) => number === up && folds);
-        if (above >= 0) {
-          cursor = above;
-          break;
-        }
+      const above = new Set(pathTo(data.parent[row.number]));
+      for (let index = cursor - 1; index >= 0; index--) {
+        if (!drawn.rows[index].folds || !above.has(drawn.rows[index].number)) continue;
+        cursor = index;
+        break;
       }
       reveal();
     } else return;

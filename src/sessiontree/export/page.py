@@ -8,6 +8,7 @@ drawing of the tree and for what a model sees are those of `core.outline` and `c
 from __future__ import annotations
 
 import base64
+from collections.abc import Callable, Iterator
 from hashlib import sha256
 from typing import Any
 
@@ -27,7 +28,7 @@ from sessiontree.core.messages import (
     text_blocks,
     tool_calls,
 )
-from sessiontree.core.outline import FILTERS, finish, lay_out, row_text, survey
+from sessiontree.core.outline import FILTERS, finish, row_text, survey
 from sessiontree.core.times import milliseconds
 from sessiontree.export.about import about_of
 from sessiontree.export.snapshot import Snapshot
@@ -40,6 +41,10 @@ AT_ONCE = CHUNK
 """Entries of the active path that are elements from the start."""
 
 
+BLOCK = 500
+"""Entries whose data stand in one element."""
+
+
 class Shown(Struct, frozen=True, kw_only=True):
     """An entry as the template puts it in the page."""
 
@@ -50,21 +55,30 @@ class Shown(Struct, frozen=True, kw_only=True):
     branches: list[str]
 
 
-def page(whole: Snapshot) -> str:
-    """The page of a session."""
+def page(whole: Snapshot) -> Iterator[str]:
+    """The page of a session, in pieces: entries are made as they are written, and none is kept."""
     drawn = _Drawn(whole)
     script, style = asset("page.js"), asset("page.css")
-    on_path = {entry.id for entry in whole.path() if not entry.is_annotation}
-    shown = [drawn.article(number) for number, entry in enumerate(drawn.entries) if entry.id in on_path]
     return render_page(
         policy=_policy(script, style),
         script=script,
         style=style,
-        data=embedded(drawn.data(on_path)),
         about=about_of(whole),
-        chunks=[_chunk(shown[start : start + CHUNK], start) for start in range(0, len(shown), CHUNK)],
+        chunks=drawn.chunks(),
+        blocks=drawn.blocks(),
+        data=_Later(drawn.data),
         filters=FILTERS,
     )
+
+
+class _Later:
+    """A text that is made when it is written."""
+
+    def __init__(self, make: Callable[[], str]) -> None:
+        self._make = make
+
+    def __str__(self) -> str:
+        return self._make()
 
 
 class Chunk(Struct, frozen=True):
@@ -98,16 +112,24 @@ class _Drawn:
 
     def __init__(self, whole: Snapshot) -> None:
         self.whole = whole
-        self.entries = [entry for entry, _ in whole.tree.walk(whole.leaf)]
-        self.numbers = {entry.id: number for number, entry in enumerate(self.entries)}
+        self.shape = finish(survey(whole.tree, whole.leaf))
         self.names = whole.branch_names()
-        self.views = [view_of(entry, whole.calls.get(entry.id)) for entry in self.entries]
+        self.model = _Model(self)
 
-    def article(self, number: int) -> str:
-        return self._html(number, self.views[number])
+    def __len__(self) -> int:
+        return len(self.shape)
 
-    def _html(self, number: int, view: View) -> str:
-        entry = self.entries[number]
+    def entry(self, number: int) -> Entry:
+        return self.whole.tree.peek(self.shape.ids[number])
+
+    def number(self, id: EntryId | None) -> int:
+        return -1 if id is None else self.shape.positions.get(id, -1)
+
+    def is_on_path(self, entry: Entry) -> bool:
+        """Whether an entry stands in the page from the start."""
+        return entry.id in self.shape.path and not entry.is_annotation
+
+    def html(self, number: int, entry: Entry, view: View) -> str:
         label = self.whole.tree.label(entry.id)
         shown = Shown(
             number=number,
@@ -118,114 +140,143 @@ class _Drawn:
         )
         return render_article(shown)
 
-    def _number(self, id: EntryId | None) -> int:
-        return -1 if id is None else self.numbers.get(id, -1)
+    def chunks(self) -> Iterator[Chunk]:
+        """The entries of the active path."""
+        articles: list[str] = []
+        done = 0
+        for number, id in enumerate(self.shape.ids):
+            if id in self.shape.path and self.is_on_path(entry := self.entry(number)):
+                articles.append(self.html(number, entry, view_of(entry, self.whole.calls.get(id))))
+                if len(articles) == CHUNK:
+                    yield _chunk(articles, done)
+                    done += CHUNK
+                    articles = []
+        if articles:
+            yield _chunk(articles, done)
 
-    def data(self, on_path: set[EntryId]) -> dict[str, Any]:
-        """What the script is given: columns with a value for each entry, and sparse tables by number."""
-        whole, tree = self.whole, self.whole.tree
-        sums = [_spent(entry) for entry in self.entries]
-        counts = [stats_of("", None, [entry]) for entry in self.entries]
+    def blocks(self) -> Iterator[str]:
+        """What the script is given of entries: columns with a value for each, so many entries at a time."""
+        masks = self._masks()
+        for start in range(0, len(self), BLOCK):
+            yield embedded(self._block(range(start, min(start + BLOCK, len(self))), masks))
+
+    def _block(self, numbers: range, masks: bytearray) -> dict[str, Any]:
+        whole = self.whole
+        columns: dict[str, list[Any]] = {
+            name: [] for name in ("id", "row", "kind", "speaker", "tokens", "cost", "counts", "time", "quiet")
+        }
+        html: dict[int, str] = {}
+        for number in numbers:
+            entry = self.entry(number)
+            entry = replace(entry, kept=entry.decoded())  # many look at it, and nobody afterwards
+            view = view_of(entry, whole.calls.get(entry.id))
+            tokens, cost = _spent(entry)
+            count = stats_of("", None, [entry])
+            columns["id"].append(visible(entry.id))
+            columns["row"].append(visible(row_text(entry, whole.calls)))
+            columns["kind"].append(view.kind)
+            columns["speaker"].append(visible(speaker(entry)).lower())
+            columns["tokens"].append(tokens)
+            columns["cost"].append(cost)
+            columns["counts"].append([count.messages, count.tool_calls, count.errors])
+            columns["time"].append(milliseconds(entry.timestamp) or 0)
+            if entry.is_annotation:
+                columns["quiet"].append(number)
+            if not self.is_on_path(entry):
+                html[number] = self.html(number, entry, view)
+            self.model.take(number, entry)
         return {
-            "id": [visible(entry.id) for entry in self.entries],
-            "parent": [self._number(tree.parent(entry.id)) for entry in self.entries],
-            "row": [visible(row_text(entry, whole.calls)) for entry in self.entries],
-            "kind": [view.kind for view in self.views],
-            "speaker": [visible(speaker(entry)).lower() for entry in self.entries],
-            "filters": self._masks(),
-            "tokens": [tokens for tokens, _ in sums],
-            "cost": [cost for _, cost in sums],
-            "counts": [[one.messages, one.tool_calls, one.errors] for one in counts],
-            "time": [milliseconds(entry.timestamp) or 0 for entry in self.entries],
-            "label": {self._number(id): visible(text) for id, text in tree.labels.items() if id in tree},
-            "heads": {self._number(id): [visible(name) for name in names] for id, names in self.names.items()},
-            "branches": [[visible(name), self._number(head)] for name, head in whole.heads.heads.items()],
-            "leaf": self._number(whole.leaf),
-            "html": {
-                number: self.article(number) for number, entry in enumerate(self.entries) if entry.id not in on_path
-            },
-            "model": self._model(),
-            "quiet": [number for number, entry in enumerate(self.entries) if entry.is_annotation],
-            "chunk": CHUNK,
+            **columns,
+            "parent": self.shape.above[numbers.start : numbers.stop].tolist(),
+            "filters": list(masks[numbers.start : numbers.stop]),
+            "html": html,
         }
 
-    def _masks(self) -> list[int]:
+    def data(self) -> str:
+        """What the script is given of the session, when all entries were looked at."""
+        tree = self.whole.tree
+        return embedded(
+            {
+                "label": {self.number(id): visible(text) for id, text in tree.labels.items() if id in tree},
+                "heads": {self.number(id): [visible(name) for name in names] for id, names in self.names.items()},
+                "branches": [[visible(name), self.number(head)] for name, head in self.whole.heads.heads.items()],
+                "leaf": self.number(self.whole.leaf),
+                "model": self.model.wire(),
+                "chunk": CHUNK,
+            }
+        )
+
+    def _masks(self) -> bytearray:
         """For each entry the filters that show it, one bit each."""
-        masks = [0] * len(self.entries)
-        shape = finish(survey(self.whole.tree, self.whole.leaf))
+        masks = bytearray(len(self))
         for bit, name in enumerate(FILTERS):
-            rows = finish(lay_out(shape, name))
-            for row in range(len(rows)):
-                masks[self.numbers[rows.id(row)]] |= 1 << bit
+            for number, shown in enumerate(self.shape.shown(name)):
+                masks[number] |= shown << bit
         return masks
 
-    def _model(self) -> dict[str, Any]:
-        """What the projection of a path onto a model's context needs to know of its entries."""
-        speaks: list[int] = []
-        editable: list[int] = []
-        system: list[int] = []
-        failed: list[int] = []
-        calls: dict[int, list[str]] = {}
-        answers: dict[int, str] = {}
-        anchors: dict[int, int] = {}
-        resets: list[int] = []
-        edits: dict[int, Any] = {}
-        for number, entry in enumerate(self.entries):
-            match entry.body:
-                case Message(message):
-                    if for_model(message) is not None:
-                        speaks.append(number)
-                    if role(message) in EDITABLE:
-                        editable.append(number)
-                    if role(message) == "system":
-                        system.append(number)
-                    if stopped_abnormally(message):
-                        failed.append(number)
-                    made = [call.id for call in tool_calls(message)]
-                    if made:
-                        calls[number] = made
-                    answered = answered_call(message)
-                    if answered is not None:
-                        answers[number] = answered
-                case CustomMessage():
-                    speaks.append(number)
-                    editable.append(number)
-                case Compaction(first_kept=anchor):
-                    speaks.append(number)
-                    anchors[number] = self._number(anchor)
-                case ContextEdit(target=target, replacement=replacement):
-                    edits[number] = self._edit(target, replacement)
-                case body:
-                    if entry.type == "reset_boundary":
-                        resets.append(number)
-                    if entry.type == "branch_summary" and getattr(body, "summary", ""):
-                        speaks.append(number)
-        return {
-            "speaks": speaks,
-            "editable": editable,
-            "system": system,
-            "failed": failed,
-            "calls": calls,
-            "answers": answers,
-            "anchors": anchors,
-            "resets": resets,
-            "edits": edits,
-        }
+
+class _Model:
+    """What the projection of a path onto a model's context needs to know of its entries."""
+
+    def __init__(self, drawn: _Drawn) -> None:
+        self._drawn = drawn
+        self._lists: dict[str, list[int]] = {name: [] for name in ("speaks", "editable", "system", "failed", "resets")}
+        self._calls: dict[int, list[str]] = {}
+        self._answers: dict[int, str] = {}
+        self._anchors: dict[int, int] = {}
+        self._edits: dict[int, Any] = {}
+
+    def wire(self) -> dict[str, Any]:
+        tables = {"calls": self._calls, "answers": self._answers, "anchors": self._anchors, "edits": self._edits}
+        return {**self._lists, **tables}
+
+    def take(self, number: int, entry: Entry) -> None:
+        """Note what counts of one entry."""
+        match entry.decoded():
+            case Message(message):
+                for name, holds in (
+                    ("speaks", for_model(message) is not None),
+                    ("editable", role(message) in EDITABLE),
+                    ("system", role(message) == "system"),
+                    ("failed", stopped_abnormally(message)),
+                ):
+                    if holds:
+                        self._lists[name].append(number)
+                made = [call.id for call in tool_calls(message)]
+                if made:
+                    self._calls[number] = made
+                answered = answered_call(message)
+                if answered is not None:
+                    self._answers[number] = answered
+            case CustomMessage():
+                self._lists["speaks"].append(number)
+                self._lists["editable"].append(number)
+            case Compaction(first_kept=anchor):
+                self._lists["speaks"].append(number)
+                self._anchors[number] = self._drawn.number(anchor)
+            case ContextEdit(target=target, replacement=replacement):
+                self._edits[number] = self._edit(target, replacement)
+            case body:
+                if entry.type == "reset_boundary":
+                    self._lists["resets"].append(number)
+                if entry.type == "branch_summary" and getattr(body, "summary", ""):
+                    self._lists["speaks"].append(number)
 
     def _edit(self, target: EntryId, replacement: JsonObject | None) -> list[Any]:
         """The number of what is edited, how it reads then, and the calls that it still makes."""
-        number = self._number(target)
+        number = self._drawn.number(target)
         if replacement is None or number < 0:
             return [number, None, []]
         content = replacement.get("content")
-        body = self.entries[number].body
+        entry = self._drawn.entry(number)
+        body = entry.decoded()
         if isinstance(body, CustomMessage):
-            return [number, self._html(number, _as_edited({"role": "custom", "content": content})), []]
+            return [number, self._drawn.html(number, entry, _as_edited({"role": "custom", "content": content})), []]
         message = body.message if isinstance(body, Message) else {}
         if isinstance(content, str) and role(message) in ("assistant", "toolResult"):
             content = text_blocks(content)
         message = {**message, "content": content}
-        return [number, self._html(number, _as_edited(message)), [call.id for call in tool_calls(message)]]
+        return [number, self._drawn.html(number, entry, _as_edited(message)), [call.id for call in tool_calls(message)]]
 
 
 def _as_edited(message: JsonObject) -> View:
@@ -234,5 +285,5 @@ def _as_edited(message: JsonObject) -> View:
 
 
 def _spent(entry: Entry) -> tuple[float, float]:
-    sums = [sum_ for usage in usages(entry.body) if (sum_ := spent(usage)) is not None]
+    sums = [sum_ for usage in usages(entry.decoded()) if (sum_ := spent(usage)) is not None]
     return sum(one.tokens for one in sums), round(sum(one.cost for one in sums), 10)

@@ -6,6 +6,7 @@ so that exporting the same thing twice gives the same file.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable
 from hashlib import sha256
 
@@ -47,11 +48,10 @@ def subtree_part(whole: Snapshot, root: EntryId) -> list[bytes]:
     for entry in walked:
         left = entry.id != root and (entry.type in LEFT_BEHIND or entry.is_head_record)
         hang[entry.id] = hang[tree.parent(entry.id)] if left else entry.id
+    kept = _kept_from(tree, root, walked, hang)
     copied = sorted((entry for entry in walked if hang[entry.id] == entry.id), key=lambda entry: entry.line)
     for entry, raw in zip(copied, raws(copied), strict=True):
-        parent, anchor = hang[tree.parent(entry.id)], None
-        if isinstance(entry.body, Compaction) and hang.get(entry.body.first_kept) != entry.body.first_kept:
-            anchor = _next_kept(tree, entry, entry.body.first_kept, hang)
+        parent, anchor = hang[tree.parent(entry.id)], kept.get(entry.id)
         same = parent == entry.parent and anchor is None
         lines.append(raw if same else move_line(entry, raw, parent, anchor))
     heads = {name: hang[head] for name, head in whole.heads.heads.items() if head in below}
@@ -74,16 +74,36 @@ def subtree_part(whole: Snapshot, root: EntryId) -> list[bytes]:
     return lines
 
 
-def _next_kept(
-    tree: Tree, compaction: Entry, anchor: EntryId | None, hang: dict[EntryId | None, EntryId | None]
-) -> EntryId:
-    """The first entry that is copied from where a compaction's kept entries begin; itself where there is none."""
-    following = compaction.id
-    for entry in tree.up(tree.parent(compaction.id)):
-        following = entry.id if hang.get(entry.id) == entry.id else following
-        if entry.id == anchor:
-            return following
-    return compaction.id
+def _kept_from(
+    tree: Tree, root: EntryId, walked: list[Entry], hang: dict[EntryId | None, EntryId | None]
+) -> dict[EntryId, EntryId]:
+    """Where compactions keep entries from whose first kept entry is not copied: the next one that is on their path,
+    or themselves where there is none. `walked` is depth first."""
+    above = set(tree.up_ids(root))
+    path: list[EntryId] = []
+    depths: dict[EntryId, int] = {}
+    copied: list[int] = []
+    """How deep the entries of the path are that are copied."""
+    kept: dict[EntryId, EntryId] = {}
+    for entry in walked:
+        depth = 0 if entry.id == root else depths[tree.parent(entry.id) or root] + 1
+        del path[depth:]
+        del copied[bisect_left(copied, depth) :]
+        body = entry.decoded() if entry.type == "compaction" else None
+        anchor = body.first_kept if isinstance(body, Compaction) else None
+        if isinstance(body, Compaction) and hang.get(anchor) != anchor:
+            at = depths.get(anchor or "", depth)
+            if anchor in above:
+                kept[entry.id] = root
+            elif at < depth and path[at] == anchor and (following := bisect_left(copied, at)) < len(copied):
+                kept[entry.id] = path[copied[following]]
+            else:
+                kept[entry.id] = entry.id
+        path.append(entry.id)
+        depths[entry.id] = depth
+        if hang[entry.id] == entry.id:
+            copied.append(depth)
+    return kept
 
 
 def _header(whole: Snapshot, place: EntryId | None, id: str) -> bytes:

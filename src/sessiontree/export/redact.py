@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -25,6 +25,8 @@ from sessiontree.format.splice import set_value
 _PUT_INSTEAD = {"home path": "~"}
 _LONGEST_WITHIN = 500
 """Characters that are looked at once more, so that the time stays within bounds."""
+_LONGEST_KEPT, _MOST_KEPT = 100, 20_000
+"""Characters of a text that is remembered as clean, and how many are."""
 _SCHEMA_TYPES = ("string", "object", "array", "number", "integer", "boolean")
 _VOCABULARY = frozenset(
     {"session", "title", "version", "cwd", "redacted", *HEAD_KEYS, *WIRE}
@@ -52,8 +54,17 @@ class Report(Struct, frozen=True, kw_only=True):
 class Redactor:
     """Takes secrets out of text. Raises `InvalidOperation` for a pattern that is no regular expression."""
 
-    def __init__(self, patterns: Sequence[str] = (), *, homes: Sequence[str] = ()) -> None:
-        """`patterns` are the user's own; `homes` are home folders that do not look like one."""
+    def __init__(
+        self,
+        patterns: Sequence[str] = (),
+        *,
+        homes: Sequence[str] = (),
+        progress: Callable[[int], None] | None = None,
+    ) -> None:
+        """`patterns` are the user's own; `homes` are home folders that do not look like one.
+
+        `progress` is told how many lines are done.
+        """
         self._rules = [*RULES]
         self._rules += [own("home path", re.compile(rf"{re.escape(home)}(?![A-Za-z0-9_.-])")) for home in homes]
         self._rules += [own(f"pattern {number}", _compiled(text)) for number, text in enumerate(patterns, 1)]
@@ -62,6 +73,9 @@ class Redactor:
         """Ids and names of branches that hold a secret, and what stands for each."""
         self._taken: set[str] = set()
         self._left_out = 0
+        self._progress = progress
+        self._clean: dict[str, None] = {}
+        """Short texts that were found to hold no secret: names of fields, roles and models repeat."""
 
     @property
     def report(self) -> Report:
@@ -69,11 +83,18 @@ class Redactor:
         return Report(counts=dict(sorted(self._counts.items())), lines_left_out=self._left_out)
 
     def text(self, text: str) -> str:
+        if text in self._clean:
+            return text
         lower = text.lower()
+        clean = text
         for rule in self._rules:
             if not rule.needs or any(word in lower for word in rule.needs):
-                text = self._without(rule, text)
-        return text
+                clean = self._without(rule, clean)
+        if len(text) <= _LONGEST_KEPT and clean is text:
+            if len(self._clean) >= _MOST_KEPT:
+                self._clean.clear()
+            self._clean[text] = None
+        return clean
 
     def _without(self, rule: Rule, text: str) -> str:
         pieces: list[str] = []
@@ -91,20 +112,22 @@ class Redactor:
 
     def lines(self, lines: Iterable[bytes]) -> list[bytes]:
         """The lines of a session, header included, without secrets; the header says that they were taken out."""
-        wires: list[tuple[bytes, dict[str, Any]]] = []
+        readable: list[bytes] = []
         for raw in lines:
             try:
                 if raw.strip():
-                    wires.append((raw, read_object(raw if len(raw) <= LINE_LIMIT else b"")))
+                    self._learn(_read(raw))
+                    readable.append(raw)
             except NotJson:
                 self._left_out += 1
-        for _, wire in wires:
-            self._learn(wire)
         redacted: list[bytes] = []
-        for raw, wire in wires:
+        for raw in readable:
+            wire = _read(raw)  # once more: all lines as objects would take ten times their size
             clean = self._value(wire)
-            line = raw if clean == wire and _is_plain(raw) else write_object(clean)
+            line = raw if clean == wire and _is_plain(raw, wire) else write_object(clean)
             redacted.append(set_value(line, "redacted", write_value(True)) if wire.get("type") == "session" else line)
+            if self._progress is not None:
+                self._progress(len(redacted))
         return redacted
 
     def _learn(self, wire: dict[str, Any]) -> None:
@@ -180,10 +203,14 @@ def _told_before(item: Any) -> str | None:
     return "likely" if isinstance(item, str) and len(item) < 80 and strength(item) else None
 
 
-def _is_plain(raw: bytes) -> bool:
+def _read(raw: bytes) -> dict[str, Any]:
+    return read_object(raw if len(raw) <= LINE_LIMIT else b"")
+
+
+def _is_plain(raw: bytes, wire: dict[str, Any]) -> bool:
     """Whether the line's bytes hold nothing but what was read from them: no key twice, no odd bytes."""
     try:
-        return write_object(read_object(raw)) == raw
+        return write_object(wire) == raw
     except NotJson:
         return False
 

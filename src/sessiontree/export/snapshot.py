@@ -8,8 +8,7 @@ from msgspec import Struct
 
 from sessiontree.core.entries import Entry, EntryId, Header, Problem
 from sessiontree.core.heads import Heads, Passed, leave_unreadable
-from sessiontree.core.messages import ToolCall
-from sessiontree.core.outline import calls_of_results
+from sessiontree.core.outline import Calls, CallsOfResults
 from sessiontree.core.problems import find_problems
 from sessiontree.core.tree import Tree
 from sessiontree.format.jsonl import Reader
@@ -18,16 +17,20 @@ from sessiontree.format.jsonl import Reader
 class Snapshot(Struct, frozen=True, kw_only=True):
     """A whole session in memory."""
 
-    lines: tuple[bytes, ...]
-    """As version 3 has them, the header among them."""
+    reader: Reader
     header: Header
     header_line: bytes
     name: str | None
     tree: Tree
     heads: Heads
     problems: tuple[Problem, ...]
-    calls: dict[EntryId, ToolCall]
+    calls: CallsOfResults
     """The call that each tool result answers."""
+
+    @property
+    def lines(self) -> list[bytes]:
+        """As version 3 has them, the header among them."""
+        return self.reader.all_lines()
 
     @property
     def leaf(self) -> EntryId | None:
@@ -56,12 +59,12 @@ def read_snapshot(lines: Iterable[bytes]) -> Snapshot:
     heads.replay(tree.items, tree)
     heads = leave_unreadable(heads, tree, Passed())
     return Snapshot(
-        lines=tuple(reader.all_lines()),
+        reader=reader,
         header=reader.header,
         header_line=reader.header_line(),
         name=tree.name if tree.named else (reader.title or None),
         tree=tree,
         heads=heads,
         problems=(*reader.problems, *find_problems(tree, heads)),
-        calls=calls_of_results(tree),
+        calls=Calls(tree),
     )

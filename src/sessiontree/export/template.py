@@ -12,6 +12,8 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from jinja2 import Environment
 
 FOLDED_LINES, FOLDED_LENGTH = 24, 4_000
@@ -26,8 +28,9 @@ def asset(name: str) -> str:
     return data.decode()
 
 
-def render_page(**values: Any) -> str:
-    return _environment().get_template("page.html.jinja").render(values)
+def render_page(**values: Any) -> Iterator[str]:
+    """The page in pieces; what is iterated in it may be made meanwhile."""
+    return _environment().get_template("page.html.jinja").generate(values)
 
 
 @cache

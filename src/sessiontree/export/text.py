@@ -7,14 +7,15 @@ keeps the books (labels, names, head records, usage) is told by the headings or 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 
 from msgspec import Struct
 
 from sessiontree.comparison import stats_of
 from sessiontree.core.entries import Entry, EntryId
 from sessiontree.core.figures import short_count
-from sessiontree.core.outline import outline, row_text, tell_hidden
+from sessiontree.core.outline import DEEP, draw, finish, lay_out, row_text, survey, tell_hidden
 from sessiontree.core.places import shortened
 from sessiontree.export.snapshot import Snapshot
 from sessiontree.export.view import Part, View, money, view_of, visible
@@ -63,7 +64,7 @@ def _told(entry: Entry) -> bool:
 
 
 def _facts(whole: Snapshot) -> list[str]:
-    stats = stats_of("", None, list(whole.tree))
+    stats = stats_of("", None, map(whole.tree.peek, whole.tree.ids()))
     facts = [
         f"{len(whole.tree)} entries",
         f"{len(whole.heads.heads)} branches" if len(whole.heads.heads) > 1 else "",
@@ -75,10 +76,10 @@ def _facts(whole: Snapshot) -> list[str]:
     return [visible(fact) for fact in facts if fact]
 
 
-def _drawing(whole: Snapshot) -> list[str]:
+def _drawing(whole: Snapshot) -> Iterator[str]:
     """The tree as the terminal draws it."""
-    drawn: list[str] = []
-    for row in outline(whole.tree, whole.leaf, heads=whole.heads):
+    rows = finish(lay_out(finish(survey(whole.tree, whole.leaf))))
+    for row in draw(rows, whole.heads):
         label = whole.tree.label(row.entry.id)
         hidden = tell_hidden([visible(name) for name in row.branches_hidden], row.active_hidden)
         parts = [
@@ -90,28 +91,52 @@ def _drawing(whole: Snapshot) -> list[str]:
             " ← active" if row.active else "",
             f" {hidden}" if hidden else "",
         ]
-        drawn.append("".join(parts))
-    return drawn
+        yield "".join(parts)
+    if rows.is_deep:
+        yield DEEP
+
+
+def _has_branches(whole: Snapshot) -> bool:
+    """Whether there is more than one run of entries, so that the tree is drawn and runs have headings."""
+    return len(list(islice(runs(whole), 2))) > 1
+
+
+def _joined(lines: Iterable[str]) -> Iterator[str]:
+    """Lines as one text, blank ones at its end left out."""
+    held = ""
+    for line in lines:
+        text = held + line
+        said = text.rstrip("\n")
+        held = f"{text[len(said) :]}\n"
+        if said:
+            yield said
+    yield "\n"
 
 
 # Markdown
 
 
-def markdown(whole: Snapshot) -> str:
+def markdown(whole: Snapshot) -> Iterator[str]:
     """The session as Markdown."""
-    lines = [f"# {_escaped(visible(whole.name or 'Unnamed session'))}", "", _escaped(" · ".join(_facts(whole))), ""]
-    several = list(runs(whole))
-    if len(several) > 1:
-        lines += [_fenced("\n".join(_drawing(whole)), "text"), ""]
-    for run in several:
-        if len(several) > 1:
-            lines += [f"## Branch {_escaped(run.title)}", ""]
-        lines += _entries(whole, run.entries, _markdown_entry)
-    return "\n".join(lines).rstrip("\n") + "\n"
+    return _joined(_markdown_lines(whole))
+
+
+def _markdown_lines(whole: Snapshot) -> Iterator[str]:
+    yield from (f"# {_escaped(visible(whole.name or 'Unnamed session'))}", "", _escaped(" · ".join(_facts(whole))), "")
+    several = _has_branches(whole)
+    if several:
+        ticks = "`" * max(3, 1 + max(map(_longest_ticks, _drawing(whole))))
+        yield f"{ticks}text"
+        yield from _drawing(whole)
+        yield from (ticks, "")
+    for run in runs(whole):
+        if several:
+            yield from (f"## Branch {_escaped(run.title)}", "")
+        yield from _entries(whole, run.entries, _markdown_entry)
 
 
 def _entries(
-    whole: Snapshot, entries: list[Entry], write: Callable[[View, str, str | None], list[str]]
+    whole: Snapshot, entries: Iterable[Entry], write: Callable[[View, str, str | None], list[str]]
 ) -> Iterator[str]:
     for entry in filter(_told, entries):
         label = whole.tree.label(entry.id)
@@ -162,13 +187,17 @@ def _escaped(text: str) -> str:
 
 
 def _code(text: str) -> str:
-    ticks = "`" * (1 + max((len(run) for run in re.findall("`+", text)), default=0))
+    ticks = "`" * (1 + _longest_ticks(text))
     blank = " " if text.startswith("`") or text.endswith("`") else ""
     return f"{ticks}{blank}{text}{blank}{ticks}"
 
 
+def _longest_ticks(text: str) -> int:
+    return max((len(run) for run in re.findall("`+", text)), default=0) if "`" in text else 0
+
+
 def _fenced(text: str, language: str) -> str:
-    ticks = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", text)), default=0))
+    ticks = "`" * max(3, 1 + _longest_ticks(text))
     return f"{ticks}{language}\n{text}\n{ticks}"
 
 
@@ -191,19 +220,23 @@ def _demoted(text: str) -> str:
 # Plain text
 
 
-def plain(whole: Snapshot) -> str:
+def plain(whole: Snapshot) -> Iterator[str]:
     """The session as plain text."""
+    return _joined(_plain_lines(whole))
+
+
+def _plain_lines(whole: Snapshot) -> Iterator[str]:
     title = visible(whole.name or "Unnamed session")
-    lines = [title, "=" * len(title), " · ".join(_facts(whole)), ""]
-    several = list(runs(whole))
-    if len(several) > 1:
-        lines += [*_drawing(whole), ""]
-    for run in several:
-        if len(several) > 1:
+    yield from (title, "=" * len(title), " · ".join(_facts(whole)), "")
+    several = _has_branches(whole)
+    if several:
+        yield from _drawing(whole)
+        yield ""
+    for run in runs(whole):
+        if several:
             heading = f"Branch {run.title}"
-            lines += [heading, "-" * len(heading), ""]
-        lines += _entries(whole, run.entries, _plain_entry)
-    return "\n".join(lines).rstrip("\n") + "\n"
+            yield from (heading, "-" * len(heading), "")
+        yield from _entries(whole, run.entries, _plain_entry)
 
 
 def _plain_entry(view: View, id: str, label: str | None) -> list[str]:

@@ -82,7 +82,7 @@ class View(Struct, frozen=True, kw_only=True):
 
 def view_of(entry: Entry, call: ToolCall | None = None) -> View:
     """What `entry` shows; `call` is the one that a tool result answers."""
-    match entry.body:
+    match entry.decoded():
         case Message(message):
             return message_view(message, call)
         case Compaction() as body:

@@ -9,7 +9,7 @@ import errno
 import fcntl
 import os
 import signal
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from contextlib import suppress
 from time import monotonic, sleep, time_ns
 from typing import TypeAlias
@@ -205,10 +205,10 @@ def open_private(path: str, flags: int) -> int:
     return fd
 
 
-def write_private(path: str, data: bytes, *, over: bool = True) -> None:
+def write_private(path: str, data: bytes | Iterable[bytes], *, over: bool = True) -> None:
     """Put a file in its place whole, or not at all, for this user alone; where one is, only if it may be written over.
 
-    Raises `StoreError`.
+    `data` may come in pieces, which are written as they come. Raises `StoreError`.
     """
     from tempfile import mkstemp
 
@@ -217,7 +217,7 @@ def write_private(path: str, data: bytes, *, over: bool = True) -> None:
         try:
             with open(fd, "wb") as file:
                 os.fchmod(fd, PRIVATE)
-                file.write(data)
+                file.writelines((data,) if isinstance(data, bytes) else data)
                 file.flush()
                 os.fsync(fd)
             if over:

@@ -23,7 +23,7 @@ from sessiontree.commands.models import Models
 from sessiontree.config import PermissionMode
 from sessiontree.core.entries import JsonObject
 from sessiontree.errors import SessionTreeError
-from sessiontree.web import events, experiments, moving, prompts, sessions, swarms, tree, wire
+from sessiontree.web import events, experiments, exports, moving, prompts, sessions, swarms, tree, wire
 from sessiontree.web.door import Door
 from sessiontree.web.guard import Hosts, Limits
 from sessiontree.web.refusals import CODES, Refused, refusal
@@ -97,7 +97,7 @@ def create_app(
         },
     )
     app.state.serving = serving
-    for module in (sessions, tree, moving, prompts, events, swarms, experiments):
+    for module in (sessions, exports, tree, moving, prompts, events, swarms, experiments):
         app.include_router(module.router)
     app.get("/api/openapi.json", include_in_schema=False)(_document)
     _serve_page(app)

@@ -55,6 +55,18 @@ class Limits(Struct, frozen=True, kw_only=True):
     """Sessions that are held open."""
     idle_seconds: float = 600
     """Until a session that nobody asks for is closed."""
+    exports: int = 2
+    """Processes that make exports at once."""
+    export_queue: int = 8
+    """Exports that wait for one of them."""
+    export_seconds: float = 600
+    """Until an export is given up."""
+    export_memory: int = 4 << 30
+    """Bytes of memory that the process of an export may have."""
+    export_size: int = 2 << 30
+    """Bytes of an exported file."""
+    export_kept_seconds: float = 600
+    """Until an exported file that nobody fetches is thrown away."""
     deltas: int = 4 << 20
     """Bytes of events that are kept of a session for those who come late."""
     permission_seconds: float = 300

@@ -26,6 +26,7 @@ from sessiontree.core.safe import safe
 from sessiontree.errors import Conflict, InvalidOperation, SessionTreeError, few
 from sessiontree.store.waiting import limited_to
 from sessiontree.web.encoding import encoded
+from sessiontree.web.export_jobs import ExportJobs
 from sessiontree.web.guard import Hosts, Limits
 from sessiontree.web.opened import Opened, OpenSessions, Position
 from sessiontree.web.permissions import PermissionDesk
@@ -82,6 +83,7 @@ class Serving:
         self.runs = Runs(self.workshop, models, self.workplaces.folder, self.permissions)
         self.swarms = Swarms(self.sessions, self.runs, self.workshop)
         self.trials = Trials(self.sessions, self.runs, self.workshop)
+        self.exports = ExportJobs(self.limits)
         self.streams = Streams(self.limits)
         self.closing = False
 
@@ -121,7 +123,8 @@ class Serving:
         return await self.runs.abort(opened, branch)
 
     async def tidy(self) -> None:
-        """Close sessions that nobody asks for."""
+        """Close sessions that nobody asks for, and throw away exports that nobody fetches."""
+        self.exports.tidy()
         await self._leave(self.sessions.idle())
 
     async def _leave(self, leaving: Iterable[Opened]) -> None:
@@ -141,6 +144,7 @@ class Serving:
     async def close(self) -> None:
         """Give up what runs, and let go of everything."""
         self.leave_off()
+        self.exports.close()
         await self.swarms.close()
         await self.trials.close()
         await self.runs.close()

@@ -1,17 +1,15 @@
-"""Routes over sessions as a whole: the server itself, listing, searching, making, naming, archiving, exporting."""
+"""Routes over sessions as a whole: the server itself, listing, searching, making, naming, archiving."""
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query
-from fastapi.responses import Response
 
 from sessiontree import catalog, shelf
 from sessiontree._version import __version__
@@ -19,12 +17,9 @@ from sessiontree.core.problems import problem_to_wire
 from sessiontree.core.query import parse_query
 from sessiontree.core.times import iso
 from sessiontree.errors import SessionTreeError
-from sessiontree.export.redact import Report
-from sessiontree.home import user_homes
 from sessiontree.index.folder import ARCHIVED, id_of
 from sessiontree.index.reading import SessionSummary
 from sessiontree.index.search import Hit
-from sessiontree.session import Session
 from sessiontree.web import wire
 from sessiontree.web.opened import Opened
 from sessiontree.web.paging import Cursor, Limit, number
@@ -35,15 +30,6 @@ from sessiontree.web.serving import Call, Json, Reads, Said, Writes
 router = APIRouter(prefix="/api")
 
 MOST_HITS = 5000
-REPORT = "redaction-report"
-"""The header of an export that says what was redacted."""
-MEDIA = {
-    "html": "text/html; charset=utf-8",
-    "md": "text/markdown; charset=utf-8",
-    "jsonl": "application/x-ndjson",
-    "json": "application/json",
-    "text": "text/plain; charset=utf-8",
-}
 
 
 @router.get("/health", **told(wire.Health))
@@ -284,47 +270,3 @@ def archive(call: Writes, id: str, said: Annotated[wire.Archiving, Depends(Said(
     with call.writing(id) as opened:
         shelf.archive(opened.file if opened.session.file is None else Path(opened.file), archived=said.archived)
         return Json(wire.Archived(id=opened.session.id, archived=said.archived), at=opened)
-
-
-Form = Literal["html", "md", "jsonl", "json", "text"]
-
-
-@router.get("/sessions/{id}/export", **told(*(kind.partition(";")[0] for kind in MEDIA.values())))
-def export_session(
-    call: Reads,
-    id: str,
-    form: Annotated[Form, Query(alias="format")] = "html",
-    branch: Annotated[str | None, Query(min_length=1, max_length=300)] = None,
-    subtree: Annotated[str | None, Query(min_length=1, max_length=300)] = None,
-    redact: bool = False,
-) -> Response:
-    """A session, the path to a place of it, or an entry with what hangs below it, as a file.
-
-    With `redact`, the header `Redaction-Report` says what was taken out, as JSON.
-    """
-    from sessiontree.export import Redactor, default_name, export
-
-    with call.reading(id) as opened:
-        session, lines = opened.session, opened.session.lines()
-    redactor = Redactor((), homes=user_homes()) if redact else None
-    if branch is not None and subtree is not None:
-        raise Refused(422, "branch and subtree do not go together")
-    if form == "jsonl" and branch is None and subtree is None and redactor is None:
-        with _there(id):
-            content = _bytes(session, lines)
-    else:
-        content = export(lines, form, branch=branch, subtree=subtree, redactor=redactor).content
-    told = {"content-disposition": f'attachment; filename="{default_name(session.id, form)}"'}
-    if redactor is not None:
-        told[REPORT] = _report_to_wire(redactor.report)
-    return Response(content, media_type=MEDIA[form], headers=told)
-
-
-def _report_to_wire(report: Report) -> str:
-    """What was taken out, as a header may carry it."""
-    return json.dumps({"counts": report.counts, "linesLeftOut": report.lines_left_out})
-
-
-def _bytes(session: Session, lines: list[bytes]) -> bytes:
-    """The whole session as it is: byte for byte the file."""
-    return session.file.read_bytes() if session.file is not None else b"".join(line + b"\n" for line in lines)

@@ -197,6 +197,34 @@ class Archived(Answer, frozen=True, kw_only=True):
     archived: bool
 
 
+class NewExport(Asked, frozen=True, kw_only=True):
+    format: Literal["html", "md", "jsonl", "json", "text"] = "html"
+    branch: Annotated[str, Meta(min_length=1, max_length=300)] | None = None
+    """A place; only the path to it is exported."""
+    subtree: Annotated[str, Meta(min_length=1, max_length=300)] | None = None
+    """An entry; it is exported with everything below it."""
+    redact: bool = False
+
+
+class ExportProgress(Answer, frozen=True, kw_only=True):
+    id: str
+    state: Literal["queued", "running", "done", "failed"]
+    file: str
+    """What the file is called."""
+    lines: int
+    """Lines of the session."""
+    redacted: int
+    """Lines of which secrets were taken out so far."""
+    written: int
+    """Bytes of the file so far."""
+    taken_out: dict[str, int] | None
+    """What a redaction took out, when it is done."""
+    lines_left_out: int
+    """Lines that a redaction could not read."""
+    error: str | None
+    """Why there is no file."""
+
+
 # Entries
 
 

@@ -117,6 +117,22 @@ export class Api {
     return { ...last, [name]: found };
   }
 
+  /** Have a session exported, tell how far that is, and hand the file to the browser's downloads; gives what was redacted. */
+  async exportSession(base, body, name, tell) {
+    let job = await this.post(`${base}/exports`, body);
+    const path = `/exports${at(job.id)}`;
+    try {
+      for (let wait = 100; job.state === "queued" || job.state === "running"; wait = Math.min(wait * 1.5, 2000)) {
+        tell(progressOf(job, body.redact));
+        await new Promise((resolve) => setTimeout(resolve, wait));
+        job = await this.get(path);
+      }
+      return await this.download(`${path}/file`, {}, name);
+    } finally {
+      this.send("DELETE", path).catch(() => {});
+    }
+  }
+
   /** Hand a file of the server to the browser's downloads; gives what was redacted in it, if that was asked for. */
   async download(path, values, name) {
     const answer = await this.fetch(path, { values });
@@ -130,5 +146,13 @@ export class Api {
     return report && JSON.parse(report);
   }
 }
+
+/** How far an export is, in a few words. */
+const progressOf = ({ state, lines, redacted, written }, redacting) => {
+  const count = (number) => number.toLocaleString("en");
+  if (state === "queued") return "Waiting for other exports…";
+  if (redacting && redacted < lines) return `Redacting: ${count(redacted)} of ${count(lines)} lines`;
+  return `Writing: ${(written / 1e6).toFixed(1)} MB`;
+};
 
 export const at = (...parts) => parts.map((part) => `/${encodeURIComponent(part)}`).join("");

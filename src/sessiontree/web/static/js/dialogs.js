@@ -20,12 +20,12 @@ class Modal extends Component {
 }
 
 /**
- * Props: `{title, note, list, fields, action, submit(values), after(answer), close, tell}`. An error of `submit` is shown and the
+ * Props: `{title, note, list, fields, action, submit(values, tell), after(answer), close, tell}`. `submit` may tell how far it is; its error is shown and the
  * dialog stays. Who closes it before the answer comes goes on with something else: then an error is told, and `after`,
  * which leads to what was made, is not called.
  */
 export class Ask extends Component {
-  state = { error: null, busy: false };
+  state = { error: null, busy: false, progress: null };
 
   componentWillUnmount() {
     this.gone = true;
@@ -34,9 +34,9 @@ export class Ask extends Component {
   submit = async (event) => {
     event.preventDefault();
     const { title, submit, after, close, tell } = this.props;
-    this.setState({ busy: true, error: null });
+    this.setState({ busy: true, error: null, progress: null });
     try {
-      const answer = await submit(valuesOf(event.target));
+      const answer = await submit(valuesOf(event.target), (progress) => this.gone || this.setState({ progress }));
       if (this.gone) return;
       close();
       after?.(answer);
@@ -46,12 +46,13 @@ export class Ask extends Component {
     }
   };
 
-  render({ title, note, list = [], fields = [], action, close, danger }, { error, busy }) {
+  render({ title, note, list = [], fields = [], action, close, danger }, { error, busy, progress }) {
     return html`<${Modal} title=${title} close=${close}>
       <form onSubmit=${this.submit}>
         ${note && html`<p class="note">${note}</p>`}
         ${list.length > 0 && html`<ul class="report">${list.map((line) => html`<li>${line}</li>`)}</ul>`}
         ${fields.map((field, index) => html`<${Control} key=${field.name} field=${field} first=${index === 0} />`)}
+        ${busy && progress && html`<p class="note" role="status">${progress}</p>`}
         <${Notice} text=${error} kind="wrong" />
         <div class="row end">
           ${(fields.length > 0 || danger) && html`<${Button} label="Cancel" onClick=${close} />`}

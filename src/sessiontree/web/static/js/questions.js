@@ -152,9 +152,9 @@ export class Questions {
         { name: "format", label: "As", kind: "choice", value: "html", options: FORMS },
         { name: "redact", label: "Redact secrets", kind: "check" },
       ],
-      submit: ({ format, redact }) => {
+      submit: ({ format, redact }, tell) => {
         const file = `${session.info.name || session.id}.${format === "text" ? "txt" : format}`;
-        return session.api.download(`${session.base}/export`, { format, redact: redact === "yes" ? 1 : undefined }, file);
+        return session.api.exportSession(session.base, { format, redact: redact === "yes" }, file, tell);
       },
       after: (report) => report && this.ask(this.redacted(report)),
     };

@@ -1,0 +1,84 @@
+"""What an export takes grows with the session, not with its square, whatever shape the session has."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sessiontree.export import FORMS, Redactor, export, stream
+from sessiontree.export.part import subtree_part
+from sessiontree.export.snapshot import read_snapshot
+from tests.builders import work as work_of
+from tests.shapes import SHAPES, lines_of, peak_of
+
+SMALL = 60
+"""Steps of the smaller session; deep enough that levels of a drawing are left out."""
+
+
+def consume(pieces: Any) -> int:
+    return sum(map(len, pieces))
+
+
+@pytest.mark.parametrize("form", ["html", "md", "json"])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_an_export_of_twice_the_session_is_twice_as_long(shape: str, form: str) -> None:
+    small, large = (len(export(lines_of(shape, count), form).content) for count in (4 * SMALL, 8 * SMALL))
+
+    assert large < 2.2 * small
+
+
+@pytest.mark.parametrize("form", ["html", "md", "json"])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_an_export_of_twice_the_session_takes_twice_the_memory(shape: str, form: str) -> None:
+    def peak(count: int) -> int:
+        lines = lines_of(shape, count)
+        return peak_of(lambda: consume(stream(lines, form)))
+
+    peak(SMALL)  # what is loaded and cached once
+
+    assert peak(8 * SMALL) < 2.5 * peak(4 * SMALL)
+
+
+@pytest.mark.parametrize("form", ["html", "md", "json"])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_an_export_of_twice_the_session_is_twice_the_work(shape: str, form: str) -> None:
+    def work(count: int) -> int:
+        lines = lines_of(shape, count)
+        return work_of(lambda: consume(stream(lines, form)))
+
+    work(SMALL)
+
+    assert work(4 * SMALL) < 2.5 * work(2 * SMALL)
+
+
+@pytest.mark.parametrize("shape", ["far_compactions", "compactions", "labels_in_a_row"])
+def test_a_subtree_of_twice_the_session_is_twice_the_work(shape: str) -> None:
+    def work(count: int) -> int:
+        lines = lines_of(shape, count)
+        whole = read_snapshot(lines)
+        root = next(iter(whole.tree.child_ids(whole.tree.child_ids(None)[0])))
+        return work_of(lambda: subtree_part(whole, root))
+
+    work(SMALL)
+
+    assert work(8 * SMALL) < 2.5 * work(4 * SMALL)
+
+
+def test_pages_and_texts_are_made_piece_by_piece() -> None:
+    lines = lines_of("wide", 2000)
+
+    for form in FORMS:
+        pieces = list(stream(lines, form))
+        assert len(pieces) > 1
+        assert b"".join(pieces) == export(lines, form).content
+
+
+def test_a_redacted_export_in_pieces_is_the_same_and_reports_the_same() -> None:
+    lines = [*lines_of("comb", 50), lines_of("chain", 2)[1].replace(b"question 0", b"sk-" + b"a1b2c3d4" * 4)]
+    for form in FORMS:
+        one, other = Redactor(), Redactor()
+
+        assert b"".join(stream(lines, form, redactor=one)) == export(lines, form, redactor=other).content
+        assert one.report == other.report
+        assert one.report.total == 1
