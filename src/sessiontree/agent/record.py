@@ -17,7 +17,7 @@ from sessiontree.core.entries import Body, Entry, EntryId
 from sessiontree.errors import BranchMoved, LockTimeout, NotFound, SessionTreeError
 from sessiontree.session import Branch, Session
 from sessiontree.store.jsonl import JsonlStore
-from sessiontree.store.waiting import limit, limited_to
+from sessiontree.store.waiting import configured_limit, limited_to
 
 SPEAKING = frozenset({"message", "custom_message", "branch_summary", "compaction", "reset_boundary"})
 """Entries that are of the conversation. Others, written by an extension say, are no move: a run takes settings and
@@ -45,7 +45,7 @@ async def _in_thread(
         with limited_to(HELD_SECONDS):
             return write(bodies)
 
-    begun, seconds = time.monotonic(), limit()
+    begun, seconds = time.monotonic(), configured_limit()
     while True:
         await _until_free(session)
         try:

@@ -71,15 +71,16 @@ def is_locked(fd: int) -> bool:
 class Wait:
     """A wait for one lock: gives the pauses between tries. Reports itself, and ends with `LockTimeout`."""
 
-    def __init__(self, fd: int, path: str) -> None:
+    def __init__(self, fd: int, path: str, seconds: float | None = None) -> None:
         self._fd = fd
         self._path = path
+        self._seconds = limit() if seconds is None else seconds
 
     def timeout(self, waited: float = 0.0) -> LockTimeout:
         return LockTimeout(self._path, waited, *holder_of(self._fd))
 
     def __iter__(self) -> Generator[float]:
-        begun, seconds, pause, reported = monotonic(), limit(), FIRST_PAUSE, False
+        begun, seconds, pause, reported = monotonic(), self._seconds, FIRST_PAUSE, False
         while True:
             waited = monotonic() - begun
             if waited >= seconds or _stopped.is_set():
@@ -101,8 +102,11 @@ def describe_wait(path: str, pid: int | None, is_stopped: bool) -> str:
 def limit() -> float:
     """How many seconds this thread waits for a lock."""
     own: float | None = getattr(_own, "limit", None)
-    if own is not None:
-        return own
+    return configured_limit() if own is None else own
+
+
+def configured_limit() -> float:
+    """How many seconds a lock is waited for where nothing else is kept waiting."""
     try:
         return max(0.0, float(os.environ[LIMIT_VARIABLE]))
     except (KeyError, ValueError):

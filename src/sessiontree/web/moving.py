@@ -128,6 +128,8 @@ async def working(call: Call, id: str) -> AsyncGenerator[Opened]:
     kept: AbstractContextManager[Opened] = call.working(id)
     opened = await asyncio.to_thread(kept.__enter__)
     try:
+        for pause in call.serving.sessions.pauses(opened):
+            await asyncio.sleep(pause)
         yield opened
     finally:
         await asyncio.to_thread(kept.__exit__, None, None, None)

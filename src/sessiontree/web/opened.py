@@ -306,10 +306,10 @@ class OpenSessions:
             return None
         return opened
 
-    def wait_for_lock(self, opened: Opened) -> None:
-        """Wait until no other process writes to a session, while it can still be read. Raises `LockTimeout`.
+    def pauses(self, opened: Opened) -> Generator[float]:
+        """How long to pause, again and again, until no other process writes to a session. Raises `LockTimeout`.
 
-        Few wait at once: the others are refused, so that they keep no thread.
+        The session can be read meanwhile. Few wait at once: the others are refused, so that they keep no thread.
         """
         store = opened.session.store
         if not isinstance(store, JsonlStore):
@@ -324,7 +324,7 @@ class OpenSessions:
             self._waiting[file] += 1
         try:
             for pause in wait:
-                time.sleep(pause)
+                yield pause
                 if store.wait_for_lock() is None:
                     return
         finally:

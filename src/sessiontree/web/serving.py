@@ -190,7 +190,8 @@ class Call:
     def writing(self, id: str) -> Generator[Opened]:
         """A session to write to, if it is as the request says. Raises `Refused`."""
         with self.serving.sessions.kept(id, self.token) as opened:
-            self.serving.sessions.wait_for_lock(opened)
+            for pause in self.serving.sessions.pauses(opened):
+                time.sleep(pause)
             with limited_to(HELD_SECONDS), self._held(opened):
                 self.check(opened)
                 try:
