@@ -121,7 +121,7 @@ def _looked_through(
     """What `work` finds in the parts of these sessions that may have hits. New words are taken in afterwards."""
     began = time.monotonic()
     with db.transaction("DEFERRED"):  # how far words were taken in, and where they are, go together
-        files = files_of(db, [summary.file for summary in listed])
+        files = files_of(db, [summary.file for summary in listed if summary.branch is not None])
         parts = _parts(db, files, query)
     found = work(parts)
     if db.lasting:
@@ -131,12 +131,11 @@ def _looked_through(
 
 def _parts(db: Database, files: Sequence[File], query: Query) -> list[_Part]:
     """The parts of files that may have hits, those with the newest entries first."""
-    by_id = {file.id: file for file in files}
     since = 0 if query.since is None else query.since
     known = [
-        _Part(newest, by_id[file], start, stop)
-        for file, start, stop, newest in candidates(db, query.terms)
-        if file in by_id and newest >= since
+        _Part(newest, file, start, stop)
+        for file, start, stop, newest in candidates(db, files, query.terms)
+        if newest >= since
     ]
     unknown: list[_Part] = []
     for file in files:
