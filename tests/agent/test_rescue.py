@@ -26,7 +26,7 @@ from sessiontree.agent.rescue import Unsaved, fit_message
 from sessiontree.agent.tool import tool
 from sessiontree.config import Config, ModelSettings
 from sessiontree.core.messages import ToolCall, text
-from sessiontree.errors import StoreError
+from sessiontree.errors import OutcomeUnknown, StoreError
 from sessiontree.format.codec import write_value
 from sessiontree.hooks.events import Notice
 from sessiontree.model.adapter import ProviderModel
@@ -302,6 +302,24 @@ async def test_results_that_no_disk_takes_are_kept_too_and_can_be_saved_elsewher
     assert [json.loads(line)["content"][0]["text"] for line in lines] == ["a " * 1000, "b " * 1000]
     with pytest.raises(StoreError, match="exists"):
         outcome.save_to(tmp_path / "kept.jsonl")
+
+
+async def test_an_answer_whose_write_may_have_been_done_is_saved_elsewhere_and_not_written_again(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = Agent(session.head, ScriptedModel(["One."]), system="")
+
+    def lost(*_: Any, **__: Any) -> None:
+        raise OutcomeUnknown("db", "the connection was lost")
+
+    made.hooks.on("before_request", lambda event, context: monkeypatch.setattr(session._store, "append", lost))
+    outcome = await made.prompt("1")
+
+    assert isinstance(outcome.error, Unsaved)
+    assert outcome.text == "One."
+    assert made.unsaved == []
+    assert outcome.error.path is not None
+    assert json.loads(Path(outcome.error.path).read_text())["content"][0]["text"] == "One."
 
 
 async def test_an_unsaved_answer_is_a_late_result_where_the_branch_was_moved_meanwhile(session: Session) -> None:

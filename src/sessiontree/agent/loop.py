@@ -69,6 +69,7 @@ from sessiontree.model.base import (
 )
 from sessiontree.model.retry import backoff
 from sessiontree.ops.ask import GRACE, Stopped
+from sessiontree.store.files import discard
 
 
 class Outcome(Struct, frozen=True, kw_only=True):
@@ -315,7 +316,7 @@ class Run:
                     entry = await self._keep(result_message(call, output))
                 except Unsaved as error:
                     others = [result_message(call, await self._output(task)).message for call, task in begun]
-                    raise (await self._unsaved(error.cause, others) if others else error) from error
+                    raise (await self._unsaved(error.cause, others, error) if others else error) from error
                 await self._handlers.tell(ToolEnd(call=call, entry=entry))
                 results.append(entry)
         return results
@@ -382,12 +383,21 @@ class Run:
         await tell_written(self._handlers.tell, entry)
         return entry
 
-    async def _unsaved(self, cause: StoreError, messages: Sequence[JsonObject]) -> Unsaved:
-        """Hold messages that could not be written, to be written before the next run, and save them elsewhere."""
-        if not isinstance(cause, OutcomeUnknown):  # then the first may be there
+    async def _unsaved(
+        self, cause: StoreError, messages: Sequence[JsonObject], before: Unsaved | None = None
+    ) -> Unsaved:
+        """Hold messages that could not be written, to be written before the next run, and save them elsewhere.
+
+        What is said of those that could not be written `before` them is said of all.
+        """
+        if before is not None or not isinstance(cause, OutcomeUnknown):  # a write that may be done is not done again
             self.agent.unwritten.extend(Unwritten(self.record, message) for message in messages)
-            messages = [message for _, message in self.agent.unwritten]
-        return Unsaved(cause, messages, await asyncio.to_thread(save_in_temporary, messages))
+        if before is not None:
+            messages = [*before.messages, *messages]
+        path = await asyncio.to_thread(save_in_temporary, messages)
+        if path is not None and before is not None and before.path is not None:
+            await asyncio.to_thread(discard, before.path)
+        return Unsaved(cause, messages, path)
 
     async def _write(self, body: Body) -> Entry:
         """Write what has come of the run, late if need be."""
