@@ -55,7 +55,7 @@ async def test_an_answer_is_shown_while_it_comes(running: Running) -> None:
 
 async def test_thoughts_and_tool_output_are_folded_and_can_be_unfolded(running: Running) -> None:
     call = ToolCall("c", "bash", {"command": "seq 1 30"})
-    async with running([Thinking("first line\nsecond thought"), call], "Done.", size=(80, 60)) as app:
+    async with running([Thinking("first line\nsecond thought"), call], "Done.", size=(80, 60), allow=("bash",)) as app:
         await app.answered("Count")
 
         await app.shows("✻ thinking: first line second thought", "$ seq 1 30", "… 25 more lines", "30", "Done.")
@@ -69,7 +69,7 @@ async def test_thoughts_and_tool_output_are_folded_and_can_be_unfolded(running: 
 
 async def test_one_block_is_unfolded_by_itself(running: Running) -> None:
     first, second = (ToolCall(name, "bash", {"command": f"echo {name}; seq 1 20"}) for name in "ab")
-    async with running([first, second], "Done.", size=(80, 60)) as app:
+    async with running([first, second], "Done.", size=(80, 60), allow=("bash",)) as app:
         await app.answered("Count")
 
         await app.press("ctrl+up", "up", "enter")
@@ -81,7 +81,7 @@ async def test_one_block_is_unfolded_by_itself(running: Running) -> None:
 async def test_an_edit_shows_its_diff(running: Running, project: Path) -> None:
     (project / "a.py").write_text("one\ntwo\nthree\n")
     call = ToolCall("c", "edit", {"path": "a.py", "old_text": "two", "new_text": "2"})
-    async with running(call, "Done.") as app:
+    async with running(call, "Done.", permission_mode="allow-edits") as app:
         await app.answered("Edit")
 
         assert await app.shows("edit a.py", "1   one", "2 - two", "2 + 2", "3   three")
