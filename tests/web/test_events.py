@@ -261,14 +261,17 @@ async def test_a_token_that_listens_a_lot_keeps_no_other_from_listening(tmp_path
     reader = house.token("read")
     path = f"/api/sessions/{house.session()}/events"
     with served(house) as base:
-        async with httpx.AsyncClient(base_url=base, headers=bearing(reader), timeout=20) as client:
-            async with client.stream("GET", path) as one, client.stream("GET", path) as two:
-                third = await client.get(path)
-                async with client.stream("GET", path, headers=bearing(house.owner)) as owner:
-                    assert (one.status_code, two.status_code, owner.status_code) == (200, 200, 200)
+        async with (
+            httpx.AsyncClient(base_url=base, headers=bearing(reader), timeout=20) as client,
+            client.stream("GET", path) as one,
+            client.stream("GET", path) as two,
+        ):
+            third = await client.get(path)
+            async with client.stream("GET", path, headers=bearing(house.owner)) as owner:
+                assert (one.status_code, two.status_code, owner.status_code) == (200, 200, 200)
 
     assert third.status_code == 429
-    assert "this token has 2 event streams open" in third.json()["error"]["message"]
+    assert "the limit of event streams for one token is 2" in third.json()["error"]["message"]
 
 
 async def test_a_page_that_opens_its_stream_again_takes_the_place_of_the_old_one(tmp_path: Any) -> None:
@@ -276,16 +279,18 @@ async def test_a_page_that_opens_its_stream_again_takes_the_place_of_the_old_one
     path = f"/api/sessions/{house.session()}/events"
     page = {"sessiontree-page": "tab-1"}
     with served(house) as base:
-        async with httpx.AsyncClient(base_url=base, headers=bearing(house.owner), timeout=20) as client:
-            async with client.stream("GET", path, headers=page) as old:
-                lines = old.aiter_lines()
-                assert await anext(lines) == ": listening"
-                async with client.stream("GET", path, headers=page) as new:
-                    assert new.status_code == 200
-                    async with asyncio.timeout(20):
-                        async for _ in lines:  # until it ends
-                            pass
-                    other = await client.get(path, headers={"sessiontree-page": "tab-2"})
+        async with (
+            httpx.AsyncClient(base_url=base, headers=bearing(house.owner), timeout=20) as client,
+            client.stream("GET", path, headers=page) as old,
+        ):
+            lines = old.aiter_lines()
+            assert await anext(lines) == ": listening"
+            async with client.stream("GET", path, headers=page) as new:
+                assert new.status_code == 200
+                async with asyncio.timeout(20):
+                    async for _ in lines:  # until it ends
+                        pass
+                other = await client.get(path, headers={"sessiontree-page": "tab-2"})
 
     assert other.status_code == 429
 

@@ -15,7 +15,7 @@ from sessiontree.web.refusals import Refused
 from sessiontree.web.tokens import BROWSER_SECONDS, Made, Tokens
 
 SIGN_IN, SIGN_OUT = "/sign-in", "/sign-out"
-NEW_LINK = "`sessiontree token link` prints a new one"
+NEW_LINK = "get a new one with: sessiontree token link"
 
 
 class Credential(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -47,10 +47,10 @@ class Streams:
         most = self._limits.token_streams
         if sum(one.token == token.root for one in self._slots) >= most:
             raise Refused(
-                429, f"this token has {most} event streams open, as many as it may: close other pages", code=TOO_MANY
+                429, f"the limit of event streams for one token is {most}; close other pages that use it", code=TOO_MANY
             )
         if len(self._slots) >= self._limits.streams:
-            raise Refused(429, f"the server has {self._limits.streams} event streams open, its most", code=TOO_MANY)
+            raise Refused(429, f"the limit of event streams for all is {self._limits.streams}", code=TOO_MANY)
         self._slots.append(slot)
         return slot
 

@@ -124,7 +124,7 @@ class App extends Component {
         <a href=${SWARMS} aria-current=${at("swarms", "swarm")}>Swarms</a>
       </nav>
       <span class="gap"></span>
-      ${this.state.me?.kind === "browser" && html`<button type="button" title="Sign this browser out" onClick=${this.signOut}>Sign out</button>`}
+      ${this.state.me?.kind === "browser" && html`<button type="button" class="words" title="Sign this browser out" onClick=${this.signOut}>Sign out</button>`}
       <button type="button" aria-label="Search" title="Search (/)" onClick=${() => this.search()}>⌕</button>
       <button type="button" aria-label="Light or dark" title="Light or dark (d)" onClick=${toggleTheme}>◐</button>
       <button type="button" aria-label="Keys" title="Keys (?)" onClick=${() => this.setState({ help: true })}>?</button>
