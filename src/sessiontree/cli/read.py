@@ -25,7 +25,7 @@ from sessiontree.cli.output import brief, colored, dim, echo, echo_json, echo_ra
 from sessiontree.commands.text import local_time
 from sessiontree.core.context import Explanation, explain, explanation_to_wire
 from sessiontree.core.entries import Entry, JsonObject, Problem
-from sessiontree.core.figures import dollars
+from sessiontree.core.figures import dollars, pluralize
 from sessiontree.core.messages import role, role_of, string, text, tool_calls
 from sessiontree.core.outline import FILTERS, Calls, outline, plain_text, row_text, tell_hidden
 from sessiontree.core.problems import problem_to_wire
@@ -135,7 +135,7 @@ def _draw(session: Session, filter: str) -> None:
         )
     if not rows:
         hidden = session.tree.real_count
-        echo(dim(f"(the filter {filter!r} hides all {hidden})" if hidden else NO_ENTRIES))
+        echo(dim(f"(the filter {filter!r} hides {pluralize(hidden, 'entry', 'entries')})" if hidden else NO_ENTRIES))
     elif session.heads.leaf is None:
         echo(dim("(the head is before everything)"))
     _tell_problems(session)
@@ -274,7 +274,7 @@ def context(session: str, places: tuple[str, ...], llm: bool, request: bool, exp
             _tell_explanation(explanation)
             continue
         for message in messages:
-            echo(colored(safe(role(message)), "cyan"), dim(f"~{estimate(message)} tokens"))
+            echo(colored(safe(role(message)), "cyan"), dim(f"~{pluralize(estimate(message), 'token')}"))
             click.echo(safe_lines(message_text(message)))
             click.echo()
 
@@ -288,7 +288,7 @@ def _tell_explanation(explanation: Explanation) -> None:
             f"{safe(row_text(item.entry))[:60]:60}  {safe(reason)}"
         )
         echo(line if item.reaches else dim(line))
-    echo(strong(f"{explanation.tokens} tokens, estimated"))
+    echo(strong(f"{pluralize(explanation.tokens, 'token')}, estimated"))
 
 
 @app.command(epilog="\b\nExample:\n  sessiontree branches @ --all")

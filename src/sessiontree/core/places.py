@@ -12,6 +12,7 @@ from collections.abc import Container
 from itertools import count
 
 from sessiontree.core.entries import EntryId
+from sessiontree.core.figures import pluralize
 from sessiontree.core.heads import Heads
 from sessiontree.core.tree import Tree
 from sessiontree.errors import Ambiguous, InvalidOperation, NotFound
@@ -56,7 +57,7 @@ def _exact(place: str, tree: Tree, heads: Heads) -> EntryId | None:
     if ago is not None:
         count = int(ago[1])
         if count > len(heads.moves):
-            raise NotFound("place", place, f"there were {len(heads.moves)} moves")
+            raise NotFound("place", place, f"{pluralize(len(heads.moves), 'move')} so far")
         return heads.moves[-count].leaf if count else heads.leaf
     if place in heads.heads:
         return heads.heads[place]
