@@ -312,7 +312,7 @@ def test_tree_of_nothing_says_so(cli, data) -> None:
     assert "(no entries)" in cli("tree", "@")
 
     data("append", "@", "--role", "user", "one")
-    assert "hides all" in cli("tree", "@", "--filter", "labeled-only")
+    assert "hides 1 entry)" in cli("tree", "@", "--filter", "labeled-only")
     data("navigate", "@", "root")
 
     assert "before everything" in cli("tree", "@")

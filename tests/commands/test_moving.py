@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sessiontree.core.entries import BranchSummary, Compaction
+from sessiontree.core.messages import user
 from sessiontree.errors import InvalidOperation, NotFound
 from sessiontree.hooks.events import BeforeNavigate, Navigated
 from sessiontree.session import Session
@@ -258,7 +259,7 @@ async def test_messages_are_copied_here_and_a_branch_is_moved_by_copying(desk: M
     talk(session, "two", "2")
     at = desk()
 
-    await run(at, "/cherry-pick side~1 side")
+    assert (await run(at, "/cherry-pick side~1 side")).startswith("copied 2 entries;")
     assert session.head.path()[-2].body.message["content"] == "try it"
 
     await run(at, "/switch side")
@@ -266,6 +267,15 @@ async def test_messages_are_copied_here_and_a_branch_is_moved_by_copying(desk: M
     await run(at, "/rebase main")
     assert session.head.leaf != before
     assert "two" in str(said(session))
+
+
+async def test_one_message_that_is_copied_is_told_in_the_singular(desk: MakeDesk, session: Session) -> None:
+    talk(session, "one", "1")
+    session.create_branch("side")
+    session.append(user("try it"))
+    session.switch("main")
+
+    assert (await run(desk(), "/cherry-pick side")).startswith("copied 1 entry;")
 
 
 async def test_a_compaction_is_made_with_a_focus_and_taken_back(desk: MakeDesk, session: Session) -> None:

@@ -166,6 +166,12 @@ async def test_the_session_tells_about_itself(desk: MakeDesk, session: Session) 
     assert "1k tokens, $0.0100" in await run(desk(), "/session")
 
 
+async def test_one_message_is_told_in_the_singular(desk: MakeDesk, session: Session) -> None:
+    session.append(st.user("one"))
+
+    assert "1 message, 0 tool calls" in await run(desk(), "/session")
+
+
 async def test_a_name_is_given_shown_and_taken_away(desk: MakeDesk, session: Session) -> None:
     at = desk()
 

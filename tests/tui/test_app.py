@@ -16,7 +16,7 @@ from sessiontree.session import Session
 from sessiontree.tui.drafts import Draft, Drafts
 from sessiontree.tui.presence import Presence, is_open
 
-from .conftest import Running, ScriptedModels
+from .conftest import NoModels, Running, ScriptedModels
 
 
 @pytest.fixture
@@ -147,6 +147,14 @@ async def test_a_branch_is_chosen_from_the_list_of_branches(running: Running, ta
         await app.press("down", "enter")
         await app.until(lambda: talk.heads.current == "other")
         assert await app.shows("on other")
+
+
+async def test_a_branch_with_one_entry_is_listed_in_the_singular(running: Running) -> None:
+    session = st.create()
+    session.append(st.user("alone"))
+    async with running(session=session, models=NoModels()) as app:
+        await app.say("/branches")
+        await app.shows("Which branch?", " 1 entry  ")
 
 
 @pytest.mark.parametrize("line", ["/export", "/export-branch", "/export-branch other"])

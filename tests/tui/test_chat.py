@@ -619,7 +619,7 @@ async def test_a_draft_is_kept_when_a_message_of_the_tree_is_chosen(running: Run
         await app.shows("No summary")
         await app.press("enter")
         await app.until(lambda: app.editor.text == "Second question")
-        await app.shows("Your draft is in the history: up brings it back")
+        await app.shows("Your draft is in the history: up from the first line brings it back")
         await app.press("up")
         assert app.editor.text == "a long draft"
         await app.press("down")

@@ -353,6 +353,12 @@ async def test_the_end_of_the_last_line_of_a_paste_begins_no_further_one(running
         assert await app.shows("[paste 1: 40 lines, 200 characters]")
 
 
+async def test_a_long_paste_of_one_line_is_told_in_the_singular(running: Running) -> None:
+    async with running() as app:
+        app.editor.post_message(events.Paste("x" * 2000))
+        await app.until(lambda: app.editor.text == "[paste 1: 1 line, 2000 characters]")
+
+
 async def test_a_short_paste_is_text_without_control_characters(running: Running) -> None:
     async with running() as app:
         app.editor.post_message(events.Paste("a\x1b[31mb\nc"))

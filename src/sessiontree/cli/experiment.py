@@ -25,7 +25,7 @@ from sessiontree.cli.live import Progress
 from sessiontree.cli.output import dim, echo, echo_json, safe, strong, table, warn
 from sessiontree.cli.permissions import chosen_permissions, permission_options, tell_denials
 from sessiontree.config import ThinkingLevel
-from sessiontree.core.figures import dollars
+from sessiontree.core.figures import dollars, pluralize
 from sessiontree.errors import SessionTreeError
 
 if TYPE_CHECKING:
@@ -343,13 +343,17 @@ def _list(session: str, *, as_json: bool) -> int:
     return 0
 
 
+def _tokens(count: float) -> str:
+    return pluralize(count, "token", shown=f"{count:,.0f}")
+
+
 def _tell(result: ExperimentResult, *, as_json: bool) -> None:
     from sessiontree.swarm.findings import result_to_wire
 
     if as_json:
         echo_json(result_to_wire(result))
         return
-    done = f"{len(result.runs)} of {result.planned} runs"
+    done = f"{len(result.runs)} of {pluralize(result.planned, 'run')}"
     echo(strong(safe(result.name)), dim(f"{short(result.id)} at {short(result.at)}, {done}"))
     table(_rows(result))
     for run in result.runs:
@@ -357,10 +361,10 @@ def _tell(result: ExperimentResult, *, as_json: bool) -> None:
             echo("failed:", safe(f"{run.branch}: {run.error}"))
     for arm in result.arms:
         if arm.failed_tokens or arm.failed_cost:
-            took = f"{arm.failed_tokens:,.0f} tokens, {dollars(arm.failed_cost)}"
+            took = f"{_tokens(arm.failed_tokens)}, {dollars(arm.failed_cost)}"
             echo(dim(safe(f"failed runs of {arm.arm} took {took}, not counted above")))
     if result.judging_tokens:
-        took = f"{result.judging_tokens:,.0f} tokens, {dollars(result.judging_cost)}"
+        took = f"{_tokens(result.judging_tokens)}, {dollars(result.judging_cost)}"
         echo(dim(f"scoring took {took}, not counted above"))
     if result.winner is None:
         echo(strong("no winner:"), safe(result.reason))

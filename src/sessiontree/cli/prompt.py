@@ -31,6 +31,7 @@ from sessiontree.cli.output import dim, echo_json, safe, safe_lines, warn
 from sessiontree.cli.permissions import chosen_permissions, permission_options, tell_denials
 from sessiontree.config import CHOICES
 from sessiontree.core.entries import Header, JsonObject
+from sessiontree.core.figures import pluralize
 from sessiontree.errors import SessionTreeError
 from sessiontree.format.codec import read_object
 from sessiontree.session import Branch, Session
@@ -166,8 +167,8 @@ def _drop_if_unused(session: Session) -> None:
 
 
 def _tell_unread(session: Session) -> None:
-    lines = "1 line" if session.unread == 1 else f"{session.unread} lines"
-    message = f"{lines} of this session cannot be read, so the model does not see what they say"
+    lines, it = pluralize(session.unread, "line"), "it" if session.unread == 1 else "them"
+    message = f"{lines} of this session cannot be read, so the model does not see {it}"
     warn(f"{message} (`sessiontree doctor {session.where}` tells more)")
 
 

@@ -39,7 +39,7 @@ from sessiontree.cli.output import (
 from sessiontree.commands.text import local_time
 from sessiontree.core.context import Explanation, explain, explanation_to_wire
 from sessiontree.core.entries import Entry, JsonObject, Problem
-from sessiontree.core.figures import dollars
+from sessiontree.core.figures import dollars, pluralize
 from sessiontree.core.messages import role, role_of, string, text, tool_calls
 from sessiontree.core.outline import (
     DEEP,
@@ -167,7 +167,7 @@ def _draw(session: Session, filter: str) -> None:
         echo(dim(DEEP))
     if not len(rows):
         hidden = session.tree.real_count
-        echo(dim(f"(the filter {filter!r} hides all {hidden})" if hidden else NO_ENTRIES))
+        echo(dim(f"(the filter {filter!r} hides {pluralize(hidden, 'entry', 'entries')})" if hidden else NO_ENTRIES))
     elif session.heads.leaf is None:
         echo(dim("(the head is before everything)"))
     _tell_problems(session)
@@ -306,7 +306,7 @@ def context(session: str, places: tuple[str, ...], llm: bool, request: bool, exp
             _tell_explanation(explanation)
             continue
         for message in messages:
-            echo(colored(safe(role(message)), "cyan"), dim(f"~{estimate(message)} tokens"))
+            echo(colored(safe(role(message)), "cyan"), dim(f"~{pluralize(estimate(message), 'token')}"))
             click.echo(safe_lines(message_text(message)))
             click.echo()
 
@@ -320,7 +320,7 @@ def _tell_explanation(explanation: Explanation) -> None:
             f"{safe(row_text(item.entry))[:60]:60}  {safe(reason)}"
         )
         echo(line if item.reaches else dim(line))
-    echo(strong(f"{explanation.tokens} tokens, estimated"))
+    echo(strong(f"{pluralize(explanation.tokens, 'token')}, estimated"))
 
 
 @app.command(epilog="\b\nExample:\n  sessiontree branches @ --all")

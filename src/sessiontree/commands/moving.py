@@ -11,6 +11,7 @@ from sessiontree.commands.command import Argument, Command, Done
 from sessiontree.commands.desk import Desk
 from sessiontree.commands.leaving import Leaving, asked
 from sessiontree.commands.text import drawn, excerpt, short, table
+from sessiontree.core.figures import pluralize
 from sessiontree.core.outline import row_text
 from sessiontree.core.plan import last_prompt
 from sessiontree.errors import InvalidOperation
@@ -170,7 +171,9 @@ def _copied(desk: Desk, outcome: CopyOutcome) -> Done:
     desk.host.changed()
     if outcome.cancelled:
         return CANCELLED
-    return Done(text=f"{len(outcome.entries)} entries are copied; the head is {short(outcome.new_leaf)}")
+    return Done(
+        text=f"copied {pluralize(len(outcome.entries), 'entry', 'entries')}; the head is {short(outcome.new_leaf)}"
+    )
 
 
 # Compactions

@@ -17,6 +17,7 @@ from sessiontree.commands.moving import CANCELLED
 from sessiontree.commands.text import excerpt, local_time, short, table
 from sessiontree.comparison import stats_of, took
 from sessiontree.core.entries import Entry, EntryId, Message
+from sessiontree.core.figures import pluralize
 from sessiontree.core.messages import role
 from sessiontree.core.outline import plain_text
 from sessiontree.errors import InvalidOperation, StoreError
@@ -115,7 +116,7 @@ async def _session(desk: Desk, args: Sequence[str]) -> Done:
         *([] if desk.cwd == session.cwd else [["tools work in", desk.cwd]]),
         ["parent", session.header.parent_session or ""],
         ["branch", f"{desk.branch.name}, one of {shown}, at {short(desk.branch.leaf)}"],
-        ["entries", f"{len(tree)}, {stats.messages} messages, {stats.tool_calls} tool calls"],
+        ["entries", f"{len(tree)}, {pluralize(stats.messages, 'message')}, {pluralize(stats.tool_calls, 'tool call')}"],
         ["took", f"{', '.join(took(stats))}, all branches together"],
         ["model", "(none)" if desk.model is None else f"{desk.model.info.name}, thinking {desk.agent.thinking}"],
         ["problems", "; ".join(item.message for item in session.problems if item.severity == "fault")],

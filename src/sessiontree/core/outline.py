@@ -35,7 +35,7 @@ from sessiontree.core.entries import (
     SessionInfo,
     ThinkingLevelChange,
 )
-from sessiontree.core.figures import short_count
+from sessiontree.core.figures import tell_tokens
 from sessiontree.core.fulltext import fold, speaker, unify
 from sessiontree.core.heads import Heads
 from sessiontree.core.merge import is_merge
@@ -652,7 +652,7 @@ def row_text(entry: Entry, calls: CallsOfResults | None = None) -> str:
         case BranchSummary() as body:
             return f"[{'merge' if is_merge(body) else 'branch summary'}]: {plain_text(entry)}"
         case Compaction(tokens_before=tokens):
-            return f"[compaction: {short_count(tokens)} tokens]"
+            return f"[compaction: {tell_tokens(tokens)}]"
         case _:
             return f"[{plain_text(entry)}]"
 

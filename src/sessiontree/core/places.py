@@ -13,6 +13,7 @@ from collections.abc import Container
 from itertools import count
 
 from sessiontree.core.entries import EntryId
+from sessiontree.core.figures import pluralize
 from sessiontree.core.heads import Heads
 from sessiontree.core.tree import Tree
 from sessiontree.errors import Ambiguous, InvalidOperation, NotFound
@@ -73,7 +74,7 @@ def _exact(place: str, tree: Tree, heads: Heads) -> EntryId | None:
     if ago is not None:
         count = int(ago[1])
         if count > len(heads.moves):
-            raise NotFound("place", place, f"there were {len(heads.moves)} moves")
+            raise NotFound("place", place, f"{pluralize(len(heads.moves), 'move')} so far")
         return heads.moves[-count].leaf if count else heads.leaf
     branch = branch_named(place, tree, heads)
     if branch is not None:

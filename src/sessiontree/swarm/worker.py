@@ -19,6 +19,7 @@ from sessiontree.agent.system import SystemPart
 from sessiontree.agent.tool import Tool, ToolError, tool
 from sessiontree.config import Config
 from sessiontree.core.entries import BranchSummary, CustomMessage, Entry, Message, Usage
+from sessiontree.core.figures import pluralize
 from sessiontree.core.messages import role, spent, stopped_abnormally, text, tool_calls
 from sessiontree.errors import InvalidOperation, NotFound, SessionTreeError
 from sessiontree.hooks.bus import Hooks
@@ -246,7 +247,7 @@ class Worker:
             if len(wanted) < 2:
                 raise ToolError("a task is split into two parts or more: otherwise do it yourself")
             if len(wanted) > room:
-                raise ToolError(f"there is room for {room} more agents: do it in fewer parts, or yourself")
+                raise ToolError(f"there is room for {pluralize(room, 'more agent')}: do it in fewer parts, or yourself")
             if account.agents[agent].parts:
                 raise ToolError("the task is split already")
             deed = Split(swarm=record.id, parts=tuple(wanted))

@@ -23,7 +23,7 @@ from sessiontree.core.entries import (
     ModelChange,
     ThinkingLevelChange,
 )
-from sessiontree.core.figures import pluralize, short_count
+from sessiontree.core.figures import pluralize, short_count, tell_tokens
 from sessiontree.core.merge import is_merge
 from sessiontree.core.messages import (
     ToolCall,
@@ -112,7 +112,7 @@ class Blocks:
             case Custom(custom_type=kind) if kind in self.renderers:
                 yield self._rendered(entry, Block("custom", head=kind))
             case Compaction(summary=summary, tokens_before=tokens):
-                yield Block("summary", head=f"compacted, {short_count(tokens)} tokens before", text=summary)
+                yield Block("summary", head=f"compacted, {tell_tokens(tokens)} before", text=summary)
             case BranchSummary(summary=summary) as body:
                 what = "merged from another branch" if is_merge(body) else "summary of a branch that was left"
                 yield Block("summary", head=what, text=summary)
@@ -257,5 +257,5 @@ def _content(content: object) -> str:
 
 def _image(block: JsonObject) -> str:
     kind = string(block.get("mimeType")).removeprefix("image/") or "?"
-    data = string(block.get("data"))
-    return f"[image: {kind}, {short_count(len(data.rstrip('=')) * 3 // 4)} bytes]"
+    size = len(string(block.get("data")).rstrip("=")) * 3 // 4
+    return f"[image: {kind}, {pluralize(size, 'byte', shown=short_count(size))}]"

@@ -21,6 +21,7 @@ from textual.timer import Timer
 from sessiontree.catalog import check_copied
 from sessiontree.commands.command import is_words
 from sessiontree.core.entries import Message
+from sessiontree.core.figures import pluralize
 from sessiontree.core.safe import safe
 from sessiontree.errors import ReadOnly, SessionTreeError
 from sessiontree.hooks import events as told
@@ -317,7 +318,10 @@ class ChatScreen(Screen[None]):
             self.history.add(said_to_model(draft) if is_words(editor.text.strip("\n")) else draft)
             editor.remember([*self.history.lines])
             kept = "Your draft is in the history"
-            self.notify(": ".join(filter(None, [kept, hints(self, ("previous", "brings it back"))])), timeout=8)
+            self.notify(
+                ": ".join(filter(None, [kept, hints(self, ("previous", "from the first line brings it back"))])),
+                timeout=8,
+            )
         editor.put_words([text])
         editor.focus()
 
@@ -442,7 +446,7 @@ class ChatScreen(Screen[None]):
         if kind == "tool":
             last.drawn["length"] = last.drawn.get("length", 0) + len(delta.text)
             name = last.head.partition(" …")[0]
-            last.head = f"{name} … {last.drawn['length']} characters"
+            last.head = f"{name} … {pluralize(last.drawn['length'], 'character')}"
         else:
             last.text += delta.text
         self._soon(last)

@@ -21,6 +21,7 @@ from textual.widgets import TextArea
 from textual.widgets.text_area import EditResult, Selection
 
 from sessiontree.commands.command import is_words
+from sessiontree.core.figures import pluralize
 from sessiontree.core.safe import safe, safe_lines
 from sessiontree.hooks.calling import in_thread
 from sessiontree.tui.clipboard import send_to_clipboard
@@ -216,7 +217,7 @@ class Editor(TextArea):
     def _mark(self, text: str) -> str:
         """What stands for a text."""
         for number in count(len(self._pastes) + 1):
-            mark = f"[paste {number}: {_lines(text)} lines, {len(text)} characters]"
+            mark = f"[paste {number}: {pluralize(_lines(text), 'line')}, {pluralize(len(text), 'character')}]"
             if mark not in self._pastes:
                 self._pastes[mark] = text
                 return mark

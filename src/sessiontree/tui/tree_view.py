@@ -24,6 +24,7 @@ from textual.strip import Strip
 from textual.worker import Worker
 
 from sessiontree.core.entries import EntryId
+from sessiontree.core.figures import pluralize
 from sessiontree.core.fulltext import fold
 from sessiontree.core.outline import FILTERS, Calls, Outline, Shape, Steps, lay_out, row_text, survey, tell_hidden
 from sessiontree.core.safe import safe
@@ -416,7 +417,7 @@ class TreeView(ScrollView, can_focus=True):
             return "There is nothing in this session yet."
         if self.query_text:
             return f"Nothing that the filter {self.filter} shows says {safe(self.query_text)!r}. Esc clears the search."
-        return f"The filter {self.filter} hides all {count} entries. Ctrl+O is the next one."
+        return f"The filter {self.filter} hides {pluralize(count, 'entry', 'entries')}. Ctrl+O is the next one."
 
     def _parts(self, outline: Outline, folds: Folds, row: int, width: int) -> list[tuple[str, Style]]:
         """The pieces of a row with their styles. The text gives way to what stands behind it."""

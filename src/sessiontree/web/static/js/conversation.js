@@ -2,7 +2,7 @@
 // the place where one writes. Text of a session is put in as text; the body of an entry is markup the server cleaned.
 import { ofSwarm } from "./addresses.js";
 import { Button, Chip, Cleaned, Component, Empty, Notice, NoRuns, createRef, html } from "./html.js";
-import { clock, day, money, short } from "./figures.js";
+import { clock, day, money, plural, short } from "./figures.js";
 import { own } from "./rows.js";
 import { MODES } from "./permissions.js";
 
@@ -34,7 +34,7 @@ const LONG = 24; // lines of an output that stay in sight
 const Output = ({ text, failed }) => {
   const lines = text.split("\n").length;
   const block = html`<pre class="block ${failed ? "error" : ""}">${text}</pre>`;
-  return lines > LONG || text.length > 4000 ? html`<details><summary>Output, ${lines} lines</summary>${block}</details>` : block;
+  return lines > LONG || text.length > 4000 ? html`<details><summary>Output, ${plural(lines, "line")}</summary>${block}</details>` : block;
 };
 
 /** The argument that says most of a call. */
