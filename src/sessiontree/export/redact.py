@@ -85,12 +85,15 @@ class Redactor:
     def text(self, text: str) -> str:
         if text in self._clean:
             return text
-        lower = text.lower()
+        lower, size = text.lower(), len(text)
         clean = text
         for rule in self._rules:
-            if not rule.needs or any(word in lower for word in rule.needs):
+            if size < rule.shortest:
+                continue
+            needs = rule.needs
+            if not needs or needs[0] in lower or (len(needs) > 1 and any(word in lower for word in needs)):
                 clean = self._without(rule, clean)
-        if len(text) <= _LONGEST_KEPT and clean is text:
+        if size <= _LONGEST_KEPT and clean is text:
             if len(self._clean) >= _MOST_KEPT:
                 self._clean.clear()
             self._clean[text] = None
@@ -167,11 +170,20 @@ class Redactor:
                 place[key] = made
                 named = None if at.get("type") in _SCHEMA_TYPES else named
                 told = _told_beside(at)
+                holds = ("data", "stringData") if at.get("kind") == "Secret" else ()
                 for name, inner in at.items():
                     new = self._string(name)
                     new = new if new not in made else f"{new} {len(made)}"
                     made[new] = inner
-                    waiting.append((made, new, named or strength(name) or (told if name == "value" else None)))
+                    waiting.append(
+                        (
+                            made,
+                            new,
+                            named
+                            or strength(name)
+                            or (told if name == "value" else "certain" if name in holds else None),
+                        )
+                    )
             elif is_list(at):
                 place[key] = list(at)
                 for index in range(len(at)):
