@@ -4,14 +4,16 @@ from typing import Any
 
 import pytest
 from hypothesis import given
+from msgspec.structs import replace
 
 import sessiontree as st
 from sessiontree import comparison
-from sessiontree.comparison import METRICS, PathStats, comparison_to_wire, diff_to_wire, stats_of
+from sessiontree.comparison import METRICS, MOST_NAMED, PathStats, comparison_to_wire, diff_to_wire, stats_of
 from sessiontree.export import export
 from sessiontree.export.snapshot import read_snapshot
 from sessiontree.session import Session
 from sessiontree.store.memory import MemoryStore
+from tests.shapes import tree_of
 from tests.strategies import damaged_sessions, sessions
 
 
@@ -238,8 +240,19 @@ def test_figures_added_up_along_the_tree_are_those_of_each_path_by_itself(raw: b
     paths = PathStats(tree)
 
     for entry in reversed(list(tree)):
-        assert paths.of("a", entry.id) == stats_of("a", entry.id, tree.path(entry.id))
+        alone = stats_of("a", entry.id, tree.path(entry.id))
+        assert paths.of("a", entry.id) == replace(alone, tools=())
     assert paths.of("a", "no such entry") == stats_of("a", "no such entry", [])
+
+
+def test_of_a_path_that_names_many_models_and_files_the_first_are_told() -> None:
+    tree = tree_of("models", MOST_NAMED + 5)
+    stats = PathStats(tree).of("a", f"a{MOST_NAMED + 4}")
+
+    assert stats.models == tuple(f"p/model-{number}" for number in range(MOST_NAMED))
+    assert PathStats(tree_of("calls", MOST_NAMED + 5)).of("a", "a").files == tuple(
+        f"file-{number}.txt" for number in range(MOST_NAMED)
+    )
 
 
 def test_what_branches_share_is_looked_at_once_however_many_there_are(

@@ -22,7 +22,7 @@ from tests.strategies import damaged_sessions
 
 
 def html() -> str:
-    return page(read_snapshot(story().lines()))
+    return "".join(page(read_snapshot(story().lines())))
 
 
 def test_the_policy_lets_only_our_script_and_style_in_and_nothing_out() -> None:
@@ -85,7 +85,7 @@ def test_the_active_path_and_no_other_reads_without_a_script() -> None:
 
 
 def test_a_long_path_reads_without_a_script_too_and_is_text_for_the_script() -> None:
-    text = page(read_snapshot(long_session(AT_ONCE + 2 * CHUNK)))
+    text = "".join(page(read_snapshot(long_session(AT_ONCE + 2 * CHUNK))))
 
     assert text.count("<noscript>") == 2
     assert f"number {AT_ONCE + 2 * CHUNK - 1} " in Words(text).words

@@ -236,8 +236,8 @@ async def test_a_session_that_is_taken_away_is_not_there_any_more(house: House, 
 
 @pytest.mark.parametrize(
     ("path", "owner", "name"),
-    [("", Opened, "totals"), ("/export?format=jsonl", Session, "lines")],
-    ids=["what it is", "as it is"],
+    [("", Opened, "totals"), ("/export?format=jsonl", Session, "held"), ("/export?format=md", Session, "held")],
+    ids=["what it is", "as it is", "as text"],
 )
 async def test_a_session_that_goes_away_while_it_is_told_of_is_not_there(
     house: House, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch, path: str, owner: type[Any], name: str

@@ -37,6 +37,8 @@
     return { prefix: hidden ? rails.slice(hidden - width) : rails, hidden: hidden / 3 };
   };
 
+  const depth = (hidden) => `${hidden}… `;
+
   const drawing = (shown) => {
     const kids = new Map([[-1, []]]);
     const nearest = new Int32Array(size);
@@ -143,8 +145,9 @@
     const last = Math.min(drawn.rows.length, Math.ceil((tree.scrollTop + tree.clientHeight) / ROW) + 8);
     // Where a tree is wide, the connectors on the left go out of sight, never the words: as in the app.
     const room = Math.floor(tree.clientWidth / 2 / COLUMN);
-    const pan = drawn.rows.length ? Math.max(0, drawn.rows[cursor].prefix.length - room) : 0;
-    const rails = ({ prefix }) => Math.min(Math.max(0, prefix.length - pan), room);
+    const left = ({ hidden }) => Math.max(0, room - (hidden ? depth(hidden).length : 0));
+    const pan = drawn.rows.length ? Math.max(0, drawn.rows[cursor].prefix.length - left(drawn.rows[cursor])) : 0;
+    const rails = (row) => Math.min(Math.max(0, row.prefix.length - pan), left(row));
     rows.replaceChildren(...drawn.rows.slice(first, last).map((row, index) => rowElement(row, first + index, rails(row))));
     tree.setAttribute("aria-activedescendant", drawn.rows.length ? `r${drawn.rows[cursor].number}` : "");
   };
@@ -168,7 +171,7 @@
       rail.classList.add("cut");
       rail.style.width = `${rails}ch`;
     }
-    if (hidden) row.append(span("depth", `${hidden}… `));
+    if (hidden) row.append(span("depth", depth(hidden)));
     row.append(rail, span("fold", folds ? (closed ? "▸" : "▾") : ""));
     if (onPath.has(number)) row.append(span("dot", "• "));
     if (data.label[number]) row.append(span("label", data.label[number]));

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 from typing import Any
 
 from msgspec import Struct
@@ -36,6 +37,10 @@ _VOCABULARY = frozenset(
     | {"heads", "from", "leaf", "main", "reset", HEAD_RECORD}
 )
 """Words of the format itself: a pattern that matches one of them shall not make the session unreadable."""
+
+
+_strength = lru_cache(maxsize=4096)(strength)
+"""Names of fields repeat on every line."""
 
 
 class Report(Struct, frozen=True, kw_only=True):
@@ -87,11 +92,14 @@ class Redactor:
             return text
         lower, size = text.lower(), len(text)
         clean = text
+        found: dict[tuple[str, ...], bool] = {(): True}
         for rule in self._rules:
             if size < rule.shortest:
                 continue
             needs = rule.needs
-            if not needs or needs[0] in lower or (len(needs) > 1 and any(word in lower for word in needs)):
+            if needs not in found:
+                found[needs] = any(word in lower for word in needs)
+            if found[needs]:
                 clean = self._without(rule, clean)
         if size <= _LONGEST_KEPT and clean is text:
             if len(self._clean) >= _MOST_KEPT:
@@ -175,15 +183,8 @@ class Redactor:
                     new = self._string(name)
                     new = new if new not in made else f"{new} {len(made)}"
                     made[new] = inner
-                    waiting.append(
-                        (
-                            made,
-                            new,
-                            named
-                            or strength(name)
-                            or (told if name == "value" else "certain" if name in holds else None),
-                        )
-                    )
+                    of_name = told if name == "value" else "certain" if name in holds else None
+                    waiting.append((made, new, named or _strength(name) or of_name))
             elif is_list(at):
                 place[key] = list(at)
                 for index in range(len(at)):
@@ -207,12 +208,12 @@ class Redactor:
 def _told_beside(at: dict[str, Any]) -> str | None:
     """What `name` or `key` says of `value` in the same object."""
     name = at.get("name") or at.get("key")
-    return strength(name) if isinstance(name, str) else None
+    return _strength(name) if isinstance(name, str) else None
 
 
 def _told_before(item: Any) -> str | None:
     """What one item of a list says of the next: `--password`, or the name of a header."""
-    return "likely" if isinstance(item, str) and len(item) < 80 and strength(item) else None
+    return "likely" if isinstance(item, str) and len(item) < 80 and _strength(item) else None
 
 
 def _read(raw: bytes) -> dict[str, Any]:
