@@ -26,6 +26,11 @@ def is_private(path: str) -> bool:
     return name not in OPEN and folder == os.path.realpath(home()) and not os.path.isdir(real)
 
 
+def is_below(path: str, folder: str) -> bool:
+    """Whether `path` is `folder` or lies in it. Both are real paths, without links."""
+    return path == folder or path.startswith(os.path.join(folder, ""))
+
+
 def user_homes() -> list[str]:
     """The user's own home, to be taken out of exports; none where it is no folder of one's own."""
     folder = os.path.expanduser("~")

@@ -32,6 +32,7 @@ async def test_the_server_says_who_it_is_and_what_the_token_may_do(house: House)
     assert (health["status"], health["version"]) == ("ok", __version__)
     assert health["uptime"] >= 0
     assert me == {
+        "kind": "program",
         "scopes": ["read"],
         "projects": [str(house.project)],
         "allowRun": True,

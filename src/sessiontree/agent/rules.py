@@ -15,11 +15,10 @@ from msgspec import Struct
 
 from sessiontree.agent import command_patterns
 from sessiontree.agent.tool import Does, Tool
-from sessiontree.agent.tools.files import is_below
 from sessiontree.agent.tools.output import is_full_output
 from sessiontree.agent.tools.walk import glob_pattern
 from sessiontree.config import PermissionMode, PermissionSettings
-from sessiontree.home import home
+from sessiontree.home import home, is_below
 
 Decision: TypeAlias = Literal["allow", "ask", "deny"]
 

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from msgspec import Struct
 
 from sessiontree.errors import SessionTreeError
-from sessiontree.home import home
+from sessiontree.home import home, is_below
 
 BWRAP = "bwrap"
 SECONDS = 20.0
@@ -103,7 +103,7 @@ def confine(folder: str, *, limited: bool, user: str | None = None) -> Confineme
     real = os.path.realpath(folder)
     if not os.path.isdir(real):
         raise NoSandbox(f"there is no folder {folder}")
-    if any(is_inside(real, path) for path in _protected()):
+    if any(is_below(real, path) for path in _protected()):
         raise NoSandbox(f"{folder} is where sessiontree keeps its own files")
     found = find_sandbox(user)
     return Confinement(folder=real, is_limited=limited, hidden=secret_places(), user=found)
@@ -213,15 +213,10 @@ def _as_user(user: str, arguments: Sequence[str], environment: Mapping[str, str]
     return Started(list(arguments), given, cwd, {"user": found.pw_uid, "group": found.pw_gid, "extra_groups": groups})
 
 
-def is_inside(path: str, folder: str) -> bool:
-    """Whether a path, without links in it, is `folder` or lies in it."""
-    return path == folder or path.startswith(os.path.join(folder, ""))
-
-
 def folder_within(folder: str, projects: Iterable[str]) -> str | None:
     """Return the folder that a session names, without links in its path, if it is there and lies in a project."""
     real = os.path.realpath(folder) if folder else ""
-    inside = any(is_inside(real, os.path.realpath(project)) for project in projects)
+    inside = any(is_below(real, os.path.realpath(project)) for project in projects)
     return real if inside and os.path.isdir(real) else None
 
 

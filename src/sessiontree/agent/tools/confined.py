@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-import stat
 import sys
-import tempfile
 from collections.abc import Awaitable, Callable
 from functools import wraps
 from typing import Any
@@ -18,12 +16,13 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from sessiontree.agent.sandbox import Confinement, become, is_inside
+from sessiontree.agent.sandbox import Confinement, become
 from sessiontree.agent.tool import Tool, ToolContext, ToolError, ToolOutput, as_output
 from sessiontree.agent.tools import output
 from sessiontree.agent.tools.environment import clean_environment
 from sessiontree.agent.tools.files import resolve_mention
 from sessiontree.core.messages import ToolCall
+from sessiontree.home import is_below
 from sessiontree.hooks.events import Signal
 from sessiontree.twin import twin_command
 
@@ -55,7 +54,7 @@ def confinable(run: Run) -> Run:
     async def run_where_it_may(context: ToolContext) -> ToolOutput:
         confinement = context.confinement
         path: str = context.arguments.path
-        if confinement is None or _is_full_output(path):
+        if confinement is None or output.is_full_output(path):
             return await run(context)
         _check_inside(path, context.cwd, confinement)
         return await _run_inside(context, confinement)
@@ -66,20 +65,8 @@ def confinable(run: Run) -> Run:
 def _check_inside(path: str, cwd: str, confinement: Confinement) -> None:
     """Raises `ToolError` where an agent that has to stay in its project is about to leave it."""
     real = os.path.realpath(resolve_mention(path, cwd))
-    if confinement.is_limited and not is_inside(real, confinement.folder):
+    if confinement.is_limited and not is_below(real, confinement.folder):
         raise ToolError(f"{path} is outside of {confinement.folder}: tools stay in the project here")
-
-
-def _is_full_output(path: str) -> bool:
-    """Whether a path is that of a file which a tool of ours wrote and told the model of; nobody can guess its name."""
-    folder, name = os.path.split(path)
-    if folder != tempfile.gettempdir() or not name.startswith(output.PREFIX):
-        return False
-    try:
-        found = os.lstat(path)
-    except (OSError, ValueError):
-        return False
-    return stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid() and found.st_nlink == 1
 
 
 async def _run_inside(context: ToolContext, confinement: Confinement) -> ToolOutput:

@@ -55,11 +55,6 @@ def resolve_mention(path: str, cwd: str) -> str:
     return resolved
 
 
-def is_below(path: str, folder: str) -> bool:
-    """Whether a path is a folder or something in it; both without links."""
-    return path == folder or path.startswith(folder.rstrip(os.sep) + os.sep)
-
-
 def as_text(path: str) -> str:
     """A path that can be written down: bytes that are no text are marked as such."""
     return os.fsencode(path).decode("utf-8", "replace")

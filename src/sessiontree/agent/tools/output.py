@@ -92,7 +92,6 @@ def full_output(text: str) -> str | None:
         if path is not None:
             os.unlink(path)
         return None
-    _written.add(os.path.realpath(path))
     return path
 
 
@@ -100,6 +99,7 @@ def _new_file() -> tuple[int, str]:
     """A new file that only its owner can read, open for writing, and its path."""
     fd, path = tempfile.mkstemp(prefix=PREFIX, suffix=".txt")
     os.fchmod(fd, PRIVATE)
+    _written.add(os.path.realpath(path))
     return fd, path
 
 
@@ -151,7 +151,6 @@ class Tail:
         with contextlib.suppress(OSError):
             if self._file is None:
                 self._file, self.path = _new_file()
-                _written.add(os.path.realpath(self.path))
             self._filed += os.write(self._file, data[: FILE_BYTES - self._filed])
 
     def text(self) -> str:

@@ -21,10 +21,10 @@ from sessiontree.agent.tool import Tool, ToolContext, ToolError, ToolOutput
 from sessiontree.agent.tools import output
 from sessiontree.agent.tools.confined import confinable
 from sessiontree.agent.tools.environment import clean_environment
-from sessiontree.agent.tools.files import SNIFF, as_text, is_below, is_binary, resolve_mention
+from sessiontree.agent.tools.files import SNIFF, as_text, is_binary, resolve_mention
 from sessiontree.agent.tools.output import BYTES, cut, full_output, head
 from sessiontree.agent.tools.walk import files_below, glob_pattern
-from sessiontree.home import home, is_private
+from sessiontree.home import home, is_below, is_private
 from sessiontree.twin import twin_command
 
 TIMEOUT = 30.0
