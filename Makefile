@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 JOBS   ?= 2
 
-.PHONY: help demo test test-peers torture bench lint types coverage strace chromium postgres clean
+.PHONY: help demo test test-peers torture bench lint types coverage strace chromium postgres bubblewrap clean
 
 help:  ## Show what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -48,7 +48,12 @@ postgres:
 	@ls /usr/lib/postgresql/*/bin/postgres >/dev/null 2>&1 || ! command -v apt-get >/dev/null \
 	  || { apt-get install --yes --quiet --no-install-recommends postgresql >/dev/null 2>&1; true; }
 
-coverage: $(VENV)/.installed strace chromium postgres
+# Keeps agents of the server away from its secrets. Where it cannot be had, the tests that need it say so and are skipped.
+bubblewrap:
+	@command -v bwrap >/dev/null || ! command -v apt-get >/dev/null \
+	  || { apt-get install --yes --quiet --no-install-recommends bubblewrap >/dev/null 2>&1; true; }
+
+coverage: $(VENV)/.installed strace chromium postgres bubblewrap
 	$(BIN)/python -m pytest -m "not peers and not torture" -n $(JOBS) --cov --cov-report=
 	$(BIN)/coverage report --include='*/sessiontree/core/*,*/sessiontree/format/*' --fail-under=100
 

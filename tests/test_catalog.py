@@ -10,9 +10,13 @@ from typing import Any
 import pytest
 
 import sessiontree as st
-from sessiontree import catalog, shelf
+from sessiontree import catalog, copying, shelf
+from sessiontree.export import export
+from sessiontree.format.codec import write_object
 from sessiontree.index import listing
 from sessiontree.index.folder import Found
+from sessiontree.repairing import repair
+from tests.builders import file_of, header
 
 
 def test_a_new_session_lives_under_the_home_in_a_folder_for_its_cwd(home: Path) -> None:
@@ -591,6 +595,54 @@ def test_a_path_fork_is_a_session_of_its_own_with_the_same_context(source: st.Se
     assert "branch_point" not in {entry.type for entry in fork.tree}
     assert fork.problems == []
     assert source.lines() == before == st.open(source.id).lines()
+
+
+def damaged_file(tmp_path: Path, first: str = "a") -> Path:
+    """Three messages with a label between the first two; the second has swallowed the line behind it."""
+
+    def message(id: str, parent: str | None) -> bytes:
+        wire = {"type": "message", "id": id, "parentId": parent, "timestamp": "", "message": st.user(id).message}
+        return write_object(wire)
+
+    label = {"type": "label", "id": "l", "parentId": first, "timestamp": "", "targetId": first, "label": "x"}
+    file = tmp_path / "damaged.jsonl"
+    lines = [message(first, None), label, message("b", "l") + message("c", "b"), message("d", "b")]
+    file.write_bytes(file_of(header(), *lines))
+    return file
+
+
+@pytest.mark.parametrize("to", ["file", "database"])
+def test_a_path_fork_across_a_damaged_line_has_the_context_of_its_source(
+    to: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    source = st.open(damaged_file(tmp_path))
+    if to == "database":
+        database = request.getfixturevalue("database")
+        list(copying.copy(str(source.file), f"{database}#s"))
+        source = st.open(f"{database}#s")
+
+    fork = st.fork(source, dir=None if to == "database" else tmp_path)
+
+    assert [message["content"] for message in source.context().messages] == ["a", "d"]
+    assert st.open(fork.where).context().messages == source.context().messages
+    part = export(source.lines(), "jsonl", branch="HEAD").content
+    (tmp_path / "part.jsonl").write_bytes(part)
+    assert st.open(tmp_path / "part.jsonl").context().messages == source.context().messages
+
+
+def test_a_path_fork_that_a_damaged_line_stands_in_the_way_of_is_refused_and_leaves_no_file(tmp_path: Path) -> None:
+    source = st.open(damaged_file(tmp_path, first="an odd id"))
+
+    for work in (
+        lambda: st.fork(source, file=tmp_path / "fork.jsonl"),
+        lambda: export(source.lines(), "jsonl", branch="HEAD"),
+    ):
+        with pytest.raises(st.InvalidOperation, match=r"'b' on line 4 is damaged.*doctor --repair"):
+            work()
+    assert not (tmp_path / "fork.jsonl").exists()
+    mended = repair(source).file
+    assert mended is not None
+    assert st.fork(st.open(mended), file=tmp_path / "fork.jsonl").context().messages == source.context().messages
 
 
 def test_a_fork_goes_on_without_its_source(source: st.Session) -> None:

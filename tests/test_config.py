@@ -1,11 +1,16 @@
 """The configuration: what a file says, what holds without one, and what a wrong one is told."""
 
+import os
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from sessiontree import config
 from sessiontree.config import CompactionSettings, Config, ConfigError, ModelSettings, Prices
+from sessiontree.model.providers import PROVIDERS, Provider
 
 WHOLE = """
 sessions = "~/talks"
@@ -132,4 +137,72 @@ def test_a_file_that_cannot_be_read_is_no_missing_file(home: Path) -> None:
     (home / ".sessiontree" / "config.toml").mkdir(parents=True)
 
     with pytest.raises(ConfigError, match="it cannot be read: Is a directory"):
+        config.load()
+
+
+# What commands get of the environment
+
+
+def test_commands_get_the_variables_that_the_file_names(home: Path) -> None:
+    written(home, '[tools]\nenvironment = ["NODE_ENV", "SSH_AUTH_SOCK"]\n')
+
+    assert config.load().tools.environment == ("NODE_ENV", "SSH_AUTH_SOCK")
+
+
+@pytest.mark.parametrize("provider", PROVIDERS.values(), ids=lambda provider: provider.name)
+def test_no_setting_gives_commands_the_key_of_a_provider(provider: Provider, home: Path) -> None:
+    for at, name in enumerate(provider.keys):
+        folder = home / str(at)
+        written(folder, f'[tools]\nenvironment = ["{name}"]\n')
+
+        with pytest.raises(ConfigError, match=rf"tools.environment: {name} is never given to commands: .*provider"):
+            config.load(folder / ".sessiontree" / "config.toml")
+
+
+@pytest.mark.parametrize("name", ["QWEN_KEY", "SESSIONTREE_STORE", "PGPASSWORD"])
+def test_no_setting_gives_commands_another_secret_of_ours(name: str, home: Path) -> None:
+    written(home, f'[tools]\nenvironment = ["{name}"]\n[models."a:b"]\nkey_variable = "QWEN_KEY"\n')
+
+    with pytest.raises(ConfigError, match=f"{name} is never given to commands"):
+        config.load()
+
+
+# Files that are no configuration
+
+
+def test_a_fifo_in_the_place_of_the_file_is_refused_and_not_waited_for(home: Path) -> None:
+    file = written(home, "")
+    file.unlink()
+    os.mkfifo(file)
+
+    done = subprocess.run(
+        [sys.executable, "-c", "from sessiontree import config; config.load()"], capture_output=True, timeout=60
+    )
+
+    assert b"config.toml: it cannot be read: not a regular file" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ('sessions = "\\u0000"', "sessions: it cannot contain a NUL character"),
+        ('sessions = "a\\u0000b"', "sessions: it cannot contain a NUL character"),
+        (f"[retry]\nattempts = {'9' * 10_000}", "it is no TOML: "),
+        (f"[retry]\nattempts = {'9' * 4000}", "retry.attempts: "),
+        (f"[retry]\nbase_delay = {'9' * 400}", "retry.base_delay: "),
+        ("[retry]\nbase_delay = 1e400", "retry.base_delay: "),
+        ("[retry]\nbase_delay = nan", "retry.base_delay: "),
+        (f"[retry]\nbase_delay = 0x{'f' * 10_000}", "retry.base_delay: "),
+        ('[models."a:b"]\nprices = { input = nan }', 'models."a:b".prices.input: '),
+        ('[models."a:b"]\nkey_variable = "\\u0000"', 'models."a:b".key_variable: '),
+        ('[models."a:b"]\nbase_url = "http://\\u0000"', 'models."a:b".base_url: '),
+        ('model = "a:\\u0000"', "model: "),
+        ("[retry]\nattempts = 2020-01-01", "retry.attempts: "),
+        ('[tools]\nuser = "\\u0000"', "tools.user: "),
+    ],
+)
+def test_what_no_setting_can_be_is_told_as_an_error_of_the_file(text: str, told: str, home: Path) -> None:
+    written(home, text)
+
+    with pytest.raises(ConfigError, match=f"config.toml: {re.escape(told)}"):
         config.load()

@@ -9,8 +9,8 @@ import pytest
 import sessiontree
 
 LAYERS = [  # bottom first
-    "_version", "errors", "home", "twin", "core", "format", "comparison", "export", "config", "store", "loaded",
-    "draft", "session", "index", "catalog", "shelf", "repairing", "copying", "hooks", "model", "ops", "agent",
+    "_version", "errors", "home", "twin", "regular_file", "core", "format", "comparison", "export", "config", "store",
+    "loaded", "draft", "session", "index", "catalog", "shelf", "repairing", "copying", "hooks", "model", "ops", "agent",
     "commands", "extensions", "swarm", "web", "tui", "cli", "__main__",
 ]  # fmt: skip
 PURE = {"core", "format", "comparison", "export"}

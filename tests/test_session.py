@@ -949,7 +949,7 @@ def test_a_session_opened_for_reading_cannot_be_written_or_migrated(tmp_path: Pa
     assert path.read_bytes() == LINEAR
 
 
-def test_a_torn_last_line_is_a_problem_that_is_told_and_mended_by_the_next_append(tmp_path: Path) -> None:
+def test_an_unfinished_last_line_is_reported_and_set_aside_by_the_next_append(tmp_path: Path) -> None:
     path = tmp_path / "s.jsonl"
     with st.create(file=path, cwd="/p") as session:
         talk(session, "one")
@@ -966,6 +966,23 @@ def test_a_torn_last_line_is_a_problem_that_is_told_and_mended_by_the_next_appen
     assert path.with_name(f"s.jsonl.torn-{len(whole)}").read_bytes() == b'{"type":"mess'
     assert session.set_aside == [f"{path}.torn-{len(whole)}"]
     assert st.memory().set_aside == []
+
+
+def test_an_unfinished_last_line_stays_as_a_damaged_line_while_others_have_the_session_open(tmp_path: Path) -> None:
+    path = tmp_path / "s.jsonl"
+    with st.create(file=path, cwd="/p") as session:
+        talk(session, "one")
+    whole = path.read_bytes()
+    path.write_bytes(whole + b'{"type":"mess')
+    session, other = st.open(path), st.open(path)
+
+    two = session.append(st.user("two"))
+
+    assert [(problem.kind, problem.line) for problem in session.problems] == [("malformed_line", 3)]
+    assert path.read_bytes() == whole + b'{"type":"mess\n' + two.raw + b"\n"
+    assert session.set_aside == []
+    assert texts(session.head) == ["one", "two"]
+    assert [entry.id for entry in other.refresh()] == [two.id]
 
 
 def test_a_head_that_damage_took_away_is_reported_and_one_can_go_elsewhere() -> None:
@@ -1584,3 +1601,175 @@ def test_a_session_is_not_copied_or_pickled(session: Session, again: Callable[[o
 def test_a_branch_is_not_pickled_since_its_session_is_not(session: Session) -> None:
     with pytest.raises(st.InvalidOperation, match="a session cannot be copied or pickled"):
         pickle.dumps(session.head)
+
+
+def test_a_branch_named_like_an_entry_is_refused_when_it_is_made_and_when_it_is_renamed() -> None:
+    session = st.memory()
+    first = session.append(st.user("one"))
+    session.append(st.assistant("two"))
+    session.create_branch("side")
+    before = session.lines()
+
+    for name in (first.id, first.id[:8], "0123abcd", "branch:x"):
+        with pytest.raises(st.InvalidOperation, match="cannot be the name of a branch"):
+            session.create_branch(name)
+        with pytest.raises(st.InvalidOperation, match="cannot be the name of a branch"):
+            session.rename_branch("side", name)
+    assert session.lines() == before
+
+
+@pytest.mark.parametrize("is_read", [True, False])
+def test_an_old_session_with_a_branch_named_like_an_entry_takes_the_id_for_the_entry(
+    is_read: bool, tmp_path: Path
+) -> None:
+    with st.create(file=tmp_path / "s.jsonl") as session:
+        first = session.append(st.user("one"))
+        second = session.append(st.assistant("two"))
+        session.create_branch("BRANCH")
+        third = session.append(st.user("three"))
+        session.switch("main")
+    (tmp_path / "s.jsonl").write_bytes((tmp_path / "s.jsonl").read_bytes().replace(b"BRANCH", first.id.encode()))
+
+    old = st.open(tmp_path / "s.jsonl")
+    if is_read:
+        assert old.place(first.id) == first.id
+
+    assert len(old.context(first.id).messages) == 1
+    assert len(old.context(f"branch:{first.id}").messages) == 3
+    assert old.place(f"branch:{first.id}") == old.branch(first.id).leaf == third.id
+    old.label(first.id, "start")
+    assert old.tree.label(first.id) == "start"
+    late = old.append(st.user("late"), parent=first.id, branch=None)
+    assert late.parent == first.id
+    assert old.switch(f"branch:{first.id}").name == first.id
+    old.rename_branch(first.id, "other")
+    assert old.place("other") == third.id
+    old.switch(first.id)
+    assert (old.head.name, old.head.leaf) == ("other", first.id)
+    assert old.branch("main").leaf == second.id
+
+
+def test_bytes_that_are_not_utf8_are_reported_and_survive_a_migration(tmp_path: Path) -> None:
+    file = tmp_path / "s.jsonl"
+    line = b'{"type":"message","id":"a","parentId":null,"timestamp":"","role":"%b","content":"a \xff b"}\n'
+    file.write_bytes(b'{"type":"session","version":1,"id":"sess_1","timestamp":"","cwd":"/p"}\n' + line % b"user")
+
+    session = st.open(file)
+    assert [problem.kind for problem in session.problems] == ["not_utf8"]
+    assert session.migrate()
+
+    assert b"a \xff b" in file.read_bytes()
+    assert "\ufffd".encode() not in file.read_bytes()
+    assert [problem.kind for problem in st.open(file).problems] == ["not_utf8"]
+
+
+# What a writer takes back
+
+
+@pytest.fixture
+def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
+    """Makes a session whose last entry others have read before its writer, whose disk failed, takes it back."""
+
+    def make(*meanwhile: Callable[[], object]) -> Path:
+        file = tmp_path / "s.jsonl"
+        writer = st.open(file)
+
+        def fail(fd: int) -> None:
+            for look in meanwhile:
+                look()
+            raise OSError(errno.EIO, "")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(jsonl, "sync_data", fail)
+            with pytest.raises(st.StoreError, match="Input/output error"):
+                writer.append(st.user("taken back"))
+        return file
+
+    with st.create(file=tmp_path / "s.jsonl") as session:
+        session.append(st.user("one"))
+    return make
+
+
+def test_who_has_read_an_entry_that_is_taken_back_goes_on_without_it(tmp_path: Path, shared) -> None:
+    follower = st.open(tmp_path / "s.jsonl")
+    seen: list[st.Entry] = []
+    file = shared(lambda: seen.extend(follower.refresh()))
+    assert len(seen) == 1
+
+    assert list(follower.refresh()) == []
+    assert texts(follower.head) == ["one"]
+    assert follower.problems == []
+    two = follower.append(st.user("two"))
+    assert [entry.id for entry in st.open(file).tree] == [entry.id for entry in follower.tree]
+    assert follower.tree[two.id].parent == follower.tree.entry_at(0).id
+
+
+def test_an_append_to_an_entry_that_was_taken_back_is_refused_once(tmp_path: Path, shared) -> None:
+    follower = st.open(tmp_path / "s.jsonl")
+    shared(follower.refresh)
+
+    with pytest.raises(st.BranchMoved):
+        follower.append(st.user("an answer to it"))
+    follower.append(st.user("two"))
+    assert texts(follower.head) == texts(st.open(follower.where).head) == ["one", "two"]
+
+
+@pytest.mark.parametrize("is_loaded", [False, True])
+def test_a_session_opened_before_its_last_entry_is_taken_back_is_read_without_it(
+    tmp_path: Path, shared, is_loaded: bool
+) -> None:
+    opened: list[Session] = []
+
+    def look() -> None:
+        session = st.open(tmp_path / "s.jsonl")
+        if is_loaded:
+            assert len(session.tree) == 2
+        opened.append(session)
+
+    shared(look)
+    [session] = opened
+    session.refresh()
+    assert texts(session.head) == ["one"]
+    session.append(st.user("two"))
+    assert texts(session.head) == ["one", "two"]
+
+
+def test_a_write_that_is_interrupted_when_all_of_it_is_there_is_not_taken_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "s.jsonl"
+    writer = st.create(file=file)
+    writer.append(st.user("one"))
+    follower = st.open(file)
+    write = os.write
+
+    def interrupted(fd: int, data: bytes) -> int:
+        write(fd, data)
+        follower.refresh()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(jsonl, "write", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            writer.append(st.user("two"))
+
+    writer.append(st.user("three"))
+    follower.refresh()
+    assert texts(writer.head) == texts(follower.head) == ["one", "two", "three"]
+
+
+def test_lines_that_version_0_1_takes_back_by_cutting_the_file_are_dropped(tmp_path: Path) -> None:
+    file = tmp_path / "s.jsonl"
+    with st.create(file=file) as session:
+        session.append(st.user("one"))
+    follower, size = st.open(file), file.stat().st_size
+    assert len(follower.tree) == 1
+    with st.open(file) as writer:
+        writer.append(st.user("two"))
+    assert len(follower.refresh()) == 1
+
+    os.truncate(file, size)
+
+    assert list(follower.refresh()) == []
+    follower.append(st.user("three"))
+    assert texts(follower.head) == ["one", "three"]

@@ -17,6 +17,7 @@ from sessiontree._version import __version__
 if TYPE_CHECKING:
     from sessiontree.agent.agent import Agent
     from sessiontree.agent.loop import Outcome
+    from sessiontree.agent.permissions import PermissionAnswer, PermissionQuestion, Permissions
     from sessiontree.agent.tool import Tool, ToolContext, ToolError, ToolOutput, tool
     from sessiontree.agent.tools import builtin_tools
     from sessiontree.catalog import create, fork, memory, open, recent, search, sessions
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
         Conflict,
         FormatError,
         InvalidOperation,
+        LockTimeout,
         NotFound,
         OutcomeUnknown,
         ReadOnly,
@@ -100,6 +102,7 @@ __all__ = [
     "Hit",
     "InvalidOperation",
     "Label",
+    "LockTimeout",
     "Message",
     "ModeChange",
     "ModelChange",
@@ -108,6 +111,9 @@ __all__ = [
     "Opaque",
     "Outcome",
     "OutcomeUnknown",
+    "PermissionAnswer",
+    "PermissionQuestion",
+    "Permissions",
     "Place",
     "Problem",
     "ReadOnly",
@@ -153,6 +159,7 @@ __all__ = [
 _MODULES = {
     "sessiontree.agent.agent": ("Agent",),
     "sessiontree.agent.loop": ("Outcome",),
+    "sessiontree.agent.permissions": ("PermissionAnswer", "PermissionQuestion", "Permissions"),
     "sessiontree.agent.tool": ("Tool", "ToolContext", "ToolError", "ToolOutput", "tool"),
     "sessiontree.agent.tools": ("builtin_tools",),
     "sessiontree.catalog": (
@@ -217,6 +224,7 @@ _MODULES = {
         "Conflict",
         "FormatError",
         "InvalidOperation",
+        "LockTimeout",
         "NotFound",
         "OutcomeUnknown",
         "ReadOnly",

@@ -23,7 +23,15 @@ from sessiontree.core.plan import plan_fork
 from sessiontree.core.safe import encodable
 from sessiontree.core.times import iso
 from sessiontree.draft import random_id
-from sessiontree.errors import Ambiguous, FormatError, InvalidOperation, NotFound, ReadOnly, StoreError
+from sessiontree.errors import (
+    Ambiguous,
+    InvalidOperation,
+    NotFound,
+    ReadOnly,
+    SessionTreeError,
+    StoreError,
+    isolate_errors,
+)
 from sessiontree.format.codec import VERSION, write_header
 from sessiontree.format.jsonl import PREAMBLE_LIMIT, Reader
 from sessiontree.home import CONFIG, home
@@ -39,6 +47,7 @@ from sessiontree.index.folder import (
 )
 from sessiontree.session import Place, Session, clean_name
 from sessiontree.store.base import Store
+from sessiontree.store.files import open_at_once
 from sessiontree.store.jsonl import Durability, JsonlStore
 from sessiontree.store.memory import MemoryStore
 from sessiontree.store.postgres.address import default, is_address, parse
@@ -407,12 +416,12 @@ def cwd_of(path: str) -> str | None:
 def _header_of(path: str) -> Header | None:
     reader = Reader(path)
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-        with os.fdopen(fd, "rb") as file:
+        fd = open_at_once(path, os.O_RDONLY | os.O_NOFOLLOW)
+        with os.fdopen(fd, "rb") as file, isolate_errors(path):
             while not reader.has_header and (raw := file.readline(PREAMBLE_LIMIT)):
                 reader.feed(raw)
             return reader.header
-    except (OSError, FormatError):
+    except (OSError, SessionTreeError):
         return None
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from msgspec import Struct
 
 from sessiontree.core.entries import Body, BranchSummary, Compaction, Entry, EntryId, JsonObject, Message, Opaque, Usage
-from sessiontree.core.figures import dollars, short_count
+from sessiontree.core.figures import dollars, tell_tokens
 from sessiontree.core.messages import (
     ToolCall,
     is_object,
@@ -272,7 +272,7 @@ def _stats(
 
 def took(stats: BranchStats) -> tuple[str, str]:
     """Tokens and cost as people read them. What no entry records is unknown, not nothing."""
-    tokens = f"{short_count(stats.tokens)} tokens" if "tokens" in stats.measured else "tokens unknown"
+    tokens = tell_tokens(stats.tokens) if "tokens" in stats.measured else "tokens unknown"
     cost = dollars(stats.cost) if "cost" in stats.measured else "cost unknown"
     return tokens, cost
 

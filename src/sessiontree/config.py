@@ -12,20 +12,46 @@ from typing import Annotated, Any, Literal, TypeAlias, get_args
 import msgspec
 from msgspec import Meta, Struct
 
-from sessiontree.core.messages import is_object
+from sessiontree.core.messages import is_list, is_object
 from sessiontree.core.misfit import misfit
 from sessiontree.errors import SessionTreeError
 from sessiontree.home import CONFIG, home
+from sessiontree.regular_file import read_regular
 
 ThinkingLevel: TypeAlias = Literal["off", "minimal", "low", "medium", "high", "xhigh"]
 DoubleEscape: TypeAlias = Literal["tree", "fork", "none"]
+PermissionMode: TypeAlias = Literal["read-only", "ask", "allow-edits", "allow-all"]
+"""From the strictest to the most lenient."""
 
-CHOICES = {"thinking": get_args(ThinkingLevel), "double_escape": get_args(DoubleEscape)}
+CHOICES = {
+    "thinking": get_args(ThinkingLevel),
+    "double_escape": get_args(DoubleEscape),
+    "mode": get_args(PermissionMode),
+    "permissions.mode": get_args(PermissionMode),
+}
+
+ANSWER_LIMIT = 128 << 20
+"""Bytes of one answer: far more than any model writes, so a stream that goes on has no end."""
 
 Count: TypeAlias = Annotated[int, Meta(ge=1, le=1 << 40)]
 Price: TypeAlias = Annotated[float, Meta(ge=0, le=1e9)]
 Url: TypeAlias = Annotated[str, Meta(pattern="^https?://")]
+Variable: TypeAlias = Annotated[str, Meta(pattern="^[A-Za-z_][A-Za-z0-9_]*$")]
+RuleText: TypeAlias = Annotated[str, Meta(pattern=r"^[^\s:]+(:[\s\S]+)?$")]
+"""`TOOL` or `TOOL:PATTERN`."""
 Seconds: TypeAlias = Annotated[float, Meta(ge=0, le=3600)]
+
+
+KEYS_OF_PROVIDERS = frozenset(
+    f"{name}_API_KEY"
+    for name in (
+        *("ANTHROPIC", "OPENAI", "GOOGLE", "GEMINI", "OPENROUTER", "XAI", "MISTRAL", "DEEPSEEK", "MOONSHOTAI"),
+        *("MOONSHOT", "ZAI", "GROQ", "CEREBRAS", "TOGETHER", "FIREWORKS"),
+    )
+)
+"""Environment variables with the keys of providers, as `model/providers.py` has them."""
+DATABASE_SECRETS = frozenset({"PGPASSWORD", "PGPASSFILE", "PGSERVICEFILE", "DATABASE_URL"})
+"""Environment variables that let their reader into a database."""
 
 
 class ConfigError(SessionTreeError):
@@ -81,6 +107,23 @@ class RetrySettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Seconds before the second attempt; each further one waits twice as long."""
 
 
+class ToolSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    environment: tuple[Variable, ...] = ()
+    """Environment variables that commands get beside the usual ones; never the keys of models."""
+    user: Annotated[str, Meta(min_length=1)] | None = None
+    """The user that commands of the server's agents run as, where the server runs as root."""
+
+
+class PermissionSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which tool calls may be made."""
+
+    mode: PermissionMode | None = None
+    """What holds where no rule says otherwise: `ask` by default."""
+    allow: tuple[RuleText, ...] = ()
+    ask: tuple[RuleText, ...] = ()
+    deny: tuple[RuleText, ...] = ()
+
+
 class ModelSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What is said of one model; it wins over what is known of it."""
 
@@ -104,9 +147,15 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     thinking: ThinkingLevel = "off"
     double_escape: DoubleEscape = "tree"
     """What pressing escape twice opens."""
+    lock_timeout: Seconds = 30.0
+    """Seconds that a session or the index is waited for while another process has it locked."""
     compaction: CompactionSettings = CompactionSettings()
     summary: SummarySettings = SummarySettings()
     retry: RetrySettings = RetrySettings()
+    tools: ToolSettings = ToolSettings()
+    answer_limit: Count = ANSWER_LIMIT
+    """How many bytes one answer may have. A longer one is stopped there, and what has arrived is kept."""
+    permissions: PermissionSettings = PermissionSettings()
     models: dict[str, ModelSettings] = {}
     """By `provider:model`."""
     keys: dict[str, str | list[str]] = {}
@@ -115,6 +164,17 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def model_settings(self, name: str) -> ModelSettings:
         """What is said of the model `provider:model`."""
         return self.models.get(name) or ModelSettings()
+
+    def secret_variable(self, name: str) -> str | None:
+        """Say why commands never get the environment variable `name`; `None` where they may."""
+        if name in KEYS_OF_PROVIDERS:
+            return "it holds the key of a provider of models"
+        for model, settings in self.models.items():
+            if name == settings.key_variable:
+                return f'it holds the key of models."{model}"'
+        if name.startswith("SESSIONTREE_") and name != "SESSIONTREE_HOME":
+            return "it is for sessiontree alone"
+        return "it holds the password of a database" if name in DATABASE_SECRETS else None
 
     def compaction_of(self, name: str) -> CompactionSettings:
         """How contexts of the model `provider:model` are compacted."""
@@ -128,8 +188,7 @@ def load(file: str | os.PathLike[str] | None = None) -> Config:
     """What `file` says, by default `config.toml` in the home. Raises `ConfigError`."""
     path = os.path.join(home(), CONFIG) if file is None else os.fspath(file)
     try:
-        with open(path, "rb") as opened:
-            raw = opened.read()
+        raw = read_regular(path)
     except FileNotFoundError:
         return Config()
     except OSError as error:
@@ -149,7 +208,7 @@ def parsed(path: str, raw: bytes) -> dict[str, Any]:
         return tomllib.loads(raw.decode())
     except UnicodeDecodeError as error:
         raise ConfigError(path, None, "it is no UTF-8") from error
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:  # what `tomllib` raises, and Python for numbers of thousands of digits
         raise ConfigError(path, None, f"it is no TOML: {error}") from error
     except RecursionError as error:
         raise ConfigError(path, None, "it is too deeply nested") from error
@@ -162,12 +221,28 @@ def _understood(path: str, table: dict[str, Any]) -> Config:
         free = table.get(name)
         if is_object(free):
             table[name] = {key: converted(path, kind, said, f'{name}."{key}"') for key, said in free.items()}
+    _check_no_nul(path, table)
     config = converted(path, Config, table)
     for name in config.models:
         provider, _, model = name.partition(":")
         if not (provider and model):
             raise ConfigError(path, f'models."{name}"', "a model is named provider:model")
+    for name in config.tools.environment:
+        reason = config.secret_variable(name)
+        if reason is not None:
+            raise ConfigError(path, "tools.environment", f"{name} is never given to commands: {reason}")
     return config
+
+
+def _check_no_nul(path: str, table: dict[str, Any], prefix: str = "") -> None:
+    """No path, name or address contains a NUL: the system refuses it, wherever it is used. Raises `ConfigError`."""
+    for key, value in table.items():
+        key = f'{prefix}."{key}"' if prefix == "models" else f"{prefix}.{key}" if prefix else key
+        value = msgspec.to_builtins(value)
+        if is_object(value):
+            _check_no_nul(path, value, key)
+        elif "\0" in "".join(text for text in (value if is_list(value) else [value]) if isinstance(text, str)):
+            raise ConfigError(path, key, "it cannot contain a NUL character")
 
 
 def converted(path: str, kind: Any, value: Any, prefix: str = "") -> Any:

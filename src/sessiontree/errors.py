@@ -10,6 +10,7 @@ and swarms stand beside what raises them.
     ├── BranchMoved         another writer moved the branch; says where its head is now
     └── StoreError          the back end failed
         ├── Conflict        somebody else wrote first; read on and try again
+        ├── LockTimeout     another process kept a lock for too long
         └── OutcomeUnknown  a write was on its way when the back end was lost
 
 Constructors take facts and build the sentence; the facts stay as attributes.
@@ -20,7 +21,8 @@ result that says so.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 FEW = 10
@@ -111,5 +113,36 @@ class Conflict(StoreError):
     """Somebody else wrote first. Reading on and trying again is always right."""
 
 
+class LockTimeout(StoreError):
+    """Another process kept a lock for too long. Nothing was written; trying again is safe."""
+
+    def __init__(self, where: str, seconds: float, pid: int | None = None, is_stopped: bool = False) -> None:
+        advice = "resume or end it, then try again" if is_stopped else "try again when it is done"
+        holder = self.describe_holder(pid, is_stopped)
+        super().__init__(where, f"gave up after waiting {seconds:.1f} s for the lock, held by {holder}; {advice}")
+        self.seconds = seconds
+        self.pid = pid
+        """The process that holds the lock; `None` where the system does not tell."""
+
+    @staticmethod
+    def describe_holder(pid: int | None, is_stopped: bool) -> str:
+        holder = "another process" if pid is None else f"process {pid}"
+        return f"{holder}, which is stopped" if is_stopped else holder
+
+
 class OutcomeUnknown(StoreError):
     """A write was on its way when the back end was lost: it may have been done. The same write again settles it."""
+
+
+@contextmanager
+def isolate_errors(where: str) -> Generator[None]:
+    """Raise any unforeseen error as a `StoreError` of the session at `where`.
+
+    Code that goes through many sessions can then skip this one, and the others are not affected.
+    """
+    try:
+        yield
+    except (OSError, SessionTreeError):
+        raise
+    except Exception as error:
+        raise StoreError(where, f"cannot be read: internal error, {type(error).__name__}: {error}") from error

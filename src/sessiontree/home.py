@@ -7,10 +7,28 @@ import os
 CONFIG = "config.toml"
 """The configuration, in the home."""
 
+OPEN = frozenset({CONFIG, "AGENTS.md"})
+"""Files in the home that anybody who works for the user may look at."""
+
 
 def home() -> str:
     """Where sessiontree keeps its files. A relative `SESSIONTREE_HOME` is taken from the current folder."""
     return os.path.abspath(os.path.expanduser(os.environ.get("SESSIONTREE_HOME") or "~/.sessiontree"))
+
+
+def is_private(path: str) -> bool:
+    """Whether `path` leads to a file in the home that no tool may touch: tokens, trust and whatever else is there.
+
+    Configuration and instructions are not private, nor is what lies in folders, such as extensions.
+    """
+    real = os.path.realpath(path)
+    folder, name = os.path.split(real)
+    return name not in OPEN and folder == os.path.realpath(home()) and not os.path.isdir(real)
+
+
+def is_below(path: str, folder: str) -> bool:
+    """Whether `path` is `folder` or lies in it. Both are real paths, without links."""
+    return path == folder or path.startswith(os.path.join(folder, ""))
 
 
 def user_homes() -> list[str]:

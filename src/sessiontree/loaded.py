@@ -29,6 +29,8 @@ class Loaded:
         self.reader = Reader(store.where, store.fetch)
         self.tree = Tree()
         self.cursor, self.unfinished = end.cursor, end.unfinished
+        self.before_others: Cursor | None = None
+        """Where it was read up to before the last lines that others wrote; `None` once more was written behind them."""
         read = None
         items: list[Entry | Chain] = []
         while read != end.cursor:
@@ -61,8 +63,16 @@ class Loaded:
         self._index(items)
         entries = self.tree.entries_from(before)
         self._look_at_heads(heads.difference(entry.id for entry in entries))
+        if chunk.data:
+            self.before_others = self.cursor
         self.cursor, self.unfinished = chunk.cursor, chunk.unfinished
         return entries
+
+    def replace_with(self, other: Loaded) -> Sequence[Entry]:
+        """Become what `other` is, at once. Returns the entries that are new."""
+        known = {entry.id for entry in self.tree.entries_from(0)}
+        self.__dict__.update(other.__dict__)
+        return [entry for entry in self.tree.entries_from(0) if entry.id not in known]
 
     def wrote(self, items: Sequence[Entry | Chain], lines: Sequence[bytes], cursor: Cursor) -> Sequence[Entry]:
         """Take in what was just appended here, and return it."""
@@ -72,7 +82,7 @@ class Loaded:
         self._index(items)
         if self.heads.heads is not heads:  # a head record says where they are
             self._look_at_heads(set(heads.values()))
-        self.cursor, self.unfinished = cursor, b""
+        self.cursor, self.unfinished, self.before_others = cursor, b"", None
         return tree.entries_from(before)
 
     def wrote_message(
@@ -86,7 +96,7 @@ class Loaded:
             self._index((entry,))
         elif not self.heads.go_on(branch, id):
             self.heads.apply(entry, tree)
-        self.cursor, self.unfinished = cursor, b""
+        self.cursor, self.unfinished, self.before_others = cursor, b"", None
         return entry
 
     def _index(self, items: Sequence[Entry | Chain]) -> None:

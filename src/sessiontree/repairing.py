@@ -36,7 +36,7 @@ from sessiontree.index.folder import SUFFIX, absolute_folder, files_in
 from sessiontree.index.reading import lines_of, open_regular
 from sessiontree.session import Session
 from sessiontree.store.base import Store
-from sessiontree.store.files import reason_of
+from sessiontree.store.files import reason_of, shut
 from sessiontree.store.jsonl import JsonlStore
 from sessiontree.store.memory import MemoryStore
 from sessiontree.store.postgres.address import is_address, parse
@@ -158,7 +158,7 @@ def _headless(file: str) -> list[bytes]:
         try:
             read = [raw for raw, _ in lines_of(fd, 0, os.fstat(fd).st_size)]
         finally:
-            os.close(fd)
+            shut(fd)
     except OSError as error:
         raise StoreError(file, reason_of(error)) from error
     lines = [b"a line that is too long" if raw is None else raw for raw in read]

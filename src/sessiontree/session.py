@@ -35,8 +35,8 @@ from sessiontree.core.entries import (
     Problem,
     SessionInfo,
 )
-from sessiontree.core.heads import MAIN, Heads
-from sessiontree.core.places import check_branch_name, resolve
+from sessiontree.core.heads import MAIN, Heads, describe_move
+from sessiontree.core.places import BRANCH, branch_named, check_branch_name, check_new_branch, looks_like_id, resolve
 from sessiontree.core.plan import NavigatePlan, plan_move, plan_navigate
 from sessiontree.core.problems import find_problems
 from sessiontree.core.times import iso
@@ -166,7 +166,7 @@ class Session:
         with self._mutex:
             known = self._loaded
             if known is None or self._in_doubt:
-                loaded = Loaded(self._store, self._end) if known is None else self._reloaded(known)
+                loaded = self._first_loaded() if known is None else self._reloaded(known)
                 if self._loaded is not known:  # by a signal handler, which was quicker
                     return self._load()
                 self.header = loaded.reader.header
@@ -178,6 +178,20 @@ class Session:
                 return loaded
             return known
 
+    def _first_loaded(self) -> Loaded:
+        try:
+            return Loaded(self._store, self._end)
+        except Conflict:
+            end = self._after_take_back(self._end.cursor)
+            if end is None:
+                raise
+        self._end = Chunk(b"", end)
+        return Loaded(self._store, self._end)
+
+    def _after_take_back(self, cursor: Cursor) -> Cursor | None:
+        """The same place after a writer has taken its last lines back, if that is all that happened."""
+        return self._store.after_take_back(cursor) if isinstance(self._store, JsonlStore) else None
+
     def _reloaded(self, known: Loaded) -> Loaded:
         """What was known before something broke in, and what we were writing, if it is there: nothing of others."""
         ours = b"".join([line + b"\n" for line in self._under_way or ()])
@@ -186,7 +200,13 @@ class Session:
             there = self._store.read(before=end.cursor, limit=len(ours) - 1)
             if there.data == ours:
                 return Loaded(self._store, Chunk(b"", there.cursor))
-        loaded = Loaded(self._store, Chunk(b"", known.cursor, known.unfinished))
+        try:
+            loaded = Loaded(self._store, Chunk(b"", known.cursor, known.unfinished))
+        except Conflict:
+            recovered = self._recovered(known)
+            if recovered is None:
+                raise
+            return recovered
         if ours and not self._rewriting:
             with suppress(Conflict):  # the next write tells
                 there = self._store.read(known.cursor, limit=len(ours) - 1)
@@ -327,8 +347,8 @@ class Session:
     def context(self, place: Place = "HEAD") -> Context:
         """What the model sees from a place. From the head of a branch, only the end of the file is read."""
         unread = self._loaded is None and self.header.version == VERSION
-        if unread and isinstance(place, str) and place != "root" and not place.startswith("HEAD@"):
-            branch = None if place == "HEAD" else place
+        if unread and isinstance(place, str) and place != "root" and not _may_be_entry(place):
+            branch = None if place == "HEAD" else place.removeprefix(BRANCH)
             store, end = self._store, self._end.cursor
             above = partial(store.above, end) if isinstance(store, Indexed) else None
             context = tail_context(store.backward(end), branch, above)
@@ -529,8 +549,15 @@ class Session:
         chunk = self._ready = None
         try:
             self._under_way = ()
-            chunk = loaded.unseen()
-            entries = loaded.take(chunk)
+            try:
+                chunk = loaded.unseen()
+            except Conflict:
+                recovered = self._recovered(loaded)
+                if recovered is None:
+                    raise
+                entries = loaded.replace_with(recovered)
+            else:
+                entries = loaded.take(chunk)
             self._under_way = None
             return entries
         except StoreError:
@@ -542,6 +569,19 @@ class Session:
         except BaseException:
             self._in_doubt = True
             raise
+
+    def _recovered(self, known: Loaded) -> Loaded | None:
+        """The session read anew, where a writer took back the last lines that were read, since its write failed.
+
+        They are not there then, and what was appended since is. `None` where something else happened to the file.
+        """
+        for cursor in (self._after_take_back(known.cursor), known.before_others):
+            if cursor is not None:
+                with suppress(Conflict):
+                    loaded = Loaded(self._store, Chunk(b"", cursor))
+                    loaded.take(loaded.unseen())
+                    return loaded
+        return None
 
     def _found(self, loaded: Loaded, ids: set[EntryId]) -> list[Entry]:
         """Entries that were just written behind lines that nobody here has seen."""
@@ -671,8 +711,7 @@ class Session:
             self._check_there(start)
 
             def build() -> Drafted:
-                if name in self.heads.heads:
-                    raise InvalidOperation(f"there is a branch {name!r} already")
+                check_new_branch(name, self.tree, self.heads)
                 body = BranchPoint(name=name, description=description)
                 now_current = name if current else self.heads.current
                 return Drafted.of(self._draft.entry(body, under(self.tree, start), name, now_current))
@@ -683,9 +722,8 @@ class Session:
     def switch(self, place: Place) -> Branch:
         """Make another branch current. A place that is no branch's head: the current branch moves there."""
         with self._mutex:
-            if isinstance(place, str) and place in self.heads.heads:
-                name = place
-            else:
+            name = branch_named(place, self.tree, self.heads) if isinstance(place, str) else None
+            if name is None:
                 target = self.tree.real(self.place(place))
                 there = [branch for branch, head in self.heads.heads.items() if head == target]
                 if self.heads.current not in there and len(there) != 1:
@@ -752,7 +790,8 @@ class Session:
                 current = self.heads.current
                 for other in hidden:
                     self._check_branch(other)
-                if moves(items) and not hidden and name not in self.heads.archived:
+                # Entries below another place than the head are a move by themselves; others need a record for that.
+                if moves(items) and leaf != was and not hidden and name not in self.heads.archived:
                     return self._draft.chain(loaded, items, leaf, name)
                 body = self.heads.record(
                     moved=name == current or current in hidden,
@@ -768,9 +807,10 @@ class Session:
             return [entry for entry in self._commit(build) if not entry.is_head_record]
 
     def undo(self) -> NavigatePlan:
-        """Take back the last move that was not taken back yet, with what moved or was hidden along with it.
+        """Take back the last move, switch, merge or promotion that was not taken back yet.
 
-        Nothing is lost by it.
+        What moved or was hidden along with it is put back too, and `undone` of the plan says what it was. Nothing is
+        lost by it.
         """
         with self._mutex:
             move = self.heads.undoable
@@ -779,7 +819,9 @@ class Session:
             if move.branch not in self.heads.heads:
                 raise NotFound("branch", move.branch)
             back = self.heads.heads[move.branch] if move.switched else move.leaf
-            plan = plan_move(self.tree, self._known_leaf(), back)
+            plan = msgspec.structs.replace(
+                plan_move(self.tree, self._known_leaf(), back), undone=describe_move(move, self.heads, self.tree)
+            )
             others = {name: leaf for name, leaf in move.others if name in self.heads.heads}
             was = self.heads.current
 
@@ -801,8 +843,7 @@ class Session:
                     return new if old == name else old
 
                 self._check_branch(name)
-                if new in self.heads.heads:
-                    raise InvalidOperation(f"there is a branch {new!r} already")
+                check_new_branch(new, self.tree, self.heads)
                 return self.heads.record(
                     current=called(self.heads.current),
                     heads={called(branch): head for branch, head in self.heads.heads.items()},
@@ -966,6 +1007,11 @@ def diff(session: Session, a: Place, b: Place) -> Diff:
     from sessiontree.comparison import diff as diff_places
 
     return diff_places(session.tree, (_named(a), session.place(a)), (_named(b), session.place(b)))
+
+
+def _may_be_entry(place: str) -> bool:
+    """Whether only the whole tree tells what entry is meant."""
+    return place.startswith("HEAD@") or looks_like_id(place)
 
 
 def _named(place: Place) -> str:

@@ -31,6 +31,7 @@ from sessiontree.core.tree import Tree
 from sessiontree.errors import Ambiguous, Conflict, InvalidOperation, NotFound, ReadOnly, StoreError
 from sessiontree.home import home
 from sessiontree.index.folder import ARCHIVED, SUFFIX, Found, files_in, folders_in
+from sessiontree.regular_file import read_regular
 from sessiontree.session import Session
 from sessiontree.store.base import Cursor
 from sessiontree.store.files import (
@@ -55,7 +56,9 @@ ORIGIN = "origin"
 """The file in a folder of the trash that says where the session was."""
 AT_ONCE = 1 << 20
 """So many bytes of a file are copied at once."""
-BESIDE = re.compile(rf"{re.escape(ARCHIVED)}|\.(bak|new|tmp)(-\d+)?|\.torn-\d+(-\d+)?", re.ASCII)
+BESIDE = re.compile(
+    rf"{re.escape(ARCHIVED)}|\.(bak|new|tmp)(-\d+)?|\.torn-\d+(-\d+)?|\.rest(-\d+)?\.(txt|json)", re.ASCII
+)
 """What stands behind a session's name in the names of files that belong to it, its lock aside."""
 
 
@@ -213,8 +216,7 @@ def _in_trash(session: str) -> str | None:
 
 def _origin(folder: str) -> str:
     """Where the session in a folder of the trash was. Raises `OSError`."""
-    with open(os.path.join(folder, ORIGIN), "rb") as note:
-        return os.fsdecode(note.read())
+    return os.fsdecode(read_regular(os.path.join(folder, ORIGIN)))
 
 
 def _noted(folder: str) -> str:
@@ -227,7 +229,11 @@ def _noted(folder: str) -> str:
 def _own(session: str | os.PathLike[str]) -> str:
     """The file of a session that may be put aside: a regular file, a session, and not another program's."""
     file = find(session)
-    if not stat.S_ISREG(os.lstat(file).st_mode):
+    try:
+        mode = os.lstat(file).st_mode
+    except OSError as error:
+        raise _failed(file, error) from error
+    if not stat.S_ISREG(mode):
         raise StoreError(file, "not a regular file")
     real = os.path.realpath(file)
     for name, root in sources().items():
@@ -240,7 +246,7 @@ def _own(session: str | os.PathLike[str]) -> str:
 
 
 def _beside(file: str) -> list[str]:
-    """What belongs to a session: its mark, backups, torn lines, and what a dead writer began."""
+    """What belongs to a session: its mark, backups, torn lines, rests of messages, and what a dead writer began."""
     folder, name = os.path.split(os.path.abspath(file))
     with os.scandir(folder) as entries:
         return sorted(

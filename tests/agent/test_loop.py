@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import sys
 import threading
 import time
@@ -16,6 +17,7 @@ import sessiontree as st
 from sessiontree.agent.agent import Agent
 from sessiontree.agent.tool import Tool, ToolContext, ToolOutput, tool
 from sessiontree.agent.tools import builtin_tools
+from sessiontree.config import Config, RetrySettings
 from sessiontree.core.entries import ContextEdit, Custom, ModelChange, ThinkingLevelChange
 from sessiontree.core.messages import ToolCall, tool_call
 from sessiontree.errors import BranchMoved, InvalidOperation, StoreError
@@ -124,6 +126,71 @@ async def test_events_can_be_read_as_they_come(agent: MakeAgent) -> None:
 
     assert isinstance(seen[-1], RunEnd)
     assert (await asking).text == "Hello there."
+
+
+async def all_of(events: Any) -> list[Any]:
+    return [event async for event in events]
+
+
+@pytest.mark.parametrize("handled", ["input", "before_message", "before_request"])
+async def test_events_end_when_a_handler_cancels(agent: MakeAgent, handled: str) -> None:
+    made = agent("Never.")
+    made.hooks.on(handled, lambda event, context: {"cancel": True})
+    events = made.events()
+    asking = asyncio.create_task(made.prompt("Hi"))
+
+    await asyncio.wait_for(all_of(events), 30)
+
+    assert (await asking).cancelled
+
+
+async def test_events_end_when_what_was_asked_for_is_refused(agent: MakeAgent) -> None:
+    made = agent("Never.")
+    for refused in (made.continue_, made.say_waiting):
+        events = made.events()
+        asking = asyncio.create_task(refused())
+
+        assert await asyncio.wait_for(all_of(events), 30) == []
+
+        with pytest.raises(InvalidOperation):
+            await asking
+
+
+async def test_events_end_when_nothing_runs_and_when_the_agent_is_closed(agent: MakeAgent) -> None:
+    made = agent("Never.")
+    assert await asyncio.wait_for(all_of(made.events()), 30) == []
+
+    events = made.events()
+    made.close()
+    assert await asyncio.wait_for(all_of(events), 30) == []
+
+
+async def test_events_of_a_run_go_on_when_another_one_is_refused(agent: MakeAgent) -> None:
+    made = agent(["One", Delay(0.05), " more."])
+    events = made.events()
+    asking = asyncio.create_task(made.prompt("Hi"))
+    await asyncio.sleep(0)
+    with pytest.raises(InvalidOperation, match="is running"):
+        await made.prompt("Too soon")
+
+    assert isinstance((await all_of(events))[-1], RunEnd)
+    await asking
+
+
+async def test_whoever_leaves_the_events_early_or_never_reads_them_is_told_no_more(agent: MakeAgent) -> None:
+    made = agent("One.", "Two.")
+    before = len(made.hooks._listeners)
+    unread = made.events()
+    events = made.events()
+    asking = asyncio.create_task(made.prompt("Hi"))
+    async for _ in events:
+        break
+    await events.aclose()
+    await asking
+    del unread
+    gc.collect()
+
+    assert len(made.hooks._listeners) == before
 
 
 async def test_an_agent_does_one_thing_at_a_time(agent: MakeAgent, session: Session) -> None:
@@ -245,7 +312,7 @@ async def test_what_is_nested_too_deep_becomes_text_and_nothing_is_lost(agent: M
     assert result["details"] == "[" * 301 + "]" * 301
 
 
-async def test_a_result_that_is_too_long_is_told_as_such_and_the_next_call_is_made(tmp_path: Path) -> None:
+async def test_a_result_that_is_too_long_for_an_entry_is_cut_and_the_next_call_is_made(tmp_path: Path) -> None:
     session = st.create(file=tmp_path / "s.jsonl", durability="none")
 
     @tool
@@ -259,8 +326,8 @@ async def test_a_result_that_is_too_long_is_told_as_such_and_the_next_call_is_ma
     assert (await made.prompt("Go")).ok
 
     long, after = messages(session.head.path())[2:4]
-    assert long["isError"]
-    assert long["content"][0]["text"].startswith("The call was made, but its result is not kept: its 67108")
+    assert not long["isError"]
+    assert "bytes are in" in long["content"][1]["text"]
     assert after["content"] == [{"type": "text", "text": "still here"}]
 
 
@@ -523,7 +590,7 @@ async def test_tools_that_an_agent_gets_later_are_told_of_places_and_those_that_
 
 async def test_a_failure_of_the_model_is_written_with_what_had_arrived(agent: MakeAgent, session: Session) -> None:
     error = ModelError("scripted:scripted", "server", "it broke", status=500)
-    made = agent(["Half of ", error], "Whole.")
+    made = agent(["Half of ", error], "Whole.", settings=Config(retry=RetrySettings(attempts=1)))
     events = recorded(made.hooks)
 
     outcome = await made.prompt("Go")
@@ -555,7 +622,7 @@ async def test_an_answer_that_ends_without_an_end_is_a_failure(session: Session)
         async def stream(self, request: Any) -> Any:
             yield TextDelta("Half")
 
-    outcome = await Agent(session.head, Broken()).prompt("Go")
+    outcome = await Agent(session.head, Broken(), settings=Config(retry=RetrySettings(attempts=1))).prompt("Go")
 
     assert isinstance(outcome.error, ModelError)
     assert outcome.error.kind == "network"

@@ -21,7 +21,7 @@ import pytest
 import sessiontree as st
 from sessiontree.agent.agent import Agent
 from sessiontree.agent.tool import tool
-from sessiontree.config import Config, ModelSettings
+from sessiontree.config import Config, ModelSettings, RetrySettings
 from sessiontree.core.context import NO_RESULT
 from sessiontree.core.entries import ContextEdit
 from sessiontree.core.messages import BRANCH_LEAD, COMPACTION_LEAD
@@ -217,6 +217,7 @@ async def test_a_broken_connection_keeps_what_had_arrived_and_can_be_continued(
 ) -> None:
     server.add(cut("This is not"), "Whole.")
     agent = agent_on(session, server)
+    agent.settings = Config(retry=RetrySettings(attempts=1))
 
     outcome = await agent.prompt("1")
 
@@ -267,7 +268,7 @@ WHERE = {
     "after a tool": [[ToolCall("c1", "ls", {})], [Delay(60)]],
 }
 model = ScriptedModel(WHERE[sys.argv[2]])
-agent = Agent(st.open(sys.argv[1]).head, model, builtin_tools(), system="")
+agent = Agent(st.open(sys.argv[1]).head, model, builtin_tools(), system="", cwd=sys.argv[3])
 agent.hooks.listen(lambda event: print(type(event).__name__, flush=True))
 asyncio.run(agent.prompt("Go"))
 """
@@ -290,7 +291,10 @@ async def test_a_process_that_is_killed_leaves_a_session_that_opens_and_goes_on(
     file = tmp_path / "s.jsonl"
     st.create(file=file, cwd=folder).close()
     child = subprocess.Popen(
-        [sys.executable, "-c", CHILD, str(file), moment], stdout=subprocess.PIPE, text=True, start_new_session=True
+        [sys.executable, "-c", CHILD, str(file), moment, str(folder)],
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
     )
     assert child.stdout is not None
     for name in sign.split():

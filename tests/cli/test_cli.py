@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import re
+import stat
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -311,7 +312,7 @@ def test_tree_of_nothing_says_so(cli, data) -> None:
     assert "(no entries)" in cli("tree", "@")
 
     data("append", "@", "--role", "user", "one")
-    assert "hides all" in cli("tree", "@", "--filter", "labeled-only")
+    assert "hides 1 entry)" in cli("tree", "@", "--filter", "labeled-only")
     data("navigate", "@", "root")
 
     assert "before everything" in cli("tree", "@")
@@ -1020,3 +1021,22 @@ def test_a_session_whose_name_looks_like_a_path_is_found(data) -> None:
     data("new", "--name", "a/b.jsonl")
 
     assert data("rename", "a/b.jsonl") == {"name": "a/b.jsonl"}
+
+
+@pytest.mark.parametrize("mask", [0o277, 0o777])
+def test_all_files_are_their_owners_to_read_and_write_whatever_the_umask(mask: int, here: Path, home: Path) -> None:
+    def masked(*arguments: str) -> None:
+        done = process(*arguments, preexec_fn=lambda: os.umask(mask))
+        assert done.returncode == 0, done.stderr
+
+    masked("new", "--name", "a")
+    masked("append", "a", "--role", "user", "Hello")
+    masked("ls")
+    masked("search", "Hello")
+    masked("archive", "a")
+    masked("token", "create")
+
+    found = sorted((home / ".sessiontree").rglob("*"))
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in found}
+    assert {"tokens.json", "index.db"} <= modes.keys()
+    assert {name: oct(mode) for name, mode in modes.items() if mode not in (0o600, 0o700)} == {}

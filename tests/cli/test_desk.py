@@ -14,10 +14,11 @@ import sessiontree as st
 from sessiontree.cli.app import run
 from sessiontree.cli.desk import tell_notice
 from sessiontree.hooks.events import Notice, RetryScheduled, RunEnd
+from sessiontree.model.chosen import remember
 from tests.cli.conftest import HOSTILE, Run
 from tests.cli.test_prompt import asked
 from tests.cli.test_prompt import server as server
-from tests.model.server import Server, calls
+from tests.model.server import Server, calls, fail
 
 HOME = "SESSIONTREE_HOME"
 
@@ -47,7 +48,7 @@ def test_a_command_needs_no_model_and_prints_what_it_has_to_say(cli: Run, monkey
 
 def test_what_handlers_and_models_tell_is_a_line_on_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
     tell_notice(Notice(level="warning", text=f"careful {HOSTILE}"))
-    tell_notice(RetryScheduled(attempt=1, delay=2.0, error="busy"))
+    tell_notice(RetryScheduled(attempt=1, attempts=4, delay=2.0, error="busy"))
     tell_notice(RunEnd(aborted=False))
 
     captured = capsys.readouterr()
@@ -55,7 +56,7 @@ def test_what_handlers_and_models_tell_is_a_line_on_standard_error(capsys: pytes
     assert captured.out == ""
     assert first.startswith("sessiontree: careful ")
     assert "\x1b" not in first
-    assert second == "sessiontree: busy; trying again in 2 s"
+    assert second == "sessiontree: busy. Retrying (1 of 3) in 2 s…"
 
 
 def test_commands_move_durably(cli: Run, server: Server) -> None:
@@ -159,3 +160,81 @@ def test_an_extension_that_was_asked_for_and_fails_ends_it_before_anything_is_sa
         f"sessiontree: nothing was done, since {gate} could not be set up\n"
     )
     assert not server.requests
+
+
+TRIGGER = """
+def setup(api):
+    @api.register_command("check")
+    async def check(args, ctx):
+        await api.send_message("The build broke.", trigger_turn=True)
+
+    @api.register_command("ask")
+    async def ask(args, ctx):
+        return "What broke?"
+"""
+
+
+def test_a_turn_that_a_command_triggers_is_run_and_its_answer_printed(cli: Run, server: Server, here: Path) -> None:
+    (here / "trigger.py").write_text(TRIGGER)
+    server.add("I see.")
+
+    assert cli("-p", "-e", "trigger.py", "/check") == "I see.\n"
+
+    assert asked(server) == ["user: The build broke."]
+    with st.recent() as session:
+        assert [entry.type for entry in session.head.path()][-2:] == ["custom_message", "message"]
+
+
+def test_a_turn_that_a_command_triggers_and_that_fails_is_an_error(
+    server: Server, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (here / "trigger.py").write_text(TRIGGER)
+    server.add(fail(401, "no such key"))
+
+    assert run(["-p", "-e", "trigger.py", "/check"]) == 3
+
+    assert capsys.readouterr().err.count("no such key") == 1
+
+
+@pytest.mark.parametrize("command", ["/check", "/ask"])
+def test_a_command_that_needs_a_model_and_has_none_says_how_to_get_one(
+    fails: Run, here: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO(""))
+    for variable in [name for name in os.environ if name.endswith("_API_KEY")]:
+        monkeypatch.delenv(variable)
+    monkeypatch.setenv("OLLAMA_HOST", "127.0.0.1:1")
+    monkeypatch.setenv("LLAMA_ARG_PORT", "1")
+    (here / "trigger.py").write_text(TRIGGER)
+
+    told = fails("-p", "-e", "trigger.py", command)
+
+    assert "no model can be used: set the key of a provider" in told
+
+
+def test_a_model_that_was_chosen_is_the_usual_one_after_a_restart(cli: Run, server: Server, home: Path) -> None:
+    server.add("One.", "Two.", "Three.", "Four.")
+    assert cli("-p", "1") == "One.\n"
+    first = st.recent().id
+
+    assert cli("-p", "--no-session", "/model openai:two") == "from here on: openai:two\n"
+    cli("-p", "2")
+    cli("-p", "--session", first, "3")
+    assert [request["model"] for request in server.requests] == ["scripted", "two", "scripted"]
+
+    config = home / ".sessiontree" / "config.toml"
+    config.write_text(config.read_text().replace("openai:scripted", "openai:other"))
+    cli("-p", "4")
+    assert server.requests[-1]["model"] == "other", "what the configuration names since then wins"
+
+
+def test_a_model_that_was_chosen_and_is_gone_is_told(
+    server: Server, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.add("One.")
+    remember("groq:gone", "openai:scripted")
+
+    assert run(["-p", "1"]) == 0
+
+    told = "groq:gone, the model chosen last, cannot be used now; going on with openai:scripted"
+    assert told in capsys.readouterr().err

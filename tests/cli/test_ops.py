@@ -126,7 +126,10 @@ def test_a_message_that_is_to_be_said_anew_is_left_behind_too(cli: Run, ids) -> 
 def test_going_back_to_another_branch_is_told(cli: Run, ids) -> None:
     cli("switch", "speed", "cache")
 
-    assert cli("undo", "speed") == f"{ids[3][:8]} → {ids[1][:8]} leaving 3 entries behind, on branch main\n"
+    assert cli("undo", "speed").splitlines() == [
+        "undid the switch from main to cache",
+        f"{ids[3][:8]} → {ids[1][:8]} leaving 3 entries behind, on branch main",
+    ]
 
 
 def test_where_nothing_is_left_behind_no_model_is_looked_for(cli: Run, ids) -> None:
@@ -251,6 +254,17 @@ def test_merging_asks_the_model_for_what_came_of_a_branch(cli: Run, ids, server:
     assert shown == f"{head().id} on main, a summary of dict\n"
     assert head().body.details["sources"] == [ids[5]]
     assert "The dict works." in prompt(server)
+
+
+def test_undo_takes_a_merge_back_and_says_so(cli: Run, ids) -> None:
+    before = head("main").id
+    cli("switch", "speed", "main")
+    cli("merge", "speed", "dict", "--summary", "25 ms.")
+
+    shown = cli("undo", "speed")
+
+    assert shown.startswith("undid the merge of dict into main\n")
+    assert head("main").id == before
 
 
 def test_a_merge_may_be_given_for_any_branch(cli: Run, ids) -> None:

@@ -18,10 +18,11 @@ import pytest
 import sessiontree as st
 from sessiontree.agent.tools.files import IMAGE_BYTES
 from sessiontree.agent.wire import event_to_wire
+from sessiontree.cli.app import run
 from sessiontree.core.messages import ToolCall
 from sessiontree.hooks.events import EVENTS, BeforeToolCall, ToolStart
 from tests.cli.conftest import Run, process
-from tests.model.server import Answer, Server, calls, fail, slow
+from tests.model.server import Answer, Server, calls, cut, fail, slow
 
 COMMAND = [sys.executable, "-c", "from sessiontree.cli import main; main()"]
 
@@ -445,3 +446,36 @@ def test_a_model_cannot_control_the_terminal(cli: Run, server: Server) -> None:
     server.add("\x1b]0;owned\x07plain")
 
     assert cli("-p", "x") == "\\x1b]0;owned\\x07plain\n"
+
+
+def test_a_stream_that_breaks_off_is_tried_again_and_told_on_standard_error(
+    cli: Run, server: Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.add(cut("This is not"), "This is whole.")
+
+    assert run(["-p", "Go"]) == 0
+
+    captured = capsys.readouterr()
+    assert captured.out == "This is whole.\n"
+    assert "the stream was cut off" in captured.err
+    assert "Retrying (1 of 3) in 0 s…" in captured.err
+    with st.recent() as session:
+        assert [entry.type for entry in session.head.path()].count("message") == 3
+
+
+def test_an_answer_that_cannot_be_saved_is_printed_and_that_is_told(server: Server, here: Path, tmp_path: Path) -> None:
+    server.add("A" * 5000)
+    limited = "import resource, signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+    limited += "resource.setrlimit(resource.RLIMIT_FSIZE, (5000, 5000))\nfrom sessiontree.cli import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", limited, "-p", "Go"],
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.stdout == "A" * 5000 + "\n"
+    assert done.returncode == 1
+    assert done.stderr.endswith("File too large; the answer could not be saved: only this output has it\n")

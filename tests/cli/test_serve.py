@@ -19,6 +19,7 @@ import pytest
 
 import sessiontree as st
 from sessiontree.cli.app import run
+from sessiontree.home import home as home_folder
 from sessiontree.web.tokens import Tokens
 
 
@@ -32,9 +33,9 @@ def serving(*options: str) -> Iterator[tuple[subprocess.Popen[str], str, str]]:
     try:
         assert process.stdout is not None
         line = process.stdout.readline()
-        found = re.fullmatch(r"serving at (http://\S+:\d+)/#token=(\S+)\n", line)
+        found = re.fullmatch(r"serving at (http://\S+:(\d+))/#code=(\S+)\n", line)
         assert found, (line, process.stderr and process.stderr.read() if process.poll() is not None else "")
-        yield process, found[1], found[2]
+        yield process, found[1], Path(home_folder(), f"serve-{found[2]}.token").read_text().strip()
     finally:
         if process.poll() is None:
             process.kill()
@@ -94,14 +95,59 @@ def test_a_host_that_others_can_reach_is_not_served_without_a_flag(
 
 def test_with_the_flags_it_is_served_runs_agents_and_still_asks_for_the_token() -> None:
     options = ("--host", "0.0.0.0", "--allow-remote", "--name", "tower.local", "--allow-run")
-    with serving(*options) as (_, base, token):
-        assert base.startswith("http://127.0.0.1:")
-        port = base.rpartition(":")[2]
+    with serving(*options) as (_, address, token):
+        assert address.startswith("http://tower.local:")
+        port = address.rpartition(":")[2]
+        base = f"http://127.0.0.1:{port}"
         headers = {"authorization": f"Bearer {token}"}
         assert httpx.get(f"{base}/api/health").status_code == 401
         assert httpx.get(f"{base}/api/me", headers=headers).json()["allowRun"] is True
         for host, status in ((f"tower.local:{port}", 200), (f"evil.example:{port}", 403), (f"10.1.2.3:{port}", 200)):
             assert httpx.get(f"{base}/api/health", headers={**headers, "host": host}).status_code == status
+
+
+def test_a_server_for_other_machines_prints_an_address_that_they_can_reach_and_a_warning() -> None:
+    with serving("--host", "0.0.0.0", "--allow-remote") as (process, address, token):
+        host = address.removeprefix("http://").rpartition(":")[0]
+        assert host not in ("0.0.0.0", "127.0.0.1", "localhost")
+        assert httpx.get(f"{address}/api/health", headers={"authorization": f"Bearer {token}"}).status_code == 200
+
+        process.send_signal(signal.SIGINT)
+        out, _ = process.communicate(timeout=20)
+
+    assert "plain HTTP" in out
+    assert "ssh -L" in out
+
+
+def test_a_link_signs_in_once_and_the_next_one_comes_from_a_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["token", "link"]) == 1
+    assert "no server runs here" in capsys.readouterr().err
+    with serving() as (_, base, _):
+        run(["token", "link", "--scope", "read"])
+        link = capsys.readouterr().out.strip()
+        address, _, code = link.partition("/#code=")
+        assert address == base
+
+        with httpx.Client(base_url=base, headers={"origin": base}) as browser:
+            first = browser.post("/sign-in", json={"code": code})
+            assert first.status_code == 200
+            assert browser.get("/api/me").json()["scopes"] == ["read"]
+        again = httpx.post(f"{base}/sign-in", json={"code": code}, headers={"origin": base})
+
+    assert (again.status_code, again.json()["error"]["code"]) == (401, "used_link")
+    run(["token", "ls"])
+    shown = capsys.readouterr().out
+    assert "browser" in shown
+    assert code not in shown
+
+
+def test_the_help_for_a_lifetime_that_is_none_shows_how_to_write_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["token", "create", "--expires", "soon"]) == 2
+    assert "'soon' is no time; write a number and s, m, h, d or w, as in 7d" in capsys.readouterr().err
+    assert run(["token", "create", "--expires", "7d", "--json"]) == 0
+    made = json.loads(capsys.readouterr().out)
+    assert Tokens().find(made["token"]) is not None
+    assert made["expires"] > Tokens().kept()[0].created
 
 
 # Tokens

@@ -22,6 +22,9 @@ from sessiontree.cli.swarm_file import AgentTable, Limits, SwarmFile, load
 from sessiontree.cli.swarm_view import resuming
 from sessiontree.config import ConfigError
 from sessiontree.errors import StoreError
+from sessiontree.extensions.content import read_given
+from sessiontree.extensions.trust import Trust
+from sessiontree.home import home
 from sessiontree.store.jsonl import JsonlStore
 from sessiontree.swarm.record import swarms_in
 from sessiontree.swarm.status import SwarmStatus
@@ -472,11 +475,11 @@ def test_nothing_is_left_of_a_swarm_whose_extension_cannot_be_set_up(server: Ser
     file.write_text(REVIEW + 'extensions = ["broken.py"]\n')
     (file.parent / "broken.py").write_text("raise RuntimeError('broken')\n")
 
-    assert run(["swarm", "run", "review.toml"]) == 1
+    assert run(["swarm", "run", "review.toml", "-e", "broken.py"]) == 1
     assert st.sessions() == []
 
     st.create("review").close()
-    assert run(["swarm", "run", "review.toml", "--session", "review"]) == 1
+    assert run(["swarm", "run", "review.toml", "-e", "broken.py", "--session", "review"]) == 1
     assert len(st.sessions()) == 1
 
 
@@ -488,8 +491,44 @@ def test_what_another_process_has_said_is_left_of_a_swarm_that_cannot_begin(serv
         "raise RuntimeError('broken')\n"
     )
 
-    assert run(["swarm", "run", "review.toml"]) == 1
+    assert run(["swarm", "run", "review.toml", "-e", "broken.py"]) == 1
     assert [summary.first_message for summary in st.sessions()] == ["said elsewhere"]
+
+
+@pytest.mark.parametrize("form", ["file", "folder"])
+def test_extensions_of_a_swarm_file_run_only_when_somebody_has_trusted_them(
+    server: Server, file: Path, fails: Run, capsys: pytest.CaptureFixture[str], form: str
+) -> None:
+    own = file.parent / "own"
+    code = own / "__init__.py" if form == "folder" else file.parent / "own.py"
+    code.parent.mkdir(exist_ok=True)
+    code.write_text("from pathlib import Path\nPath('ran').touch()\ndef setup(api): pass\n")
+    file.write_text(REVIEW + f'extensions = ["{own.name if form == "folder" else code.name}"]\n')
+    ran = file.parent / "ran"
+
+    assert "extensions that nobody has trusted" in fails("swarm", "run", "review.toml")
+    assert not ran.exists()
+    assert st.sessions() == []
+
+    server.add("Fine.", "Fine.", "Fine.", "Fine.")
+    Trust(home()).add(read_given(str(file), [str(own if form == "folder" else code)]))
+    assert run(["swarm", "run", "review.toml"]) == 0
+    assert ran.exists()
+    capsys.readouterr()
+
+    ran.unlink()
+    code.write_text(code.read_text() + "# changed\n")
+    assert "extensions that nobody has trusted" in fails("swarm", "run", "review.toml")
+    assert not ran.exists()
+
+
+def test_an_extension_of_a_swarm_file_that_the_person_names_needs_no_trust(server: Server, file: Path) -> None:
+    (file.parent / "own.py").write_text("from pathlib import Path\nPath('ran').touch()\ndef setup(api): pass\n")
+    file.write_text(REVIEW + 'extensions = ["own.py"]\n')
+    server.add("Fine.", "Fine.")
+
+    assert run(["swarm", "run", "review.toml", "-e", "own.py"]) == 0
+    assert (file.parent / "ran").exists()
 
 
 def test_every_subcommand_has_help_with_an_example_and_is_documented(cli: Run) -> None:

@@ -76,9 +76,9 @@ class Screen(PlainHost):
     def changed(self) -> None:
         self.drawn += 1
 
-    def copy(self, text: str) -> bool:
+    def copy(self, text: str) -> str:
         self.copied.append(text)
-        return True
+        return "sent"
 
 
 def scripted(name: str, *answers: Any) -> ScriptedModel:

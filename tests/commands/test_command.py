@@ -17,7 +17,7 @@ from tests.commands.conftest import MakeDesk, Scripts, run, scripted, talk
 ALL = (
     "/tree /fork /clone /branch /branch-here /branches /switch /pop /undo /retry /clear /label /name /merge "
     "/cherry-pick /rebase /compact /uncompact /context /diff /compare /export /export-branch /search /resume /new "
-    "/session /model /thinking /copy /reload /help /quit"
+    "/session /model /thinking /permissions /copy /save-unsaved /reload /help /quit"
 )
 
 

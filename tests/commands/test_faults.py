@@ -22,7 +22,7 @@ LINES = (
     "/pop", "/undo", "/thinking high", "/model scripted:large", "/compact", "/uncompact", "/clone", "/new", "three",
 )  # fmt: skip
 
-NEVER = {"tool_update", "retry_scheduled", "queue_changed", "compact_failed", "notice"}
+NEVER = {"tool_denied", "tool_update", "retry_scheduled", "queue_changed", "compact_failed", "notice"}
 """Events that these commands do not bring about, or that only listeners are shown."""
 
 

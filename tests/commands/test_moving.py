@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sessiontree.core.entries import BranchSummary, Compaction
+from sessiontree.core.messages import user
 from sessiontree.errors import InvalidOperation, NotFound
 from sessiontree.hooks.events import BeforeNavigate, Navigated
 from sessiontree.session import Session
@@ -110,10 +111,11 @@ async def test_a_move_is_taken_back(desk: MakeDesk, session: Session) -> None:
     await run(at, f"/switch {answer}")
     assert session.head.leaf == answer
 
-    await run(at, "/undo")
+    done = await run(at, "/undo")
 
     assert session.head.leaf == last
     assert at.agent.branch.leaf == last
+    assert done.startswith("undid the move of main: ")
 
 
 async def test_retry_answers_the_same_message_beside_the_first_answer(desk: MakeDesk, session: Session) -> None:
@@ -257,7 +259,7 @@ async def test_messages_are_copied_here_and_a_branch_is_moved_by_copying(desk: M
     talk(session, "two", "2")
     at = desk()
 
-    await run(at, "/cherry-pick side~1 side")
+    assert (await run(at, "/cherry-pick side~1 side")).startswith("copied 2 entries;")
     assert session.head.path()[-2].body.message["content"] == "try it"
 
     await run(at, "/switch side")
@@ -265,6 +267,15 @@ async def test_messages_are_copied_here_and_a_branch_is_moved_by_copying(desk: M
     await run(at, "/rebase main")
     assert session.head.leaf != before
     assert "two" in str(said(session))
+
+
+async def test_one_message_that_is_copied_is_told_in_the_singular(desk: MakeDesk, session: Session) -> None:
+    talk(session, "one", "1")
+    session.create_branch("side")
+    session.append(user("try it"))
+    session.switch("main")
+
+    assert (await run(desk(), "/cherry-pick side")).startswith("copied 1 entry;")
 
 
 async def test_a_compaction_is_made_with_a_focus_and_taken_back(desk: MakeDesk, session: Session) -> None:

@@ -16,7 +16,7 @@ async def test_new_fork_and_resume_stay_in_the_database(
     monkeypatch.setenv("SESSIONTREE_STORE", database)
     session = st.create("auth", cwd=tmp_path)
     talk(session, "one", "1", "two", "2")
-    at = desk("An answer.", session=session, ui=Person("two"))
+    at = desk("An answer.", session=session, ui=Person("two"), cwd=str(tmp_path))
 
     assert session.where in await run(at, "/session")
     await run(at, "/fork")

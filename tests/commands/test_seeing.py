@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
+import signal
+import tempfile
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 import sessiontree as st
@@ -11,6 +18,7 @@ from sessiontree.model.base import ModelInfo
 from sessiontree.model.scripted import ScriptedModel
 from sessiontree.session import Session
 from tests.commands.conftest import MakeDesk, Person, Screen, Scripts, listened, run, scripted, talk
+from tests.store.test_files import room_for
 
 
 async def test_the_context_shows_the_system_prompt_part_by_part_and_what_is_said(
@@ -65,7 +73,7 @@ async def test_the_last_answer_is_copied_or_shown_where_there_is_no_clipboard(de
     talk(session, "one", "1", "two")
     screen = Screen()
 
-    assert await run(desk(host=screen), "/copy") == "copied"
+    assert await run(desk(host=screen), "/copy") == "sent"
     assert screen.copied == ["1"]
     assert await run(desk(), "/copy") == "1"
 
@@ -137,7 +145,7 @@ async def test_the_question_for_a_level_or_a_model_begins_at_what_holds(desk: Ma
     for line in ("/thinking", "/thinking", "/model"):
         await run(at, line)
 
-    assert person.began_at == ["off", "high", "scripted:usual"]
+    assert person.began_at == ["off", "high", "scripted:usual (current)"]
     assert at.agent.thinking == "low"
 
 
@@ -162,3 +170,28 @@ async def test_help_lists_all_commands_and_explains_one(desk: MakeDesk) -> None:
 async def test_what_was_never_loaded_cannot_be_loaded_again(desk: MakeDesk) -> None:
     with pytest.raises(InvalidOperation, match="nothing was loaded"):
         await run(desk(), "/reload")
+
+
+async def test_an_answer_that_the_session_could_not_take_can_be_saved_elsewhere(
+    desk: MakeDesk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = st.create(file=tmp_path / "s.jsonl", cwd=tmp_path)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "nowhere"))
+    full = contextlib.ExitStack()
+
+    def answer(request: Any) -> str:
+        full.enter_context(room_for(session.file.stat().st_size))
+        return "It cost much."
+
+    at = desk(session=session, model=scripted("usual", answer))
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    with pytest.raises(InvalidOperation, match="nothing unsaved"):
+        await run(at, "/save-unsaved kept.jsonl")
+    with full:
+        outcome = (await at.submit("Hello")).outcome
+    signal.signal(signal.SIGXFSZ, before)
+
+    assert outcome is not None
+    assert outcome.text == "It cost much."
+    assert await run(at, "/save-unsaved kept.jsonl") == f"saved in {tmp_path / 'kept.jsonl'}"
+    assert json.loads((tmp_path / "kept.jsonl").read_text())["content"][0]["text"] == "It cost much."

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 
 import sessiontree as st
 from sessiontree.errors import InvalidOperation, NotFound, StoreError
+from sessiontree.export import default_name
 from sessiontree.hooks.events import BeforeFork, BeforeSwitch, Forked, SessionShutdown, SessionStart, Switched
 from sessiontree.session import Session
 from tests.commands.conftest import MakeDesk, Person, Scripts, listened, run, scripted, talk
@@ -164,6 +166,12 @@ async def test_the_session_tells_about_itself(desk: MakeDesk, session: Session) 
     assert "1k tokens, $0.0100" in await run(desk(), "/session")
 
 
+async def test_one_message_is_told_in_the_singular(desk: MakeDesk, session: Session) -> None:
+    session.append(st.user("one"))
+
+    assert "1 message, 0 tool calls" in await run(desk(), "/session")
+
+
 async def test_a_name_is_given_shown_and_taken_away(desk: MakeDesk, session: Session) -> None:
     at = desk()
 
@@ -232,6 +240,66 @@ async def test_an_export_has_the_form_that_its_name_says(
     text = (Path(session.cwd) / name).read_text()
     assert text.startswith(begins)
     assert "in the haystack" in text
+
+
+async def test_an_export_without_a_file_is_a_page_under_a_name_that_is_free(desk: MakeDesk, session: Session) -> None:
+    talk(session, "where is the needle?", "in the haystack")
+    at, folder = desk(), Path(session.cwd)
+
+    first, second = [(await run(at, "/export")).split(" is ")[0] for _ in range(2)]
+
+    name = default_name(session.id, "html")
+    assert [first, second] == [str(folder / name), str(folder / name.replace(".html", "-2.html"))]
+    assert "in the haystack" in Path(first).read_text()
+    assert Path(first).read_bytes() == Path(second).read_bytes()
+
+
+async def test_an_export_without_a_file_is_text_where_no_page_can_be_made(
+    desk: MakeDesk, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    talk(session, "one", "1")
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+
+    await run(desk(), "/export")
+
+    assert [path.suffix for path in Path(session.cwd).iterdir()] == [".md"]
+
+
+@pytest.mark.parametrize("given", ["cache", "", "part.md", "HEAD", "cache part.txt"])
+async def test_an_exported_branch_has_its_whole_path(desk: MakeDesk, session: Session, given: str) -> None:
+    talk(session, "first of all", "1")
+    session.create_branch("cache")
+    talk(session, "on the branch", "2")
+    session.branch("main").append(st.user("on the other one"))
+
+    told = await run(desk(), f"/export-branch {given}")
+
+    (written,) = Path(session.cwd).iterdir()
+    text = written.read_text()
+    assert told.startswith(str(written))
+    assert "first of all" in text
+    assert "on the branch" in text
+    assert "on the other one" not in text
+
+
+async def test_an_exported_branch_without_a_file_is_named_after_the_branch(desk: MakeDesk, session: Session) -> None:
+    talk(session, "one", "1")
+    session.create_branch("a/b c", current=False)
+
+    for _ in range(2):
+        await run(desk(), '/export-branch "a/b c"')
+
+    stem = default_name(session.id, "html").removesuffix(".html")
+    assert {path.name for path in Path(session.cwd).iterdir()} == {f"{stem}-a-b-c.html", f"{stem}-a-b-c-2.html"}
+
+
+async def test_a_branch_that_is_named_like_a_file_is_exported_as_a_branch(desk: MakeDesk, session: Session) -> None:
+    talk(session, "one", "1")
+    session.create_branch("notes.md", current=False)
+
+    await run(desk(), "/export-branch notes.md")
+
+    assert not (Path(session.cwd) / "notes.md").exists()
 
 
 async def test_an_exported_branch_is_a_session_that_begins_at_the_entry(desk: MakeDesk, session: Session) -> None:

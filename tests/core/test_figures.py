@@ -2,7 +2,7 @@
 
 import pytest
 
-from sessiontree.core.figures import dollars, short_count
+from sessiontree.core.figures import dollars, pluralize, short_count, tell_tokens
 
 
 @pytest.mark.parametrize(
@@ -34,3 +34,24 @@ def test_counts_are_short(count, words):
 )
 def test_no_cost_looks_like_nothing(cost, words):
     assert dollars(cost) == words
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ((0, "message"), "0 messages"),
+        ((1, "message"), "1 message"),
+        ((2, "message"), "2 messages"),
+        ((1, "entry", "entries"), "1 entry"),
+        ((2, "entry", "entries"), "2 entries"),
+    ],
+)
+def test_one_thing_is_named_in_the_singular(given, words):
+    assert pluralize(*given) == words
+
+
+@pytest.mark.parametrize(
+    ("count", "words"), [(0, "0 tokens"), (1, "1 token"), (12_345, "12k tokens"), ("odd", "0 tokens")]
+)
+def test_tokens_in_short(count, words):
+    assert tell_tokens(count) == words

@@ -3,8 +3,18 @@ from hypothesis import given
 from hypothesis import strategies as some
 from msgspec import UNSET
 
-from sessiontree.core.entries import HEAD_RECORD, NO_ID, BranchPoint, Chain, Custom, Entry, Label, entries_of
-from sessiontree.core.heads import Begun, Heads, Move, first_record, tells_all
+from sessiontree.core.entries import (
+    HEAD_RECORD,
+    NO_ID,
+    BranchPoint,
+    BranchSummary,
+    Chain,
+    Custom,
+    Entry,
+    Label,
+    entries_of,
+)
+from sessiontree.core.heads import Begun, Heads, Move, describe_move, first_record, tells_all
 from sessiontree.core.tree import Tree
 from sessiontree.format.codec import Held
 from tests.builders import TIME, entry, replayed
@@ -541,3 +551,63 @@ def test_the_work_of_replaying_a_chain_of_annotations_grows_with_the_file_and_no
 
     assert heads.leaf == "e0"
     assert len(steps) < 3 * len(lines)
+
+
+# Merges
+
+
+def merge_of(id, parent, *sources, **keys):
+    details = {"kind": "merge", "sources": list(sources)}
+    return entry(id, parent, BranchSummary(summary="It works.", details=details), **keys)
+
+
+def test_a_merge_is_a_move_that_can_be_undone():
+    heads = replayed(*START, merge_of("c", "b", "a", branch="main"))
+
+    assert heads.moves == [Move("main", "b", False, merge="c")]
+    assert heads.undoable == heads.moves[0]
+
+
+def test_a_merge_into_another_branch_is_a_move_of_that_one():
+    heads = replayed(*START, merge_of("c", "a", "b", branch="side", current="main"))
+
+    assert heads.undoable == Move("main", "b", True, others=(("side", "a"),), merge="c")
+    assert heads.undoable.moved == ("side",)
+
+
+def test_a_summary_that_is_no_merge_is_no_move():
+    left = entry("c", "b", BranchSummary(summary="Left."), branch="main")
+
+    assert replayed(*START, left).moves == []
+
+
+def test_the_summary_behind_the_record_of_a_promotion_belongs_to_it():
+    side = entry("c", "b", branch="side")
+    promotion = record("d", "c", current="main", heads={"main": "c", "side": "c"}, archived=["side"], **{"from": {}})
+    heads = replayed(*START, side, promotion, merge_of("e", "c", "c", branch="main"))
+
+    assert [move.merge for move in heads.moves] == [None, None]
+    assert heads.undoable.hid == ("side",)
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ((record("c", "b", current="main", heads={"main": "a"}, **{"from": {}}),), "the move of main"),
+        ((entry("c", "b", branch="side"),), "the switch from main to side"),
+        ((entry("c", "b", branch="side"), merge_of("d", "c", "b", branch="side")), "the merge of main into side"),
+        ((merge_of("c", "b", "lost", branch="main"),), "the merge into main"),
+        ((merge_of("c", "a", "b", branch="side", current="main"),), "the merge of main into side"),
+        (
+            (record("c", "b", current="two", heads={"main": "b", "two": "a"}, archived=["main"], **{"from": {}}),),
+            "the switch from main to two, which archived main",
+        ),
+        ((record("c", "b", current="main", heads={"main": "b"}, **{"from": {}}),), "the copies on main"),
+    ],
+)
+def test_a_move_is_described_by_what_an_undo_takes_back(lines, said):
+    tree = Tree()
+    tree.extend((*START, *lines))
+    heads = replayed(*START, *lines)
+
+    assert describe_move(heads.undoable, heads, tree) == said

@@ -36,6 +36,7 @@ from sessiontree.core.outline import (
     plain_text,
     row_text,
     survey,
+    tell_hidden,
 )
 from sessiontree.core.tree import Tree
 from sessiontree.format.codec import Held
@@ -128,6 +129,45 @@ def test_a_branch_is_named_at_its_head_or_at_the_nearest_row_above_a_hidden_one(
     everything = {row.entry.id: list(row.branches) for row in outline(tree, "n", "all", heads)}
     assert everything == {"m": ["first"], "a": [], "b": [], "n": ["main"], "c": ["other", "also"]}
     assert not any(row.branches for row in outline(tree, "n"))
+
+
+def test_a_head_that_a_filter_hides_is_told_at_the_nearest_row_above_and_not_as_its_head():
+    tree = grow("a>b>m>n a>c", b=assistant("b"), c=assistant("c"), m=ModelChange(model="m"), n=ModelChange(model="m"))
+    heads = heads_at(main="n", other="c", note="m", first="a", lost="unknown", empty=None)
+
+    [a] = outline(tree, "n", "user-only", heads)
+
+    assert (a.active, list(a.branches)) == (False, ["first"])
+    assert (a.active_hidden, list(a.branches_hidden)) == (True, ["main", "other", "note"])
+    [a, b, c] = outline(tree, "n", "default", heads)
+    assert [(row.active, list(row.branches)) for row in (a, b, c)] == [
+        (False, ["first"]),
+        (True, ["main", "note"]),
+        (False, ["other"]),
+    ]
+    assert not any(row.active_hidden or row.branches_hidden for row in (a, b, c))
+
+
+def test_a_head_above_all_rows_that_are_shown_is_told_nowhere():
+    tree = grow("a>b", a=assistant("a"))
+
+    [b] = outline(tree, "a", "user-only", heads_at(main="a"))
+
+    assert (b.active, b.active_hidden) == (False, False)
+    assert not [*b.branches, *b.branches_hidden]
+
+
+@pytest.mark.parametrize(
+    ("branches", "active", "words"),
+    [
+        ((), False, ""),
+        (("main",), False, "(main: hidden below)"),
+        (("main", "cache"), True, "(main, cache: hidden below) ↓ active"),
+        ((), True, "↓ active: hidden below"),
+    ],
+)
+def test_hidden_heads_in_words(branches: tuple[str, ...], active: bool, words: str):
+    assert tell_hidden(branches, active) == words
 
 
 def test_children_of_a_hidden_entry_hang_from_the_nearest_row_above():

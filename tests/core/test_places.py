@@ -2,7 +2,7 @@ import pytest
 
 from sessiontree.core.entries import HEAD_RECORD, Custom, Label, Usage
 from sessiontree.core.heads import Heads
-from sessiontree.core.places import check_branch_name, free_name, resolve, shortened
+from sessiontree.core.places import branch_named, check_branch_name, check_new_branch, free_name, resolve, shortened
 from sessiontree.errors import Ambiguous, InvalidOperation, NotFound
 from tests.builders import entry, grow
 
@@ -159,3 +159,51 @@ def test_names_that_mean_something_else_or_cannot_be_shown_are_refused(name, why
 )
 def test_a_free_name_has_the_first_number_that_no_other_has(taken, first, name):
     assert free_name("branch", taken, first) == name
+
+
+@pytest.mark.parametrize(
+    "id", ["0123abcd", "0123456789abcdef", "0123456789ABCDEF", "f81d4fae-7dec-11d0-a765-00a0c91e6bf6"]
+)
+def test_an_id_that_a_branch_is_named_like_is_still_the_id_and_the_branch_has_a_form_of_its_own(id):
+    tree = grow(f"{id}>b>c")
+    heads = Heads()
+    heads.replay([*tree], tree)
+    heads.heads[id] = "b"
+
+    assert resolve(id, tree, heads) == id
+    assert resolve(f"branch:{id}", tree, heads) == "b"
+    assert resolve(f"branch:{id}~1", tree, heads) == id
+    assert branch_named(id, tree, heads) is None
+    assert branch_named(f"branch:{id}", tree, heads) == id
+
+
+def test_an_id_that_a_label_is_spelled_like_is_still_the_id():
+    tree = grow("0123abcd>b>l", l=Label(target="b", text="0123abcd"))
+
+    assert at("0123abcd", tree) == "0123abcd"
+
+
+def test_a_branch_may_be_named_by_its_explicit_form_whatever_it_is_called():
+    tree = grow("a>b")
+    heads = Heads()
+    heads.replay([*tree], tree)
+    heads.heads["branch:main"] = "a"
+
+    assert resolve("branch:main", tree, heads) == "b"
+    assert resolve("branch:branch:main", tree, heads) == "a"
+    assert branch_named("main", tree, heads) == "main"
+    assert branch_named("branch:nobody", tree, heads) is None
+    with pytest.raises(NotFound):
+        resolve("branch:nobody", tree, heads)
+
+
+@pytest.mark.parametrize("name", ["0123abcd", "0123456789abcdef", "ABCDEF0123456789", "20261118", "a"])
+def test_a_new_branch_cannot_be_named_like_an_entry_or_have_the_shape_of_an_id(name):
+    with pytest.raises(InvalidOperation, match="entry id"):
+        check_new_branch(name, grow("a>b"), Heads())
+
+
+def test_a_new_branch_cannot_have_the_name_of_another():
+    check_new_branch("cache", grow("a>b"), Heads())
+    with pytest.raises(InvalidOperation, match="there is a branch 'main' already"):
+        check_new_branch("main", grow("a>b"), Heads())

@@ -52,6 +52,14 @@ def test_opening_shows_the_active_path_and_where_it_ends(visit: Open) -> None:
     assert visited.locator("#reset").is_hidden()
 
 
+def test_a_path_of_one_entry_is_told_in_the_singular(visit: Open) -> None:
+    session = st.memory()
+    session.append(st.user("alone"))
+    visited = visit(export(session.lines()).content)
+
+    assert visited.locator("#where").text_content() == "main · 1 entry"
+
+
 def test_choosing_an_entry_shows_the_path_to_it_and_escape_leads_back(visit: Open) -> None:
     visited = visit(html())
 

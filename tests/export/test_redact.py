@@ -15,7 +15,7 @@ from sessiontree.core.entries import HEAD_RECORD, Custom
 from sessiontree.errors import InvalidOperation
 from sessiontree.export import FORMS, Redactor, export
 from sessiontree.export.snapshot import read_snapshot
-from sessiontree.format.codec import read_object, write_entry
+from sessiontree.format.codec import read_object, write_entry, write_object
 from tests.export.hostile import hostile_lines
 from tests.export.sessions import SECRET, story
 
@@ -38,6 +38,100 @@ SHAPES = {
     "password in an address": ["postgres://ada:lovelace1815@db.example.org/main"],
     "home path": ["/home/ada/project", "/Users/ada/project", "C:\\Users\\ada\\project", "/root/notes"],
 }
+HEX = "0123456789abcdef" * 8
+LETTERS = "aB3dE5gH7jK9mN1pQ2sT4vW6xY8z" * 10
+MORE_SHAPES = {
+    "Docker": ("dckr_pat_" + LETTERS[:27], "docker login -u ada -p Hunter2xyzzy", "dckr_oat_" + LETTERS[:32]),
+    "Shopify": tuple(f"shp{kind}_{HEX[:32]}" for kind in ("at", "ca", "pa", "ss")),
+    "Square": ("sq0atp-" + LETTERS[:22], "sq0csp-" + LETTERS[:43], "EAAA" + LETTERS[:60]),
+    "Linear": ("lin_api_" + LETTERS[:40], "lin_oauth_" + HEX[:64]),
+    "Notion": ("ntn_12345678901" + LETTERS[:35], "secret_" + LETTERS[:43]),
+    "Figma": ("figd_" + LETTERS[:40],),
+    "Databricks": ("dapi" + HEX[:32], "dapi" + HEX[:32] + "-2"),
+    "Doppler": ("dp.pt." + LETTERS[:43], "dp.st.prd." + LETTERS[:43], "dp.st." + LETTERS[:40]),
+    "PlanetScale": tuple(f"pscale_{kind}_{LETTERS[:43]}" for kind in ("tkn", "oauth", "pw")),
+    "Supabase": ("sbp_" + HEX[:40], "sb_secret_" + LETTERS[:31]),
+    "Sentry": ("sntryu_" + HEX[:64], "sntrys_eyJpYXQiO" + LETTERS[:100] + "_" + LETTERS[:43]),
+    "New Relic": ("NRAK-" + LETTERS[:27].upper(), "NRII-" + LETTERS[:32], "NRJS-" + HEX[:19], HEX[:36] + "NRAL"),
+    "Grafana": ("glc_" + LETTERS[:60] + "==", "glsa_" + LETTERS[:32] + "_" + HEX[:8], "eyJrIjoi" + LETTERS[:80]),
+    "Postman": ("PMAK-" + HEX[:24] + "-" + HEX[:34],),
+    "Atlassian": ("ATATT3" + LETTERS[:186], "ATBB" + LETTERS[:32]),
+    "Perplexity": ("pplx-" + LETTERS[:48],),
+    "webhooks of Slack": ("https://hooks.slack.com/services/" + "T0ABCDEFG/B0HIJKLMN/" + LETTERS[:24],),
+    "webhooks of Discord": ("https://discord.com/api/webhooks/" + "123456789012345678/" + LETTERS[:68],),
+    "webhooks of Stripe": ("whsec_" + LETTERS[:32],),
+    "clients of Google": ("GOCSPX-" + LETTERS[:28],),
+    "Mailgun": ("key-" + HEX[:32], "mailgun signs with " + HEX[:32] + "-" + HEX[:8] + "-" + HEX[8:16]),
+    "Airtable": ("pat" + LETTERS[:14] + "." + HEX[:64], "airtable = new Airtable({k: 'keyA1b2C3d4E5f6G7'})"),
+    "Telegram": ("123456789:A" + LETTERS[:34], "https://api.telegram.org/bot123456789:A" + LETTERS[:34] + "/getMe"),
+    "Discord": ("MTIzNDU2Nzg5MDEyMzQ1Njc4.GhIjKl." + LETTERS[:38], "OTg3NjU0MzIxMDk4NzY1NDMy.X8abcd." + LETTERS[:27]),
+    "mysql -p": ("mysql -u root -pHunter2 shop", "mysqldump -h db -p'correct horse' shop > a.sql", "mariadb -pHunter2"),
+    "sshpass -p": (
+        "sshpass -p hunter ssh ada@host",
+        "sshpass -pHunter2 scp a b",
+        "sshpass -p 'correct horse' ssh host",
+    ),
+    ".pgpass": (
+        "db.example.org:5432:shop:ada:Hunter2",
+        "*:*:*:postgres:a\\\\:b",
+        "$ cat ~/.pgpass\nlocalhost:9999:shop:ada:xyzzy",
+    ),
+    "Kubernetes": (
+        "apiVersion: v1\nkind: Secret\nmetadata:\n  name: shop\ntype: Opaque\ndata:\n  a: YWRh\n  b: SHVudGVyMg==\n",
+        "apiVersion: v1\ndata:\n  user: YWRh\n  word: SHVudGVyMg==\nkind: Secret\nmetadata:\n  name: shop\n",
+        "kind: Secret\nstringData:\n  word: Hunter2",
+        '{"kind": "Secret", "metadata": {"name": "shop"}, "data": {"word": "SHVudGVyMg=="}}',
+        '{"apiVersion": "v1", "data": {"word": "SHVudGVyMg=="}, "kind": "Secret"}',
+    ),
+    "passphrases": (
+        "passphrase: correct horse battery staple",
+        "The passphrase is orbit-velvet-cactus-lantern",
+        "gpg --batch --passphrase hunter -d a.gpg",
+        "openssl rsa -in a.pem -passin pass:hunter",
+        "ssh-keygen -t ed25519 -N 'open sesame' -f id",
+        "seed phrase: ripple scissors kick mammal hire column oak sun offer wealth tomorrow wagon",
+    ),
+    "redis": ("redis-cli -h cache -a Hunter2 ping",),
+}
+"""Of each kind, things that hold a secret."""
+SECRET_PARTS = (  # none of these may be left
+    *(HEX[:19], LETTERS[:14], LETTERS[:22].upper(), "keyA1b2", "MTIzNDU2", "OTg3NjU0", "123456789:A"),
+    *("Hunter2", "hunter", "correct", "horse", "SHVudGVyMg", "velvet", "sesame", "mammal", "a\\\\:b", "xyzzy"),
+)
+NO_SECRETS = [
+    "commit " + HEX[:40],
+    "sha256:" + HEX[:64],
+    "md5 " + HEX[:32],
+    "id 123e4567-e89b-12d3-a456-426614174000",
+    "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==",
+    "/9j/4AAQSkZJRgABAQEAYABgAAD/2wBDAAgGBgcGBQgHBwcJCQgKDBQNDAsLDBkSEw8UHRofHh0aHBwgJC4nICIsIxwcKDcpLDAxNDQ0",
+    "The passphrase is used to unlock the key, and it must be long.",
+    "passphrase: at least four words that you can keep in mind",
+    "A mnemonic is a word that helps you remember something else",
+    "mysql -u root -p shop",
+    "mysql -h db -P 3306",
+    "pip install -p 3 mysqlclient",
+    "sshpass -e ssh host",
+    "src/app.py:12:5:error:unused",
+    "12:30:45:67:89",
+    "localhost:8080:80:tcp:http",
+    "kind: ConfigMap\ndata:\n  word: SHVudGVyMg==\n",
+    "kind: Deployment\nspec:\n  data:\n    word: abc\n",
+    "The kind: Secret is described in the manual\nand data: here",
+    '{"kind": "ConfigMap", "data": {"colour": "green-and-blue"}}',
+    "key-value store, patch.release, patient.record, dapifying, secret_santa, figure_of_eight, shpat_not",
+    "MyClassName.method.another_method_of_this_class_here",
+    "NoSuchModuleIsInstalled.inside.packages_of_this_environment",
+    "https://discord.com/api/webhooks and https://hooks.slack.com/services/",
+    "lin_api_, dckr_pat_, whsec_, GOCSPX-, pplx-, PMAK- and sntrys_ are how tokens begin",
+    "docker login registry.example.org",
+    "redis-cli -h cache ping",
+    "ssh-keygen -t ed25519 -f id",
+    "openssl rsa -in a.pem -passin env:WORD",
+    "mysql -p$PASSWORD shop",
+    "1234567:Ada wrote the first program for a machine that was not built",
+]
+
 PRIVATE = ["lovelace1815", "hunter2hunter2", "0123456789abcdef", "very-secret-value", "b3BlbnNzaC1rZXktdjEAAAA"]
 
 MADE_UP = "Hunter2xyzzyPlugh"
@@ -171,6 +265,36 @@ def test_what_is_no_secret_stays(text: str) -> None:
     assert Redactor().text(text) == text
 
 
+@pytest.mark.parametrize(
+    "text",
+    [pytest.param(text, id=f"{kind} {at}") for kind, texts in MORE_SHAPES.items() for at, text in enumerate(texts)],
+)
+def test_each_kind_of_secret_that_others_know_is_taken_out(text: str) -> None:
+    redactor = Redactor()
+
+    clean = redactor.text(f"Look:\n{text}\nThat is it.")
+
+    assert redactor.report.total >= 1
+    assert [part for part in SECRET_PARTS if part in clean] == []
+    assert clean.startswith("Look:\n")
+    assert clean.endswith("\nThat is it.")
+
+
+@pytest.mark.parametrize("text", NO_SECRETS)
+def test_what_only_looks_like_one_of_these_stays(text: str) -> None:
+    assert Redactor().text(text) == text
+
+
+def test_values_of_a_manifest_that_is_an_object_are_taken_out() -> None:
+    manifest = {"kind": "Secret", "data": {"word": "SHVudGVyMg==", "more": {"a": "YWRh"}}}
+    line = write_object({"type": "custom", "id": "aaaaaaaa", "customType": "it", "data": manifest})
+
+    (clean,) = Redactor().lines([line])
+
+    assert b"SHVudGVyMg" not in clean
+    assert b"YWRh" not in clean
+
+
 @pytest.mark.parametrize("text", WRITTEN)
 def test_a_secret_is_found_however_it_is_written(text: str) -> None:
     redacted = Redactor().text(text.replace("¤", MADE_UP))
@@ -286,8 +410,61 @@ REPEATED = (
     ),
     *("Authorization: a", "cookie:", "password: |\n  ", "<password>", "curl -u ", "--token", "api_", "key", "aaaa\n"),
     *("/home/", "-home-", "\\", "1.", "st_", "A", "|", "is ", " ", "ya29.aaaaaaaaaaaaaaaaaaaa-"),
+    *(
+        "kind: Secret\n",
+        "kind: Secret ",
+        "data:\n  a: b\n",
+        "data:\n",
+        " data:\n",
+        '"kind": "Secret" ',
+        '"data": {',
+        '"data": {}',
+    ),
+    *(
+        '"kind": "Secret" {}',
+        "0123456789abcdef",
+        "0123456789abcdef0123456789abcdef-",
+        "EAAA",
+        "Ma",
+        "Ma.",
+        "1:A",
+        "123456:A",
+    ),
+    *(
+        "mysql ",
+        "mysql -",
+        "mysql -p'",
+        "mysql -p",
+        "sshpass -p ",
+        "docker login ",
+        "redis-cli ",
+        "ssh-keygen ",
+        "airtable ",
+    ),
+    *(
+        "passphrase ",
+        "passphrase: a",
+        "passphrase: ab ",
+        "ab ",
+        "a:5432:",
+        "*:",
+        "a.",
+        "glc_",
+        "dp.st.a.",
+        "pat",
+        "key-",
+    ),
+    *("hooks.slack.com/services/", "-passin pass:", "--passphrase ", "sntrys_", "NRAK-", "ATATT3", "pscale_pw_"),
 )
 BEGUN = {"-----BEGIN ": "PRIVATE KEY", "eyJaaaaaaaa.": "-eyJaaaaaaaa", "://": "a:", "password": " ", "C:": "\\"}
+BEGUN |= {
+    "passphrase: ": "ab ",
+    "kind: Secret\n": "a\n",
+    "data:\n": " a\n",
+    '"data": {': "a",
+    "mysql -p'": "a",
+    "a:5432:b:c:": "d",
+}
 REDACTS = """
 import json, resource, sys
 from sessiontree.export import Redactor

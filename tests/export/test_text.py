@@ -43,6 +43,14 @@ def test_every_entry_that_is_told_stands_in_one_run(data: bytes) -> None:
     assert sorted(told) == sorted(entry.id for entry in whole.tree if not entry.is_annotation)
 
 
+@pytest.mark.parametrize("form", ["md", "text"])
+def test_one_entry_is_told_in_the_singular(form: str) -> None:
+    session = st.memory()
+    session.append(st.user("alone"))
+
+    assert "1 entry" in export(session.lines(), form).content.decode()
+
+
 def test_a_label_is_no_branch() -> None:
     session = st.memory("labeled")
     first = session.append(st.user("first"))

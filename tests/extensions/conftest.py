@@ -58,6 +58,7 @@ def load(project: Path) -> Load:
         options.setdefault("model", scripted("usual", *answers))
         options.setdefault("models", Scripts())
         session = options.pop("session", None) or st.create(cwd=project)
+        options.setdefault("cwd", session.cwd)
         desk = Desk(session, system="Be brief.", **options)
         made = Loaded(desk, Extensions(desk, [str(file) for file in files]))
         await made.extensions.load()

@@ -132,10 +132,13 @@ async def test_messages_are_in_the_context_and_may_be_answered(api: Api) -> None
     assert [message["role"] for message in api.rebuild_context().to_llm()] == ["user", "user", "assistant"]
 
 
-async def test_a_message_without_a_model_is_written_and_waits(tmp_path: Path) -> None:
+async def test_a_message_without_a_model_is_written_and_that_nobody_answers_is_told(tmp_path: Path) -> None:
     desk = make_desk(tmp_path, model=None)
+    api = Api("mine", desk, Fittings())
 
-    await Api("mine", desk, Fittings()).send_message("Later.", trigger_turn=True)
+    await api.send_message("Now.")
+    with pytest.raises(InvalidOperation, match=r"nobody answers it: there is no model: /model chooses one"):
+        await api.send_message("Later.", trigger_turn=True)
 
     assert isinstance(desk.session.head.path()[-1].body, CustomMessage)
 

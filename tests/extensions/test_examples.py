@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -20,7 +19,7 @@ def test_there_is_a_test_for_every_example() -> None:
     source = Path(__file__).read_text()
 
     names = {path.name for path in EXAMPLES.glob("*.py")}
-    assert len(names) >= 5
+    assert len(names) >= 4
     assert all(f'"{name}"' in source for name in names)
 
 
@@ -116,27 +115,6 @@ async def test_files_are_brought_back_to_how_they_were_at_a_turn(load: Load, pro
 
 def git(folder: Path, *arguments: str) -> str:
     return subprocess.run(["git", *arguments], cwd=folder, check=True, capture_output=True, text=True).stdout
-
-
-@pytest.mark.parametrize(
-    ("ui", "runs"), [(None, False), (Person("no"), False), (Person("yes"), True)], ids=["nobody", "no", "yes"]
-)
-async def test_the_gate_opens_only_for_who_agrees(load: Load, project: Path, ui: Any, runs: bool) -> None:
-    (project / "precious").mkdir()
-    loaded = await load(
-        [ToolCall("1", "bash", {"command": "echo harmless"}), ToolCall("2", "bash", {"command": "rm -rf precious"})],
-        "Done.",
-        files=(EXAMPLES / "permission_gate.py",),
-        tools=builtin_tools("bash"),
-        ui=ui,
-    )
-
-    await loaded.desk.submit("tidy up")
-
-    harmless, dangerous = loaded.desk.model.requests[1].messages[-2:]
-    assert "harmless" in str(harmless["content"])
-    assert (project / "precious").exists() is not runs
-    assert ("does not want this command" in str(dangerous["content"])) is not runs
 
 
 async def test_what_is_to_be_done_belongs_to_the_place(load: Load) -> None:

@@ -48,7 +48,19 @@ async def test_who_says_no_is_asked_again_the_next_time(load: Load, project: Pat
     assert (await load(ui=person)).names == ["evil"]
 
     (_, [text]) = person.asked[0]
-    assert "extensions/evil.py\ncommands/lure.md" in text
+    assert "  extensions/evil.py\n  commands/lure.md" in text
+
+
+async def test_names_of_files_cannot_write_into_the_question(load: Load, project: Path, evil: Path) -> None:
+    write(evil / "extensions" / "a.py\n\nAll of these were checked.\x1b[2J\u202e\n.py", MARK)
+    person = Person("no")
+
+    await load(ui=person)
+
+    (_, [text]) = person.asked[0]
+    assert "extensions/a.py\\x0a\\x0aAll of these were checked.\\x1b[2J\\u202e\\x0a.py" in text
+    _, *names = text.split("\n")
+    assert all(name.startswith("  ") for name in names)
 
 
 async def test_trust_lasts_as_long_as_the_content_stays_the_same(
@@ -146,7 +158,7 @@ async def test_what_cannot_be_read_is_told_and_nothing_is_waited_for(load: Load,
     loaded = await load(ui=Person("yes"))
 
     assert loaded.names == ["evil"]
-    assert any("pipe.py: it is no plain file" in notice for notice in loaded.notices)
+    assert any("pipe.py: not a regular file" in notice for notice in loaded.notices)
     assert any("gone.py: No such file" in notice for notice in loaded.notices)
 
 

@@ -1,13 +1,17 @@
 import itertools
 import json
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from sessiontree.core.context import build_context
 from sessiontree.core.entries import HEAD_RECORD, BranchPoint, Compaction, Custom, Label, SessionInfo, Usage
+from sessiontree.core.heads import Passed, leave_unreadable
 from sessiontree.core.plan import plan_fork
 from sessiontree.core.tree import Tree
+from sessiontree.errors import InvalidOperation
+from sessiontree.format.codec import write_object
 from sessiontree.format.fork import path_fork_lines
 from tests.builders import file_of, grow, header, ids, read, replayed
 from tests.strategies import damaged_entry_lists, object_texts, places
@@ -135,3 +139,63 @@ def test_a_fork_is_one_sound_chain(entries, data):
         original, own = json.loads(tree[copy.id].raw), json.loads(copy.raw)
         changed = {key for key in own if own.get(key) != original.get(key)}
         assert changed <= {"parentId", "firstKeptEntryId"}
+
+
+def said(id: str, parent: str | None, **fields: object) -> bytes:
+    message = {"role": "user", "content": id}
+    return write_object(
+        {"type": "message", "id": id, "parentId": parent, "timestamp": NOW, "message": message, **fields}
+    )
+
+
+LABEL = {"type": "label", "id": "l", "parentId": "a", "targetId": "a", "label": "x"}
+JOINED = said("b", "l") + said("c", "b")
+TORN = said("b", "l")[:-20] + said("c", "b")
+HIDDEN = said("b", "l")[:-1] + b',"parentId":"l","odd":{}}'
+
+
+@pytest.mark.parametrize("line", [JOINED, TORN, HIDDEN])
+def test_a_fork_across_a_damaged_line_keeps_the_history_above_it(line):
+    tree = Tree(read(file_of(header(), said("a", None), LABEL, line, said("d", "b")))[1])
+
+    fork = Tree(forked(tree, "d"))
+
+    assert ids(fork.path("d")) == "abd"
+    assert build_context(fork, "d").messages == build_context(tree, "d").messages
+    assert fork["b"].raw == line.replace(b'"parentId":"l"', b'"parentId":"a"', 1)
+
+
+@pytest.mark.parametrize("line", [JOINED, TORN])
+def test_a_fork_is_refused_when_a_damaged_line_cannot_hang_below_another_parent(line):
+    odd = 'an id with "quotes"'
+    label = {**LABEL, "parentId": odd}
+    tree = Tree(read(file_of(header(), said(odd, None), label, line, said("d", "b")))[1])
+
+    with pytest.raises(InvalidOperation, match=r"line 4 is damaged.*doctor --repair"):
+        forked(tree, "d")
+
+
+@st.composite
+def files_that_lost_newlines(draw):
+    """Messages, each below a label or another message, some of them with the next on the same line."""
+    lines, known = [said("m0", None)], ["m0"]
+    for number in range(1, draw(st.integers(2, 8))):
+        id, parent = f"m{number}", draw(st.sampled_from(known))
+        if draw(st.booleans()):
+            lines.append(write_object({**LABEL, "id": f"l{number}", "parentId": parent}))
+            parent = f"l{number}"
+        behind = draw(st.sampled_from([b"}", b"}", b',"parentId":"m0","odd":{}}']))
+        lines.append(said(id, parent)[:-1] + behind)
+        known.append(id)
+    ends = draw(st.lists(st.sampled_from([b"\n", b"\n", b""]), min_size=len(lines), max_size=len(lines)))
+    return file_of(header()) + b"".join(line + end for line, end in zip(lines, ends, strict=True))
+
+
+@given(files_that_lost_newlines())
+def test_the_context_of_a_fork_is_that_of_its_path_also_where_newlines_were_lost(file):
+    tree = Tree(read(file)[1])
+
+    for leaf in (entry.id for entry in tree):
+        fork = forked(tree, leaf)
+        heads = leave_unreadable(replayed(*fork), Tree(fork), Passed())
+        assert build_context(Tree(fork), heads.leaf).messages == build_context(tree, leaf).messages

@@ -430,3 +430,41 @@ def test_migrating_twice_changes_nothing(data):
     assert [(entry.id, entry.parent) for entry in read(once)[1]] == [
         (entry.id, entry.parent) for entry in read(data)[1]
     ]
+
+
+@pytest.mark.parametrize("role", ["user", "assistant", "tool", "system"])
+@pytest.mark.parametrize("content", [b'"a \xff b"', b'[{"type":"text","text":"a \xff b"}]'])
+def test_bytes_of_dash_that_are_not_utf8_are_reported_and_kept(role, content):
+    raw = dash(dashed("a", role=role, content="CONTENT")).replace(b'"CONTENT"', content)
+    reader, entries = read(raw)
+    tree, heads = Tree(entries), replayed(*entries)
+
+    assert [problem.kind for problem in find_problems(tree, heads)] == ["not_utf8"]
+    assert text(entries[0].body.message["content"]) == "a \ufffd b"
+    again = rewritten(raw)
+    assert content in again
+    assert "\ufffd".encode() not in again
+    assert [entry.body for entry in read(again)[1]] == [entry.body for entry in entries]
+    assert reader.dialect == "dash"
+
+
+@given(json_values)
+def test_what_a_message_of_dash_says_is_the_same_however_it_is_spelled(content):
+    """Also where it is spelled with spaces or escapes."""
+    line = dashed("a", content=content)
+    for role in ("user", "assistant", "tool"):
+        line["role"] = role
+        [plain], _ = opened(dash(line))
+        spaced = json.dumps(line, separators=(" , ", " : "), ensure_ascii=False).encode("utf-8", "surrogatepass")
+        if b"\xed" not in spaced:
+            assert opened(dash() + spaced + b"\n")[0][0].body == plain.body
+
+
+def test_an_id_of_version_1_that_is_not_utf8_is_reported_and_kept():
+    message = {"type": "message", "message": {"role": "user", "content": "x"}}
+    raw = v1(message, {**message, "id": "ID"}).replace(b'"ID"', b'"a \xff b"')
+    reader, entries = read(raw)
+
+    assert reader.dialect == "linear"
+    assert [problem.kind for problem in find_problems(Tree(entries), replayed(*entries))] == ["not_utf8"]
+    assert b'"a \xff b"' in rewritten(raw)

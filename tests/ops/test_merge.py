@@ -239,6 +239,78 @@ async def test_branches_are_merged_within_one_session_and_not_into_themselves(ma
         await merge(st.memory().head, main, hooks=hooks, summary="x")
 
 
+# Undoing
+
+
+async def test_undo_after_a_merge_takes_the_merge_back_and_says_so(main, session, hooks) -> None:
+    before = session.branches, session.heads.current
+    await merge(session.branch("cache"), main, hooks=hooks, summary="It works.")
+
+    plan = session.undo()
+
+    assert (session.branches, session.heads.current) == before
+    assert plan.undone == "the merge of cache into main"
+    assert session.undo().undone == "the switch from dict to main"
+
+
+async def test_undo_takes_back_a_merge_into_another_branch_than_the_current_one(main, session, hooks) -> None:
+    main.append(st.user("more"))
+    before = session.branches
+    await merge(main, session.branch("cache"), hooks=hooks, summary="Go on.")
+
+    plan = session.undo()
+
+    assert session.branches == before
+    assert session.head == main
+    assert plan.undone == "the merge of main into cache"
+
+
+async def test_undo_of_a_merge_works_after_the_session_was_opened_again(tmp_path, hooks) -> None:
+    with st.create("auth", cwd=tmp_path) as session:
+        session.head.extend([st.user("question"), st.assistant("two ways")])
+        session.create_branch("cache").append(st.user("try a cache"))
+        session.switch("main")
+        leaf = session.head.leaf
+        await merge(session.branch("cache"), session.head, hooks=hooks, summary="It works.")
+
+    with st.open(session.file) as again:
+        plan = again.undo()
+
+        assert (again.head.name, again.head.leaf) == ("main", leaf)
+        assert plan.undone == "the merge of cache into main"
+
+
+async def test_a_branch_that_was_renamed_after_its_merge_is_named_as_it_is_called_now(main, session, hooks) -> None:
+    await merge(session.branch("cache"), main, hooks=hooks, summary="It works.")
+    session.rename_branch("cache", "store")
+
+    assert session.undo().undone == "the merge of store into main"
+
+
+async def test_a_merge_right_behind_a_promotion_without_a_summary_is_undone_by_itself(main, session, hooks) -> None:
+    session.archive_branch("cache")
+    await promote(session.branch("dict"), main, hooks=hooks)
+    session.rename_branch("cache", "store")
+    promoted = main.leaf
+    await merge(session.branch("store"), main, hooks=hooks, summary="It works.")
+
+    assert session.undo().undone == "the merge of store into main"
+    assert main.leaf == promoted
+    assert session.undo().undone == "the move of main, which archived dict"
+
+
+async def test_undo_after_a_cherry_pick_takes_the_copies_back(main, session, hooks) -> None:
+    before = session.branches, session.heads.current
+    picked = session.branch("cache").path()[-3].id
+    await cherry_pick(main, [picked], hooks=hooks)
+    main.append(st.user("on"))
+
+    plan = session.undo()
+
+    assert (session.branches, session.heads.current) == before
+    assert plan.undone == "the copies on main"
+
+
 # Promoting
 
 
@@ -264,9 +336,10 @@ async def test_undoing_a_promotion_shows_the_branches_again_that_it_hid(main, se
     await promote(session.branch("dict"), main, hooks=hooks, summary="The cache grew.")
     main.append(st.user("on"))
 
-    session.undo()
+    plan = session.undo()
 
     assert session.branches == before
+    assert plan.undone == "the move of main, which archived cache, dict"
 
 
 async def test_a_branch_that_was_hidden_before_a_promotion_stays_so_when_that_is_undone(main, session, hooks) -> None:

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import sessiontree as st
+from sessiontree import shelf
 from sessiontree.errors import SessionTreeError
 from sessiontree.store import files, jsonl
 from tests.reliability.planted import PLANTS
@@ -31,6 +32,21 @@ Step = tuple[str, Callable[[], Any]]
 def plant(names: Sequence[str]) -> None:
     for name in names:
         PLANTS[name]()
+
+
+# A program that takes no lock.
+
+
+def write_large_lines(file: str, count: int, size: int, pipe: Connection) -> None:
+    """Append lines as a peer does: each with one `write`, without a lock, and at the lowest priority."""
+    os.nice(19)
+    for number in range(count):
+        line = json.dumps({"type": "peer", "id": f"peer-{number}", "text": "x" * size}).encode() + b"\n"
+        fd = os.open(file, os.O_WRONLY | os.O_APPEND)
+        written = os.write(fd, line)
+        os.close(fd)
+        assert written == len(line)
+        os.write(pipe.fileno(), f"peer-{number}\n".encode())
 
 
 # Scenarios, for the harnesses that make calls fail. A step's name is what it writes: one text, or several.
@@ -92,6 +108,16 @@ def torn(file: str) -> Iterator[Step]:
     yield "six", lambda: session().append(st.user("six"))
 
 
+def aside(file: str) -> Iterator[Step]:
+    path, folder = pathlib.Path(file), os.path.dirname(file)
+    yield "list", lambda: st.sessions(dir=folder)
+    yield "search", lambda: st.search("needle", dir=folder)
+    yield "archive", lambda: shelf.archive(path)
+    yield "show", lambda: shelf.archive(path, archived=False)
+    yield "repair", lambda: st.repair(st.open(path), file=f"{file}.sound")
+    yield "delete", lambda: shelf.delete(path)
+
+
 def flush(file: str) -> Iterator[Step]:
     session = Held(file)
     yield "open", lambda: session.put(st.open(file, durability="flush"))
@@ -147,6 +173,7 @@ def index(file: str) -> Iterator[Step]:
 SCENARIOS: dict[str, Callable[[str], Iterator[Step]]] = {
     "append": append,
     "torn": torn,
+    "aside": aside,
     "flush": flush,
     "create": create,
     "fork": fork,

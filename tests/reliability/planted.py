@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from sessiontree import session as sessions
-from sessiontree.store import batch, files, jsonl, lock
+from sessiontree.store import batch, files, jsonl, lock, waiting
 from sessiontree.store.base import Cursor
 from sessiontree.store.jsonl import JsonlStore
 
@@ -52,15 +52,16 @@ def late_write() -> None:
 def no_mending() -> None:
     """What is appended joins an unfinished last line."""
 
-    def at(self: JsonlStore, after: Cursor) -> int:
-        return self._standing()[0]
+    def at(self: JsonlStore, after: Cursor) -> tuple[int, int]:
+        return self._standing()[0], after.value[1]
 
     JsonlStore._at = at
 
 
 def tail_dropped() -> None:
-    """An unfinished last line is cut away and kept nowhere."""
+    """An unfinished last line is cut off and kept nowhere."""
     JsonlStore._set_aside = lambda self, start, tail: None
+    JsonlStore._move_tail = lambda self, fd, start, size: os.ftruncate(fd, start) is None
 
 
 def no_roll_back() -> None:
@@ -113,7 +114,7 @@ def header_later() -> None:
 def no_lock() -> None:
     """Writers do not take turns."""
     lock.fcntl = _Without(fcntl, "flock")
-    jsonl.flock = lambda *_: None
+    jsonl.flock = waiting.flock = lambda *_: None
 
 
 def no_notes() -> None:

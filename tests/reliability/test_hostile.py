@@ -99,10 +99,13 @@ DEEP: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("depth", [NESTING_LIMIT + 1, 400, 700, 985, 5000])
 @pytest.mark.parametrize("kind", DEEP)
-def test_a_line_that_is_nested_too_deeply_is_unreadable_to_all_alike(tmp_path: Path, kind: str, depth: int) -> None:
+@pytest.mark.parametrize("repeated", [b"", b',"x":1'], ids=["", "key repeated"])
+def test_a_line_that_is_nested_too_deeply_is_unreadable_to_all_alike(
+    tmp_path: Path, kind: str, depth: int, repeated: bytes
+) -> None:
     file, other = tmp_path / "s.jsonl", tmp_path / "other.jsonl"
     first = entry("a", None, st.user("apple"), branch="main").raw
-    deep = b"[" * (depth - 2) + b'"plum"' + b"]" * (depth - 2)
+    deep = b"[" * (depth - 2) + b'"plum"' + b"]" * (depth - 2) + repeated
     file.write_bytes(file_of(header(), first, DEEP[kind], spaced=False).replace(b'"DEEP"', deep))
     other.write_bytes(file_of(header(id="other"), first))
 

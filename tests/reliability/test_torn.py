@@ -1,4 +1,7 @@
-"""A file cut at any byte: whole lines load, the rest is set aside as it is, and looking again changes nothing."""
+"""A file cut at any byte: whole lines load, the rest is set aside as it is, and looking again changes nothing.
+
+While another program has the file open, which may be about to finish the line, the rest stays in a line of its own.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import random
 import shutil
 import tempfile
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -49,8 +53,10 @@ def ours(folder: Path) -> bytes:
     return data
 
 
-def check_cut(folder: Path, data: bytes, tail: bytes = b"", plants: tuple[str, ...] = ()) -> None:
-    """`data` with `tail` behind it is what a crash left."""
+def check_cut(
+    folder: Path, data: bytes, tail: bytes = b"", plants: tuple[str, ...] = (), *, shared: bool = False
+) -> None:
+    """`data` with `tail` behind it is what a crash left, or what somebody who has the file open is writing."""
     whole, unfinished = split(data + tail)
     file = folder / "s.jsonl"
     file.write_bytes(data + tail)
@@ -67,27 +73,36 @@ def check_cut(folder: Path, data: bytes, tail: bytes = b"", plants: tuple[str, .
         torn = [problem for problem in session.problems if problem.kind == "torn_tail"]
         assert len(torn) == bool(unfinished)
         assert file.read_bytes() == data + tail, "reading changed the file"
-        migrated = session.needs_migration
+        migrated, malformed_before = session.needs_migration, malformed(session)
     if plants:
         with started(append_once, str(file), plants) as child:
             child.rest()
     else:
-        with st.open(file, durability="none") as session:
+        with st.open(file, durability="none") as session, file.open("rb") if shared else nullcontext():
             session.append(st.user("after"))
 
+    stays = shared and not migrated
     kept = [path.read_bytes() for path in torn_files(file)]
-    assert kept == [unfinished] * bool(unfinished), "the tail was not kept as it was"
+    assert kept == [unfinished] * (bool(unfinished) and not stays), "the tail was not kept as it was"
     if not migrated:
         lines = lines_of(file)
-        assert b"\n".join(lines).startswith(whole.removesuffix(b"\n")), "a whole line was changed"
+        before = whole + unfinished if stays else whole
+        assert b"\n".join(lines[:-1]) == before.removesuffix(b"\n"), "a line was changed"
         assert b'"after"' in lines[-1]
     left = everything_in(folder)
     with st.open(file) as session:
         assert [entry.raw for entry in session.tree][: len(expected)] == expected
-        assert not [problem for problem in session.problems if problem.kind in ("torn_tail", "malformed_line")]
+        assert b'"after"' in session.tree[session.heads.leaf].raw, "a branch went on from elsewhere"
+        assert not [problem for problem in session.problems if problem.kind == "torn_tail"]
+        fresh = malformed(session) - malformed_before
+        assert fresh == (bool(unfinished.strip()) and stays), "an unfinished line is read, or another is not"
     assert everything_in(folder) == left, "opening again changed something"
     for name in left:
         (folder / name).unlink()
+
+
+def malformed(session: st.Session) -> int:
+    return sum(problem.kind == "malformed_line" for problem in session.problems)
 
 
 def split(data: bytes) -> tuple[bytes, bytes]:
@@ -124,7 +139,7 @@ def test_our_file_may_be_cut_at_any_byte(folder: Path) -> None:
     data = ours(folder)
 
     for cut in range(len(data)):
-        check_cut(folder, data[:cut])
+        check_cut(folder, data[:cut], shared=bool(cut % 2))
 
 
 @pytest.mark.parametrize("file", PEERS, ids=lambda file: f"{file.parent.name}/{file.stem}")
@@ -137,25 +152,28 @@ def test_a_peers_file_may_be_cut_anywhere(folder: Path, file: Path) -> None:
 
     for cut in places:
         check_cut(folder, data[:cut])
+        check_cut(folder, data[:cut], shared=True)
 
 
 @pytest.mark.parametrize("tail", TAILS)
-def test_a_tail_of_anything_is_set_aside(folder: Path, tail: str) -> None:
+def test_a_tail_of_anything_is_kept(folder: Path, tail: str) -> None:
     data = ours(folder)
     lines = data.split(b"\n")
 
     for count in range(1, len(lines)):
         check_cut(folder, b"\n".join(lines[:count]) + b"\n", TAILS[tail])
+        check_cut(folder, b"\n".join(lines[:count]) + b"\n", TAILS[tail], shared=True)
 
 
-def test_random_tails_are_set_aside(folder: Path) -> None:
+def test_random_tails_are_kept(folder: Path) -> None:
     data, choose = ours(folder), random.Random(1)
 
-    for _ in range(times(100, torture=20_000)):
-        check_cut(folder, data, choose.randbytes(choose.randrange(1, 60)).replace(b"\n", b""))
+    for number in range(times(100, torture=20_000)):
+        tail = choose.randbytes(choose.randrange(1, 60)).replace(b"\n", b"")
+        check_cut(folder, data, tail, shared=bool(number % 2))
 
 
 @pytest.mark.parametrize("plant", ["tail_dropped", "no_mending"])
-def test_a_tail_that_is_not_set_aside_is_noticed(folder: Path, plant: str) -> None:
+def test_a_tail_that_is_cut_off_or_joined_is_noticed(folder: Path, plant: str) -> None:
     with pytest.raises((AssertionError, ValueError, st.SessionTreeError)):
         check_cut(folder, ours(folder)[:-20], plants=(plant,))

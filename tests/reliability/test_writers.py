@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 import threading
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -13,8 +13,8 @@ import pytest
 import sessiontree as st
 from sessiontree.store.base import Cursor
 from sessiontree.store.jsonl import JsonlStore
-from tests.reliability.child import write_among_others, write_in_threads
-from tests.reliability.harness import Child, check_acks, check_texts, lines_of, started, times
+from tests.reliability.child import write_among_others, write_in_threads, write_large_lines
+from tests.reliability.harness import Child, check_acks, check_texts, lines_of, started, times, wires_of
 
 MIB = 1 << 20
 
@@ -22,7 +22,8 @@ MIB = 1 << 20
 class Follower:
     """A reader who follows a file while others write, batch by batch and with a session."""
 
-    def __init__(self, file: Path) -> None:
+    def __init__(self, file: Path, *, torn: bool = False) -> None:
+        self._torn = torn
         self._store = JsonlStore(str(file))
         self._session = st.open(file, read_only=True)
         self._thread = threading.Thread(target=self._follow)
@@ -37,7 +38,7 @@ class Follower:
                 last = self._stop.is_set()
                 chunk = self._store.read(cursor)
                 lines = chunk.data.removesuffix(b"\n").split(b"\n") if chunk.data else []
-                wires = [json.loads(line) for line in lines]
+                wires = wires_of(lines, torn=self._torn)
                 check_texts([wire["message"]["content"] for wire in wires if wire["type"] == "message"])
                 self.seen += lines
                 cursor = chunk.cursor
@@ -100,10 +101,11 @@ def test_processes_killed_at_random_lose_nothing_and_disturb_nobody(tmp_path: Pa
         st.create(file=file).close()
         largest = MIB // 16 if plants else times(MIB, torture=MIB // 8)  # the test holds all of it several times
 
-        with Follower(file) as follower:
+        torn = bool(plants)  # a kill in the middle of a line, which the follower has open
+        with Follower(file, torn=torn) as follower:
             acks = write_and_kill(file, 4, times(40, torture=400), times(8, torture=60), largest=largest, plants=plants)
 
-        check_branches(check_acks(file, acks), acks)
+        check_branches(check_acks(file, acks, torn=torn), acks)
         assert len(acks) > 100
         follower.check(file)
 
@@ -190,3 +192,24 @@ def test_a_follower_who_meets_a_line_that_is_changed_is_noticed(tmp_path: Path) 
 
     with pytest.raises(AssertionError, match="the follower"):
         follower.check(file)
+
+
+def test_no_line_of_a_program_without_a_lock_is_cut_off(tmp_path: Path) -> None:
+    """A part of a long line is seen while its `write` runs. Whoever cuts that off cuts off the whole line."""
+    for round in range(times(1, torture=40)):
+        file = tmp_path / f"{round}.jsonl"
+        session = st.create(file=file, durability="none")
+        first = session.append(st.user("first"))
+        ours: list[str] = []
+        with started(write_large_lines, str(file), 12, 8 * MIB) as peer:
+            while peer.alive:
+                with suppress(st.Conflict):
+                    ours.append(session.append(st.user("ours"), parent=first, branch=None).id)
+            told = peer.rest()
+
+        ids = {json.loads(line)["id"] for line in lines_of(file) if line.strip()}
+        assert len(told) == 12
+        assert ids.issuperset(told), f"{len(set(told) - ids)} of {len(told)} lines of the other program are lost"
+        assert ids.issuperset(ours)
+        assert not session.problems
+        file.unlink()

@@ -1,9 +1,11 @@
 """What a file of JSON lines does beyond the protocol."""
 
 import copy
+import errno
 import fcntl
 import gc
 import os
+import signal
 import stat
 import subprocess
 import threading
@@ -16,7 +18,7 @@ from sessiontree.errors import Conflict, InvalidOperation, NotFound, StoreError
 from sessiontree.store import jsonl
 from sessiontree.store.base import Cursor
 from sessiontree.store.batch import note
-from sessiontree.store.files import SECOND, TICK, identity_of, make_private_directory
+from sessiontree.store.files import SECOND, TICK, blanked, identity_of, make_private_directory
 from sessiontree.store.jsonl import JsonlStore
 from sessiontree.store.lock import Lock
 
@@ -74,7 +76,7 @@ def test_an_unfinished_last_line_is_told_not_read(path: Path) -> None:
     assert chunk.unfinished == b'{"type":"mess'
 
 
-def test_an_unfinished_last_line_is_moved_aside_before_the_next_append(path: Path) -> None:
+def test_an_unfinished_last_line_that_nobody_can_be_writing_is_moved_aside_before_the_next_append(path: Path) -> None:
     JsonlStore(str(path)).create([b"{}"])
     with path.open("ab") as file:
         file.write(b'{"type":"mess')
@@ -85,6 +87,60 @@ def test_an_unfinished_last_line_is_moved_aside_before_the_next_append(path: Pat
     assert path.read_bytes() == b'{}\n{"a":1}\n'
     assert path.with_name("s.jsonl.torn-3").read_bytes() == b'{"type":"mess'
     assert mode(path.with_name("s.jsonl.torn-3")) == 0o600
+
+
+def test_an_unfinished_last_line_that_somebody_may_be_writing_is_ended_and_not_cut_off(path: Path) -> None:
+    JsonlStore(str(path)).create([b"{}"])
+    store = JsonlStore(str(path))
+    before = store.read().cursor
+
+    with path.open("ab", buffering=0) as file:
+        file.write(b'{"type":"mess')
+        assert store.append([b'{"a":1}'], after=before) == before  # all of it has to be read
+
+    assert path.read_bytes() == b'{}\n{"type":"mess\n{"a":1}\n'
+    assert store.read(before).data == b'{"type":"mess\n{"a":1}\n'
+    assert list(path.parent.glob("*.torn-*")) == []
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_failed_write_is_blanked_while_somebody_else_has_the_file_open(path: Path, monkeypatch, count: int) -> None:
+    JsonlStore(str(path)).create([b"{}"])
+    store, reader = JsonlStore(str(path)), JsonlStore(str(path))
+    cursor = store.read().cursor
+    reader.read()
+    lines = [b'{"a":%d}' % number for number in range(count)]
+
+    def fail(fd: int) -> None:
+        raise OSError(errno.EIO, "")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("sessiontree.store.jsonl.sync_data", fail)
+        with pytest.raises(StoreError):
+            store.append(lines, after=cursor)
+
+    assert path.read_bytes() == b"{}\n" + b"       \n" * count
+    again = JsonlStore(str(path))
+    again.append(lines, after=again.read().cursor)
+    assert path.read_bytes().split() == [b"{}", *lines]
+
+
+@pytest.mark.parametrize("done", [1, 9, 12, 16])
+def test_a_batch_whose_lines_were_blanked_in_part_is_still_taken_back(path: Path, done: int) -> None:
+    """The process that takes a batch back may die over it."""
+    JsonlStore(str(path)).create([b"{}"])
+    lines = [b'{"a":1}', b'{"b":1}', b'{"c":1}']
+    with path.open("ab") as file:
+        file.write(b"\n".join(lines)[:20])
+    store = JsonlStore(str(path))
+    with store._lock:
+        store._lock.note(3, lines)
+    data = path.read_bytes()
+    path.write_bytes(data[:3] + blanked(data[3 : 3 + done + 1])[:done] + data[3 + done :])
+
+    assert store.read().data == b"{}\n"
+    store.append([b'{"d":1}'], after=store.read().cursor)
+    assert path.read_bytes().split() == [b"{}", b'{"d":1}']
 
 
 def test_a_whole_last_line_without_newline_is_kept_and_ended(path: Path) -> None:
@@ -419,6 +475,90 @@ def test_all_who_reach_a_file_through_links_share_its_lock(path: Path) -> None:
         "s.jsonl.bak",
         "s.jsonl.lock",
     }
+
+
+def is_kept_waiting(store: JsonlStore, after: Cursor, holder: JsonlStore) -> bool:
+    """Whether `store` can write only when `holder` has let go of the session."""
+    done = threading.Event()
+
+    def write() -> None:
+        store.append([b'{"late":1}'], after=after)
+        done.set()
+
+    writer = threading.Thread(target=write)
+    with holder.held():
+        writer.start()
+        waited = not done.wait(0.3)
+    writer.join(60)
+    assert done.is_set()
+    return waited
+
+
+def test_two_hard_links_to_a_session_share_its_lock(path: Path) -> None:
+    store = JsonlStore(str(path))
+    cursor = store.create([b"{}"])
+    link = path.with_name("link.jsonl")
+    os.link(path, link)
+
+    assert is_kept_waiting(JsonlStore(str(link)), cursor, store)
+    assert is_kept_waiting(store, store.read().cursor, JsonlStore(str(link)))
+
+
+def test_the_lock_is_that_of_the_new_file_after_a_rewrite(path: Path) -> None:
+    store, other = JsonlStore(str(path)), JsonlStore(str(path))
+    cursor = store.append([b'{"a":1}'], after=store.create([b"{}"]))
+    cursor = other.replace([b"{}", b'{"b":1}'], after=cursor)
+    link = path.with_name("link.jsonl")
+    os.link(path, link)
+
+    assert is_kept_waiting(store, cursor, JsonlStore(str(link)))
+    assert path.read_bytes() == b'{}\n{"b":1}\n{"late":1}\n'
+
+
+def test_a_writer_still_takes_the_lock_file_that_version_0_1_takes(path: Path) -> None:
+    store = JsonlStore(str(path))
+    store.create([b"{}"])
+    fd = os.open(f"{path}.lock", os.O_RDWR)
+    with store.held(), pytest.raises(BlockingIOError):
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    os.close(fd)
+
+
+def test_a_session_that_nobody_may_write_to_can_be_held(path: Path) -> None:
+    store = JsonlStore(str(path))
+    store.create([b"{}"])
+    path.chmod(0o400)
+
+    with store.held(), path.open("rb") as file, pytest.raises(BlockingIOError):
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def test_a_forked_process_does_not_keep_the_lock_of_the_file_for_a_parent_that_died(path: Path) -> None:
+    """The parent is killed in the middle of an append; its child, which never writes, lives on."""
+    JsonlStore(str(path)).create([b"{}"])
+    reading, writing = os.pipe()
+    ends, stays = os.pipe()
+    parent = os.fork()
+    if parent == 0:
+        store = JsonlStore(str(path))
+        store.append([b'{"a":1}'], after=store.read().cursor)
+        store.fetch(0, 2)
+        store._share_file()
+        fcntl.flock(store._fd, fcntl.LOCK_EX)
+        if os.fork() == 0:
+            os.close(stays)
+            os.write(writing, b"here")
+            os.read(ends, 1)  # until the test is over
+            os._exit(0)
+        signal.pause()
+    assert os.read(reading, 4) == b"here"
+    os.kill(parent, signal.SIGKILL)
+    os.waitpid(parent, 0)
+
+    with path.open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    os.close(stays)
 
 
 def test_an_unfinished_line_is_left_as_it_is_where_nobody_else_wrote(path: Path) -> None:

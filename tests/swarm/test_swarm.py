@@ -7,7 +7,6 @@ import math
 from itertools import pairwise
 from pathlib import Path
 
-import msgspec
 import pytest
 
 import sessiontree as st
@@ -712,15 +711,28 @@ async def test_agents_begin_where_the_swarm_was_switched_to(session: Session) ->
     session.append(st.user("By the way"), branch="aside")
     swarm = await Swarm.create(session, "line", "Do it", agents=1, strategy="pipeline", model=replying())
 
+    await swarm.switch_branch("line")
+    assert swarm.status().current_branch == "line"
+    with pytest.raises(NotFound):
+        await swarm.switch_branch("nowhere")
     await swarm.switch_branch("aside")
     status = await swarm.run()
 
     assert status.current_branch == "aside"
     assert "user: By the way" in said(session, "line/stage-1")
-    await swarm.switch_branch("line")
-    assert swarm.status() == msgspec.structs.replace(status, current_branch="line")
-    with pytest.raises(NotFound):
-        await swarm.switch_branch("nowhere")
+
+
+async def test_the_branches_of_a_finished_swarm_cannot_be_changed(session: Session) -> None:
+    swarm = await Swarm.create(session, "line", "Do it", agents=1, strategy="pipeline", model=replying())
+    status = await swarm.run()
+    branches = session.branches
+
+    for refused in (swarm.create_branch("late"), swarm.switch_branch("main")):
+        with pytest.raises(InvalidOperation, match="swarm line is completed: no agent of it would begin"):
+            await refused
+
+    assert swarm.status() == status
+    assert session.branches == branches
 
 
 async def test_a_session_is_forked_off_and_the_fork_is_noted(session: Session) -> None:

@@ -16,7 +16,7 @@ from sessiontree.session import Session
 from sessiontree.tui.drafts import Draft, Drafts
 from sessiontree.tui.presence import Presence, is_open
 
-from .conftest import Running, ScriptedModels
+from .conftest import NoModels, Running, ScriptedModels
 
 
 @pytest.fixture
@@ -149,17 +149,31 @@ async def test_a_branch_is_chosen_from_the_list_of_branches(running: Running, ta
         assert await app.shows("on other")
 
 
-async def test_what_a_command_requires_is_asked_for(running: Running, talk: Session, project: Path) -> None:
+async def test_a_branch_with_one_entry_is_listed_in_the_singular(running: Running) -> None:
+    session = st.create()
+    session.append(st.user("alone"))
+    async with running(session=session, models=NoModels()) as app:
+        await app.say("/branches")
+        await app.shows("Which branch?", " 1 entry  ")
+
+
+@pytest.mark.parametrize("line", ["/export", "/export-branch", "/export-branch other"])
+async def test_an_export_without_a_file_is_done_and_says_where_it_is(
+    running: Running, talk: Session, project: Path, line: str
+) -> None:
+    async with running(session=talk) as app:
+        await app.say(line)
+        (page,) = await app.until(lambda: list(project.glob("*.html")))
+        await app.until(lambda: any(str(page) in block for block in app.blocks))
+
+
+async def test_what_a_command_requires_is_asked_for(running: Running, talk: Session) -> None:
     talk.append(st.user("tried elsewhere"), branch="other")
     async with running("What was done there.", session=talk) as app:
         await app.say("/merge")
         assert await app.shows("/merge: branch?", "other")
         await app.press("enter")
         assert await app.shows("other is merged", "merged from another branch")
-        await app.say("/export")
-        assert await app.shows("/export: file?")
-        await app.press(*"out.txt", "enter")
-        assert await app.until((project / "out.txt").exists)
 
 
 async def test_a_command_that_is_not_told_what_it_needs_does_nothing(running: Running, talk: Session) -> None:
@@ -297,6 +311,10 @@ async def test_an_exported_page_is_opened_where_there_is_a_screen(
 
         assert opened == [(project / "page.html").as_uri()]
         assert (project / "page.html").exists()
+
+        await app.say("/export")
+        await app.until(lambda: len(opened) == 2)
+        assert opened[1] == next(path for path in project.iterdir() if path.name != "page.html").as_uri()
 
 
 # Others

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import re
+import signal
+import tempfile
 import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
+from textual import events
 
 import sessiontree as st
 from sessiontree.agent.tools.files import IMAGE_BYTES
 from sessiontree.commands.models import Models
-from sessiontree.config import CompactionSettings, Config
+from sessiontree.config import CompactionSettings, Config, RetrySettings
 from sessiontree.core.entries import BranchSummary, CustomMessage
 from sessiontree.core.messages import ToolCall, text
 from sessiontree.core.outline import plain_text
@@ -24,6 +29,7 @@ from sessiontree.tui import chat
 from sessiontree.tui.app import SessionApp
 from sessiontree.tui.blocks import Block
 from sessiontree.tui.drafts import Draft, Drafts
+from tests.store.test_files import room_for
 
 from .conftest import Driver, NoModels, Running
 
@@ -49,7 +55,7 @@ async def test_an_answer_is_shown_while_it_comes(running: Running) -> None:
 
 async def test_thoughts_and_tool_output_are_folded_and_can_be_unfolded(running: Running) -> None:
     call = ToolCall("c", "bash", {"command": "seq 1 30"})
-    async with running([Thinking("first line\nsecond thought"), call], "Done.", size=(80, 60)) as app:
+    async with running([Thinking("first line\nsecond thought"), call], "Done.", size=(80, 60), allow=("bash",)) as app:
         await app.answered("Count")
 
         await app.shows("✻ thinking: first line second thought", "$ seq 1 30", "… 25 more lines", "30", "Done.")
@@ -63,7 +69,7 @@ async def test_thoughts_and_tool_output_are_folded_and_can_be_unfolded(running: 
 
 async def test_one_block_is_unfolded_by_itself(running: Running) -> None:
     first, second = (ToolCall(name, "bash", {"command": f"echo {name}; seq 1 20"}) for name in "ab")
-    async with running([first, second], "Done.", size=(80, 60)) as app:
+    async with running([first, second], "Done.", size=(80, 60), allow=("bash",)) as app:
         await app.answered("Count")
 
         await app.press("ctrl+up", "up", "enter")
@@ -75,10 +81,40 @@ async def test_one_block_is_unfolded_by_itself(running: Running) -> None:
 async def test_an_edit_shows_its_diff(running: Running, project: Path) -> None:
     (project / "a.py").write_text("one\ntwo\nthree\n")
     call = ToolCall("c", "edit", {"path": "a.py", "old_text": "two", "new_text": "2"})
-    async with running(call, "Done.") as app:
+    async with running(call, "Done.", permission_mode="allow-edits") as app:
         await app.answered("Edit")
 
-        assert await app.shows("edit a.py", "-two", "+2")
+        assert await app.shows("edit a.py", "1   one", "2 - two", "2 + 2", "3   three")
+
+
+async def test_a_file_that_is_written_shows_its_content_folded_with_the_key_that_unfolds_it(running: Running) -> None:
+    content = "".join(f"line {number}\n" for number in range(1, 31))
+    call = ToolCall("c", "write", {"path": "new.txt", "content": content})
+    async with running(call, "Done.", size=(80, 50)) as app:
+        await app.answered("Write")
+
+        screen = await app.shows("write new.txt, 30 lines", "line 5", "… 25 more lines, ctrl+o unfolds")
+        assert "line 6" not in screen
+        await app.press("ctrl+o")
+        await app.shows("line 30")
+
+
+async def test_a_file_that_is_written_anew_shows_its_diff(running: Running, project: Path) -> None:
+    (project / "a.py").write_text("one\ntwo\nthree\n")
+    call = ToolCall("c", "write", {"path": "a.py", "content": "one\n2\nthree\n"})
+    async with running(call, "Done.") as app:
+        await app.answered("Write")
+
+        assert await app.shows("write a.py, 3 lines", "1   one", "2 - two", "2 + 2", "3   three")
+
+
+async def test_content_that_could_not_be_written_is_shown_below_the_reason(running: Running, project: Path) -> None:
+    (project / "folder").mkdir()
+    call = ToolCall("c", "write", {"path": "folder", "content": "the content\n"})
+    async with running(call, "Done.") as app:
+        await app.answered("Write")
+
+        assert await app.shows("✗ write folder, 1 line", "folder is a folder", "the content")
 
 
 async def test_a_tool_that_fails_is_marked(running: Running) -> None:
@@ -110,6 +146,51 @@ async def test_a_model_that_fails_is_one_clear_line(running: Running) -> None:
         errors = [block for block in app.blocks if block.startswith("error")]
         assert len(errors) == 1
         assert "the key was refused" in errors[0]
+
+
+async def test_a_stream_that_breaks_off_is_shown_with_the_seconds_until_the_retry(running: Running) -> None:
+    broken = ModelError("scripted:scripted", "network", "the stream was cut off")
+    settings = Config(retry=RetrySettings(base_delay=3600))
+    async with running(["Half of it", broken], "Never.", settings=settings) as app:
+        await app.say("Hello")
+        await app.shows("the stream was cut off. Retrying (1 of 3) · in", "Half of it")
+        first = left(app)
+        await app.until(lambda: left(app) < first)
+        await app.press("escape")
+        await app.idle()
+
+
+def left(app: Driver) -> int:
+    """The seconds until the retry."""
+    shown = re.search(r"Retrying \(1 of 3\) · in (\d+) s", app.screen)
+    assert shown is not None
+    return int(shown[1])
+
+
+async def test_an_answer_that_cannot_be_written_stays_on_the_screen(
+    running: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    session = st.create(file=tmp_path / "s.jsonl")
+    full = contextlib.ExitStack()
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+
+    def answer(request: Any) -> str:
+        full.enter_context(room_for(session.file.stat().st_size))
+        return "It cost much."
+
+    try:
+        async with running(answer, "Two.", session=session) as app:
+            with full:
+                await app.answered("Hello")
+                assert await app.shows("It cost much.", "File too large", "it is saved in")
+            await app.answered("Again")
+            assert [block for block in app.blocks if block.startswith("answer")][-2:] == [
+                "answer: It cost much.",
+                "answer: Two.",
+            ]
+    finally:
+        signal.signal(signal.SIGXFSZ, before)
 
 
 async def test_what_is_said_while_the_agent_works_waits_and_is_said_after_the_turn(running: Running) -> None:
@@ -503,6 +584,80 @@ async def test_an_unknown_command_is_told_and_given_back(running: Running) -> No
 
         await app.shows("no command '/modle'", "/model")
         assert app.editor.text == "/modle"
+
+
+@pytest.mark.parametrize("line", ["/tree nowhere", "!"])
+async def test_what_is_typed_after_a_command_that_failed_replaces_it(running: Running, line: str) -> None:
+    async with running("One.") as app:
+        await app.answered("Question")
+        await app.say(line)
+        await app.until(lambda: app.blocks[-1].startswith("error: "))
+        await app.until(lambda: app.editor.text == line)
+        await app.press(*"/tree")
+
+        assert app.editor.text == "/tree"
+
+
+async def test_a_command_that_failed_can_be_changed(running: Running) -> None:
+    async with running("One.") as app:
+        await app.answered("Question")
+        await app.say("/tree nowher")
+        await app.until(lambda: app.editor.text == "/tree nowher")
+        await app.press("right", "e")
+
+        assert app.editor.text == "/tree nowhere"
+
+
+async def test_a_draft_is_kept_when_a_message_of_the_tree_is_chosen(running: Running) -> None:
+    async with running("One.", "Two.") as app:
+        await app.answered("First question")
+        await app.answered("Second question")
+        await app.type("a long draft")
+        await app.press("ctrl+t")
+        await app.shows("on branch main")
+        await app.press("up", "enter")
+        await app.shows("No summary")
+        await app.press("enter")
+        await app.until(lambda: app.editor.text == "Second question")
+        await app.shows("Your draft is in the history: up from the first line brings it back")
+        await app.press("up")
+        assert app.editor.text == "a long draft"
+        await app.press("down")
+        assert app.editor.text == "Second question"
+
+
+async def test_a_draft_with_a_paste_is_kept_in_full_when_a_message_is_chosen(running: Running) -> None:
+    pasted = "\n".join(f"line {number}" for number in range(40))
+    async with running("One.") as app:
+        await app.answered("Question")
+        await app.type("!cat ")
+        app.editor.post_message(events.Paste(pasted))
+        await app.until(lambda: "[paste" in app.editor.text)
+        app.chat.put_in_editor("Question")
+        await app.press("up")
+
+        assert app.editor.words == f"!cat {pasted}"
+
+
+async def test_nothing_is_said_of_a_draft_where_there_is_none(running: Running) -> None:
+    async with running("One.") as app:
+        await app.answered("Question")
+        app.chat.put_in_editor("Question")
+        await app.pilot.pause()
+
+        assert "draft" not in app.screen
+
+
+async def test_the_root_of_a_session_with_messages_is_not_greeted_as_a_new_session(running: Running) -> None:
+    async with running("One.") as app:
+        await app.shows("a new session")
+        await app.answered("Question")
+        await app.say("/clear")
+        await app.until(lambda: app.app.desk.branch.leaf is None)
+        await app.shows("/undo")
+
+        assert "a new session" not in app.screen
+        assert await app.shows("the start of the session")
 
 
 async def test_a_path_is_no_command(running: Running) -> None:

@@ -84,6 +84,75 @@ def test_output_is_folded_to_its_end_where_the_end_tells_more() -> None:
     assert "more lines" not in drawn(Block("tool", head="read a", text=lines), unfolded=True)
 
 
+def test_what_unfolds_a_block_is_named_where_it_is_folded() -> None:
+    pen, lines = Pen(look(DARK), unfolds="ctrl+o unfolds"), "\n".join(map(str, range(100)))
+    block = Block("tool", head="read a", text=lines)
+
+    assert pen.lines(block, 60, False)[-1].text.strip() == "… 95 more lines, ctrl+o unfolds"
+
+
+DIFF = """--- a/x
++++ b/x
+@@ -8,4 +8,5 @@
+ eight
+-nine
++9
++9.5
+ ten
+ eleven
+@@ -98,2 +99 @@
+ ninety-eight
+--- not a head
+\\ No newline at end of file
+"""
+
+
+def test_a_diff_has_the_numbers_of_its_lines() -> None:
+    shown = drawn(Block("tool", head="edit x", text=DIFF, diff=True)).split("\n")[1:]
+
+    assert [line.rstrip() for line in shown] == [
+        "   8   eight",
+        "   9 - nine",
+        "   9 + 9",
+        "  10 + 9.5",
+        "  11   ten",
+        "  12   eleven",
+        "     ⋯",
+        "  99   ninety-eight",
+        "  99 - -- not a head",
+        "       (no newline at the end)",
+    ]
+
+
+def test_what_a_diff_adds_and_takes_away_has_colours_of_its_own() -> None:
+    strips = PEN.lines(Block("tool", head="edit x", text=DIFF, diff=True), 60, False)
+    colors = {
+        sign: {
+            segment.style.color
+            for strip in strips
+            for segment in strip
+            if segment.style and segment.text.strip() == words
+        }
+        for sign, words in (("+", "+ 9.5"), ("-", "- nine"), (" ", "ten"))
+    }
+
+    assert all(len(found) == 1 for found in colors.values())
+    assert len(set.union(*colors.values())) == 3
+
+
+def test_a_diff_in_another_form_is_shown_as_it_stands() -> None:
+    shown = drawn(Block("tool", head="edit x", text="  8 eight\n- 9 nine\n+ 9 9", diff=True)).split("\n")[1:]
+
+    assert shown == ["    8 eight", "  - 9 nine", "  + 9 9"]
+
+
+@given(text=st.text(max_size=300), width=st.integers(20, 100), unfolded=st.booleans())
+def test_no_line_of_a_diff_is_longer_than_the_width(text: str, width: int, unfolded: bool) -> None:
+    block = Block("tool", head=text, text=f"@@ -1,9 +999999,9 @@\n{text}", diff=True)
+
+    assert all(strip.cell_length <= width for strip in PEN.lines(block, width, unfolded))
+
+
 def test_a_block_set_by_hand_does_not_follow_the_others() -> None:
     block = Block("tool", head="x", text="\n".join("abcdefghij"), unfolded=True)
 
@@ -111,6 +180,9 @@ def test_both_themes_draw_the_same_words() -> None:
         ("bash", {"command": "ls -l"}, "$ ls -l"),
         ("read", {"path": "a.py", "offset": 10}, "read a.py offset=10"),
         ("edit", {"path": "a.py", "old_text": "x", "new_text": "y"}, "edit a.py"),
+        ("write", {"path": "a.py", "content": "one"}, "write a.py, 1 line"),
+        ("write", {"path": "a.py", "content": "one\ntwo\n"}, "write a.py, 2 lines"),
+        ("write", {"path": "a.py", "content": ""}, "write a.py, empty"),
         ("grep", {"pattern": "def", "path": "src"}, "grep src pattern=def"),
         ("odd", "no object", "odd"),
         ("odd", {}, "odd"),

@@ -10,7 +10,7 @@ from textual import events
 import sessiontree as st
 from sessiontree.model.scripted import Delay
 from sessiontree.tui.completion import mentioned, ranked
-from sessiontree.tui.drafts import Drafts
+from sessiontree.tui.drafts import Draft, Drafts
 
 from .conftest import Running
 
@@ -67,8 +67,10 @@ async def test_commands_are_completed_with_what_they_do(running: Running) -> Non
         await app.shows("› /thinking", "thinks before it answers")
         await app.press("tab")
         assert app.editor.text == "/thinking "
-        await app.shows("› off", "  minimal")
-        await app.press("down", "tab")
+        await app.shows("  off", "  minimal")
+        await app.press("down", "down")
+        await app.shows("› minimal")
+        await app.press("tab")
         assert app.editor.text == "/thinking minimal "
 
 
@@ -78,6 +80,84 @@ async def test_enter_runs_the_command_that_is_chosen(running: Running) -> None:
         assert await app.shows("› /session")
         await app.press("enter")
         assert await app.shows("entries", "0 messages")
+
+
+async def test_enter_runs_the_command_that_is_typed_and_not_one_that_begins_with_it(running: Running) -> None:
+    async with running("One.") as app:
+        await app.answered("Question")
+        session = app.app.desk.session
+        await app.press(*"/branch")
+        await app.shows("/branch-here")
+        await app.press("enter")
+        await app.shows("/branch: from which entry?")
+
+        assert list(session.heads.heads) == ["main"]
+
+
+async def test_tab_keeps_a_command_that_is_typed_in_full(running: Running) -> None:
+    async with running() as app:
+        await app.press(*"/branch")
+        await app.shows("/branch-here", "/branches")
+        await app.press("tab")
+        assert app.editor.text == "/branch "
+
+
+async def test_enter_runs_the_command_that_the_arrow_keys_chose(running: Running) -> None:
+    async with running() as app:
+        await app.press(*"/branch")
+        await app.shows("  /branch-here", "  /branches")
+        await app.press("up")
+        await app.shows("› /branches")
+        await app.press("enter")
+        await app.shows("Which branch?")
+
+
+async def test_enter_goes_to_the_branch_that_is_typed_and_not_to_one_that_begins_with_it(running: Running) -> None:
+    async with running("One.") as app:
+        await app.answered("Question")
+        desk = app.app.desk
+        for name in ("approach-2", "approach"):
+            desk.session.create_branch(name, at=desk.session.tree[desk.branch.leaf], current=False)
+        await app.press(*"/switch", "space", *"approach")
+        await app.shows("  approach-2")
+        await app.press("enter")
+        await app.until(lambda: desk.branch.name != "main")
+
+        assert desk.branch.name == "approach"
+
+
+async def test_enter_takes_an_argument_as_it_is_typed(running: Running) -> None:
+    async with running("One.") as app:
+        await app.answered("Question")
+        desk = app.app.desk
+        desk.session.label(desk.session.tree[desk.branch.leaf], "working")
+        await app.press(*"/label", "space", *"work")
+        await app.shows("  working")
+        await app.press("enter")
+        await app.shows("is labeled [work]")
+
+
+async def test_enter_sends_a_file_that_is_typed_in_full(running: Running, project: Path) -> None:
+    for name in ("a.py", "A.py"):
+        (project / name).write_text("")
+    async with running("Read.") as app:
+        await app.press(*"see", "space", *"@a.py")
+        await app.shows("@A.py")
+        await app.press("enter")
+        await app.until(lambda: app.model.requests)
+        await app.idle()
+
+        assert app.model.requests[0].messages[-1]["content"] == "see @a.py"
+
+
+async def test_enter_uses_what_is_typed_now_and_not_choices_for_what_was_typed_before(running: Running) -> None:
+    async with running("One.") as app:
+        await app.answered("Question")
+        await app.press(*"/branc")
+        await app.shows("› /branch")
+        app.editor.insert("hes")
+        app.editor.action_submit()
+        await app.shows("Which branch?")
 
 
 async def test_escape_closes_the_choices_and_nothing_else(running: Running) -> None:
@@ -117,6 +197,86 @@ async def test_a_long_paste_stands_as_one_word_and_is_said_in_full(running: Runn
         await app.idle()
 
         assert app.model.requests[0].messages[-1]["content"] == f"See: {pasted}".replace("\r\n", "\n")
+
+
+PASTED = "\n".join(f"line {number}" for number in range(40))
+MARK = "[paste 1: 40 lines, 309 characters]"
+
+
+@pytest.mark.parametrize(
+    "keys", [("backspace",), ("ctrl+w",), ("left", "delete"), ("left", "alt+delete"), ("shift+left", "x", "backspace")]
+)
+async def test_a_paste_is_deleted_as_a_whole(running: Running, keys: tuple[str, ...]) -> None:
+    async with running() as app:
+        await app.type("See: ")
+        app.editor.post_message(events.Paste(PASTED))
+        await app.until(lambda: app.editor.text == f"See: {MARK}")
+        await app.press(*keys)
+
+        assert app.editor.text == "See: "
+
+
+async def test_the_cursor_is_never_inside_a_paste(running: Running) -> None:
+    async with running() as app:
+        await app.type("See ")
+        app.editor.post_message(events.Paste(PASTED))
+        await app.until(lambda: MARK in app.editor.text)
+        await app.type(" now")
+        outside = {*range(5), *range(4 + len(MARK), len(app.editor.text) + 1)}
+        for keys in (["home"], ["right"] * 7, ["ctrl+right"] * 3, ["ctrl+left"] * 3, ["end"], ["left"] * 7):
+            for key in keys:
+                await app.press(key)
+                assert app.editor.cursor_location[1] in outside
+        for x in range(len(app.editor.text)):
+            region = app.editor.content_region
+            await app.pilot.click(offset=(region.x + x, region.y))
+            assert app.editor.cursor_location[1] in outside
+
+
+async def test_a_selection_takes_a_paste_in_as_a_whole(running: Running) -> None:
+    async with running() as app:
+        app.editor.post_message(events.Paste(PASTED))
+        await app.until(lambda: app.editor.text == MARK)
+        region = app.editor.content_region
+        await app.pilot.mouse_down(offset=(region.x, region.y))
+        await app.pilot.hover(offset=(region.x + 5, region.y))
+        await app.pilot.mouse_up(offset=(region.x + 5, region.y))
+        assert app.editor.selected_text == MARK
+        await app.press("x")
+        assert app.editor.text == "x"
+
+
+async def test_pastes_of_the_same_size_are_told_apart(running: Running) -> None:
+    other = PASTED.replace("line", "LINE")
+    async with running() as app:
+        app.editor.put_draft(
+            Draft(text="[paste 2: 40 lines, 309 characters]", pastes={MARK.replace("1", "2", 1): PASTED})
+        )
+        await app.press("end")
+        app.editor.post_message(events.Paste(other))
+        await app.until(lambda: app.editor.text.count("[paste") == 2)
+
+        assert app.editor.words == PASTED + other
+
+
+async def test_a_paste_that_names_another_one_is_said_as_it_is(running: Running) -> None:
+    named = "[paste 2: 40 lines, 309 characters]\n" * 20
+    async with running() as app:
+        app.editor.post_message(events.Paste(named))
+        app.editor.post_message(events.Paste(PASTED))
+        await app.until(lambda: app.editor.text.count("[paste") == 2)
+
+        assert app.editor.words == named + PASTED
+
+
+async def test_ctrl_c_copies_what_is_selected_in_the_editor_and_clears_it_when_pressed_again(running: Running) -> None:
+    async with running() as app:
+        await app.type("some words")
+        await app.press("ctrl+shift+left", "ctrl+c")
+        await app.shows("Sent 5 characters to the terminal's clipboard")
+        assert app.app.clipboard == "words"
+        await app.press("ctrl+c")
+        assert app.editor.text == ""
 
 
 @pytest.mark.parametrize("first", ["!touch ran", "/name pasted"])
@@ -191,6 +351,12 @@ async def test_the_end_of_the_last_line_of_a_paste_begins_no_further_one(running
     async with running() as app:
         app.editor.post_message(events.Paste("line\n" * 40))
         assert await app.shows("[paste 1: 40 lines, 200 characters]")
+
+
+async def test_a_long_paste_of_one_line_is_told_in_the_singular(running: Running) -> None:
+    async with running() as app:
+        app.editor.post_message(events.Paste("x" * 2000))
+        await app.until(lambda: app.editor.text == "[paste 1: 1 line, 2000 characters]")
 
 
 async def test_a_short_paste_is_text_without_control_characters(running: Running) -> None:

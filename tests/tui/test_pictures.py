@@ -78,10 +78,24 @@ async def test_the_chat(running: Running, project: Path, size: tuple[int, int]) 
     usage = Used({"input": 8200, "output": 410, "cost": 0.031})
     thought = Thinking("A loop over all rows for each name; a dict would do.")
     answers = [[thought, ToolCall("a", "edit", edit), usage], [ANSWER, usage]]
-    async with running(*answers, session=shop(), size=size) as app:
+    async with running(*answers, session=shop(), size=size, permission_mode="allow-edits") as app:
         await app.answered("Why is `price` slow, and can you make it fast?")
         await app.press("pageup" if size[1] < 30 else "end")
         await check(app, "chat", size)
+
+
+@pytest.mark.parametrize("size", SIZES, ids=str)
+async def test_the_question_about_a_tool_call(running: Running, size: tuple[int, int]) -> None:
+    call = ToolCall("a", "bash", {"command": "rm -rf build && make all"})
+    async with running(["I build it anew.", call], session=shop(), size=size) as app:
+        panel = app.chat.permission
+        panel.clock = lambda: 0.0
+        await app.say("Build it from scratch.")
+        await app.shows("Allow bash?")
+        app.chat.do("")  # what tells the seconds
+        panel.take_keyboard()
+        await app.until(lambda: panel.has_focus)
+        await check(app, "permission", size)
 
 
 @pytest.mark.parametrize("size", SIZES, ids=str)

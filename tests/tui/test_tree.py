@@ -180,7 +180,7 @@ async def test_what_an_entry_says_is_copied():
     async with Opened(session_of_two_ways()) as tree:
         await tree.press("ctrl+x")
         assert tree.app.clipboard == "The cache is done."
-        await tree.shows("copied 18 characters")
+        await tree.shows("Sent 18 characters to the terminal's clipboard")
 
 
 # Details

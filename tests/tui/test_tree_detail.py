@@ -51,7 +51,7 @@ def test_of_a_huge_entry_the_beginning_is_shown_and_the_rest_counted(monkeypatch
     session = st.memory()
     made = session.append(user("x" * 25))
 
-    assert described(session, made.id).plain.endswith("xxx\n\n… 15 more characters: `sessiontree show` has them")
+    assert described(session, made.id).plain.endswith("xxx\n\n… 15 more characters: `sessiontree show` has the rest")
 
 
 def test_what_the_model_would_see_says_why_the_rest_does_not_reach_it():

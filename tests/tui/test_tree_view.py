@@ -143,11 +143,55 @@ async def test_a_wide_tree_pans_and_every_row_keeps_room_for_its_text():
         place = session.append(user(f"level {number} and more words"), parent=place)
 
     async with Opened(session, size=(60, 80)) as tree:
-        assert tree.cursor.endswith("user: level 29 and mo… (main) ← active")
+        assert tree.cursor.endswith("user: level 29 and more … (main) ← active")
         assert all("user: level" in row or "user: aside" in row or "user: root" in row for row in tree.rows())
         assert tree.cursor.startswith("…")
         await tree.press("home")
         assert tree.cursor == "• user: root"
+
+
+@pytest.mark.parametrize("width", [80, 120, 200])
+async def test_a_deep_tree_leaves_most_of_the_width_to_the_text(width):
+    session = st.memory()
+    place = session.append(user("root"))
+    for number in range(80):
+        session.append(user(f"aside {number} {'x' * 200}"), parent=place)
+        place = session.append(user(f"level {number} {'x' * 200}"), parent=place)
+
+    async with Opened(session, size=(width, 60)) as tree:
+        for keys in ((), ("up",) * 5, ("home",), ("pagedown",) * 3):
+            await tree.press(*keys)
+            assert tree.cursor.index("user: ") <= width // 4 + 4
+            assert all(row.index("user: ") <= width // 2 + 4 for row in tree.rows())
+
+
+async def test_the_row_of_the_cursor_is_in_the_middle():
+    session = st.memory()
+    session.extend([user(f"message {number}") for number in range(100)])
+
+    async with Opened(session, size=(80, 24)) as tree:
+        middle = tree.view.size.height // 2
+        await tree.press("home")
+        assert tree.view.scroll_offset.y == 0
+        for keys in (("down",) * 30, ("up",) * 3, ("pagedown",), ("alt+down",)):
+            await tree.press(*keys)
+            assert tree.view.place[0] - 1 - tree.view.scroll_offset.y == middle
+        await tree.press("end")
+        assert tree.view.scroll_offset.y == tree.view.max_scroll_y
+
+
+async def test_a_click_leaves_the_rows_where_they_are():
+    session = st.memory()
+    session.extend([user(f"message {number}") for number in range(100)])
+
+    async with Opened(session, size=(80, 24)) as tree:
+        await tree.press("home")
+        await tree.press(*["down"] * 30)
+        top = tree.view.scroll_offset.y
+        await tree.pilot.click(tree.view, offset=(10, 1))
+        await tree.settle()
+        assert tree.view.scroll_offset.y == top
+        assert f"message {top + 1}" in tree.cursor
 
 
 async def test_long_labels_and_many_branches_leave_room_for_the_text():
@@ -231,7 +275,7 @@ async def test_a_segment_is_folded_from_its_beginning_and_unfolded_again():
         await tree.press("ctrl+left")
         assert "[branch cache]" in tree.cursor
         await tree.press("alt+left")
-        assert tree.rows()[3] == "› ├⊞ • [branch cache] (+2) ← active"
+        assert tree.rows()[3] == "› ├⊞ • [branch cache] (+2) (cache: hidden below) ↓ active"
         assert len(tree.rows()) == 7
         await tree.press("ctrl+left")
         assert "faster" in tree.cursor, "folded already: to the segment above"
@@ -291,9 +335,23 @@ async def test_what_a_filter_hides_is_bridged():
     async with Opened(session_of_two_ways()) as tree:
         await tree.press("ctrl+u")
         assert tree.rows() == [
-            "  • user: How do I make this faster? (main)",
-            "› ├─ • user: With a cache. (cache) ← active",
-            "  └─ user: With a dict. (dict)",
+            "  • user: How do I make this faster? (main: hidden below)",
+            "› ├─ • user: With a cache. (cache: hidden below) ↓ active",
+            "  └─ user: With a dict. (dict: hidden below)",
+        ]
+
+
+async def test_a_search_leaves_branches_and_the_active_mark_at_their_entries():
+    async with Opened(session_of_two_ways(), size=(100, 30)) as tree:
+        await tree.press(*"faster")
+        assert tree.rows() == [
+            "› • user: How do I make this faster? (main, dict, cache: hidden below) ↓ active",
+        ]
+        await tree.press("escape")
+        await tree.press(*"done")
+        assert tree.rows() == [
+            "› • assistant: The cache is done. (cache) ← active",
+            "  assistant: The dict is done. (dict)",
         ]
 
 
@@ -313,7 +371,7 @@ async def test_a_branch_that_ends_in_something_hidden_is_named_at_the_nearest_ro
 async def test_typing_searches_for_all_words_in_any_order():
     async with Opened(session_of_two_ways()) as tree:
         await tree.press(*"dict", "space", *"user")
-        assert tree.rows() == ["› user: With a dict. (dict)"]
+        assert tree.rows() == ["› user: With a dict. (dict: hidden below)"]
         await tree.shows("search: dict user")
         await tree.press(*["backspace"] * 4)
         assert len(tree.rows()) == 4

@@ -13,8 +13,10 @@ from textual.screen import ModalScreen
 from textual.widgets import Button, Static
 
 import sessiontree as st
+from sessiontree.commands.models import ConfiguredModels
 from sessiontree.config import Config
 from sessiontree.core.entries import Custom, CustomMessage
+from sessiontree.hooks.bus import Hooks
 
 from .conftest import Driver, Running
 
@@ -357,7 +359,7 @@ async def test_an_extension_that_is_not_there_is_told(running: Running) -> None:
 async def test_keys_that_open_something(running: Running) -> None:
     async with running() as app:
         await app.press("ctrl+l")
-        assert await app.shows("Which model?", "scripted:other")
+        assert await app.shows("Model", "scripted:scripted (current)", "scripted:other")
         await app.press("escape")
         await app.press("shift+tab")
         assert await app.shows("thinking minimal")
@@ -384,3 +386,25 @@ async def test_without_colours_one_sees_which_of_several_is_chosen(
         assert looks == {"one": True, "two": None}
         await app.press("escape")
         await asked
+
+
+async def test_a_model_that_was_chosen_is_the_usual_one_of_the_next_app_and_its_session_keeps_its_own(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "x")
+    models = ConfiguredModels(Config(), Hooks())
+    first = st.create()
+    async with running(models=models, session=first, model="openai:gpt-4.1") as app:
+        await app.say("/model openai:gpt-6-sol")
+        await app.shows("from here on: openai:gpt-6-sol")
+        await app.say("/model")
+        assert await app.shows("openai:gpt-6-sol (current)", "openai:chatgpt-4o-latest")
+        await app.press("escape")
+
+    async with running(models=models) as app:
+        assert app.app.desk.model.info.name == "openai:gpt-6-sol"
+        await app.say("/model openai:gpt-5.4")
+        await app.shows("from here on: openai:gpt-5.4")
+
+    async with running(models=models, session=st.open(first.file)) as app:
+        assert app.app.desk.model.info.name == "openai:gpt-6-sol"

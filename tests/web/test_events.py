@@ -253,7 +253,46 @@ async def test_only_so_many_clients_listen_and_each_leaves_its_place(tmp_path: A
                 while (await _status(client, path)) != 200:
                     await asyncio.sleep(0.02)
 
-    assert (third.status_code, third.json()["error"]["code"]) == (429, "too_many")
+    assert (third.status_code, third.json()["error"]["code"]) == (429, "too_many_streams")
+
+
+async def test_a_token_that_listens_a_lot_keeps_no_other_from_listening(tmp_path: Any) -> None:
+    house = House(tmp_path, limits=Limits(rate=1e6, burst=1_000_000, streams=4, token_streams=2))
+    reader = house.token("read")
+    path = f"/api/sessions/{house.session()}/events"
+    with served(house) as base:
+        async with (
+            httpx.AsyncClient(base_url=base, headers=bearing(reader), timeout=20) as client,
+            client.stream("GET", path) as one,
+            client.stream("GET", path) as two,
+        ):
+            third = await client.get(path)
+            async with client.stream("GET", path, headers=bearing(house.owner)) as owner:
+                assert (one.status_code, two.status_code, owner.status_code) == (200, 200, 200)
+
+    assert third.status_code == 429
+    assert "the limit of event streams for one token is 2" in third.json()["error"]["message"]
+
+
+async def test_a_page_that_opens_its_stream_again_takes_the_place_of_the_old_one(tmp_path: Any) -> None:
+    house = House(tmp_path, limits=Limits(rate=1e6, burst=1_000_000, token_streams=1))
+    path = f"/api/sessions/{house.session()}/events"
+    page = {"sessiontree-page": "tab-1"}
+    with served(house) as base:
+        async with (
+            httpx.AsyncClient(base_url=base, headers=bearing(house.owner), timeout=20) as client,
+            client.stream("GET", path, headers=page) as old,
+        ):
+            lines = old.aiter_lines()
+            assert await anext(lines) == ": listening"
+            async with client.stream("GET", path, headers=page) as new:
+                assert new.status_code == 200
+                async with asyncio.timeout(20):
+                    async for _ in lines:  # until it ends
+                        pass
+                other = await client.get(path, headers={"sessiontree-page": "tab-2"})
+
+    assert other.status_code == 429
 
 
 async def _status(client: httpx.AsyncClient, path: str) -> int:

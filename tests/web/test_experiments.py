@@ -237,4 +237,4 @@ async def test_an_experiment_that_makes_no_sense_writes_nothing(
 
     assert answer.status_code == status, answer.text
     assert answer.json()["error"]["code"] == {404: "not_found", 409: "conflict", 422: "invalid"}[status]
-    assert (await client.get(f"/api/sessions/{session}/experiments")).json() == {"experiments": []}
+    assert (await client.get(f"/api/sessions/{session}/experiments")).json() == {"experiments": [], "next": None}

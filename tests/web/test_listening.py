@@ -107,7 +107,7 @@ def test_idle_connections_do_no_harm(house: House) -> None:
             one.close()
 
 
-def test_more_connections_than_it_takes_are_refused(tmp_path: Any) -> None:
+def test_connections_that_ask_nothing_keep_nobody_out(tmp_path: Any) -> None:
     house = House(tmp_path, limits=limited(connections=3))
     with served(house) as base:
         idle = [connected(base) for _ in range(5)]
@@ -115,7 +115,25 @@ def test_more_connections_than_it_takes_are_refused(tmp_path: Any) -> None:
         for one in idle:
             one.close()
 
-    assert status == 503
+    assert status == 200
+
+
+def test_more_busy_connections_than_it_takes_are_refused_in_json(tmp_path: Any) -> None:
+    house = House(tmp_path, limits=limited(connections=2))
+    id = house.session()
+    with (
+        served(house) as base,
+        httpx.Client(base_url=base, headers=bearing(house.owner), timeout=20) as client,
+        client.stream("GET", f"/api/sessions/{id}/events") as one,
+        client.stream("GET", f"/api/sessions/{id}/events") as two,
+    ):
+        lines = [one.iter_lines(), two.iter_lines()]  # a stream ends with what reads it
+        assert [next(line) for line in lines] == [": listening"] * 2
+        answer = client.get("/api/health")
+
+    assert answer.status_code == 503
+    assert answer.json()["error"]["code"] == "too_many"
+    assert answer.headers["content-type"] == "application/json"
 
 
 async def test_it_closes_while_clients_listen_and_agents_work(tmp_path: Any) -> None:

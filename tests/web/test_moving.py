@@ -111,6 +111,17 @@ async def test_choosing_a_message_of_the_user_gives_back_its_text(client: httpx.
     assert undone["current"] == "main"
 
 
+async def test_undo_after_a_merge_takes_the_merge_back_and_says_so(client: httpx.AsyncClient, id: str) -> None:
+    await post(client, id, "switch-branch", branch="other")
+    await post(client, id, "entries", role="user", text="Try another way.")
+    here = await post(client, id, "switch-branch", branch="main")
+    await post(client, id, "merge", **{"from": "other", "summary": "It works."})
+
+    undone = await post(client, id, "undo")
+
+    assert undone == {**here, "undone": "the merge of other into main"}
+
+
 async def test_another_branch_is_moved_and_nobody_else(client: httpx.AsyncClient, id: str) -> None:
     before = {row["name"]: row["head"] for row in (await client.get(f"/api/sessions/{id}/branches")).json()["branches"]}
 

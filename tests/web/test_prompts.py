@@ -88,6 +88,23 @@ async def test_whoever_listens_is_told_when_the_model_that_a_session_had_is_gone
     assert notice["text"].endswith("; going on with the usual model")
 
 
+async def test_whoever_listens_is_told_of_a_retry(tmp_path: Any, home: Any) -> None:
+    (home / ".sessiontree").mkdir(parents=True, exist_ok=True)
+    (home / ".sessiontree" / "config.toml").write_text("[retry]\nbase_delay = 0.01\n")
+    broken = ModelError("scripted:scripted", "network", "the stream was cut off")
+    house = House(tmp_path, ["Half", broken], "Whole.")
+    session = house.session()
+    with served(house) as base:
+        async with httpx.AsyncClient(base_url=base, headers=bearing(house.owner), timeout=20) as client:
+            etag = (await client.get(f"/api/sessions/{session}/tree")).headers["etag"]
+            await client.post(f"/api/sessions/{session}/prompt", json={"text": "How?"})
+            heard = await listen(client, f"/api/sessions/{session}/events", is_over, after=etag)
+
+    told = [event.data["text"] for event in heard if event.kind == "notice"]
+    assert told == ["scripted:scripted: the stream was cut off. Retrying (1 of 3) in 0 s…"]
+    assert heard[-1].data["error"] is None
+
+
 async def test_agents_work_on_two_branches_at_once_and_on_one_branch_one_at_a_time(tmp_path: Any) -> None:
     gate = Gate()
     house = House(tmp_path, *[gate.then("Done.")] * 2)

@@ -55,7 +55,7 @@ def example(told: Any, route: Route) -> Any:
 
 
 def address(route: Route, id: str) -> str:
-    filled = {"id": id, "name:path": "main", "entry:path": "HEAD"}
+    filled = {"id": id, "name:path": "main", "entry:path": "HEAD", "question": "1f2e3d4c"}
     path = re.sub(r"{([^}]+)}", lambda found: filled[found[1]], route.path)
     needed = {
         "/search": "?q=faster",

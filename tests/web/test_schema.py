@@ -23,6 +23,7 @@ import sessiontree as st
 from sessiontree.web import wire
 from sessiontree.web.app import create_app, document
 from sessiontree.web.guard import hosts_of
+from sessiontree.web.refusals import CODES
 from sessiontree.web.schema import example_of
 from sessiontree.web.tokens import Tokens
 from tests.web.conftest import House, bearing, served
@@ -70,6 +71,17 @@ def test_every_route_is_in_the_document_with_what_it_takes_and_gives(house: Hous
             if method in ("POST", "PATCH"):
                 assert "example" in operation["requestBody"]["content"]["application/json"], route.path
             assert {"401", "403", "404", "422"} <= set(operation["responses"])
+
+
+def test_every_refusal_has_an_example_of_its_own_code() -> None:
+    for path, operations in DOCUMENT["paths"].items():
+        for operation in operations.values():
+            refused = {status: answer for status, answer in operation["responses"].items() if status >= "400"}
+            codes = {
+                status: answer["content"]["application/json"]["example"]["error"]["code"]
+                for status, answer in refused.items()
+            }
+            assert codes == {status: CODES[int(status)] for status in refused}, path
 
 
 def test_all_that_the_document_refers_to_is_in_it() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import httpx
@@ -9,6 +10,7 @@ import httpx
 from sessiontree.web.guard import Limits
 from sessiontree.web.serving import Serving
 from tests.web.conftest import House, asking
+from tests.web.test_roles import api_routes
 
 
 async def one_of_three_is_gone(client: httpx.AsyncClient, house: House, serving: Serving) -> list[Path]:
@@ -44,3 +46,26 @@ async def test_a_server_ends_whatever_cannot_be_closed(house: House) -> None:
         assert closed(others) == [False, False]
 
     assert closed(others) == [True, True]
+
+
+# Query parameters
+
+
+async def test_no_route_ignores_a_query_parameter_that_it_does_not_know(house: House) -> None:
+    app = house.app()
+    async with asking(app, house.owner) as client:
+        for route in api_routes(app):
+            for method in route.methods:
+                path = re.sub(r"{[^}]*}", "x", route.path)
+                body = {"json": {}} if method in ("POST", "PATCH", "PUT") else {}
+                answer = await client.request(method, path, params={"subtre": "x"}, **body)
+
+                assert (answer.status_code, answer.json()["error"]["code"]) == (422, "invalid"), (method, path)
+                assert "unknown query parameter 'subtre'" in answer.json()["error"]["message"]
+
+
+async def test_a_refused_query_parameter_is_told_with_those_that_there_are(client: httpx.AsyncClient) -> None:
+    answer = await client.get("/api/search", params={"q": "x", "sesion": "y"})
+
+    message = answer.json()["error"]["message"]
+    assert message == "unknown query parameter 'sesion'; this route takes q, session, limit, cursor"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,14 @@ async def test_the_server_says_who_it_is_and_what_the_token_may_do(house: House)
 
     assert (health["status"], health["version"]) == ("ok", __version__)
     assert health["uptime"] >= 0
-    assert me == {"scopes": ["read"], "projects": [str(house.project)], "allowRun": True, "version": __version__}
+    assert me == {
+        "kind": "program",
+        "scopes": ["read"],
+        "projects": [str(house.project)],
+        "allowRun": True,
+        "permissionMode": "ask",
+        "version": __version__,
+    }
     assert models["default"] == "scripted:scripted"
     assert models["models"][0]["provider"] == "scripted"
 
@@ -179,6 +187,31 @@ async def test_jsonl_is_the_file_byte_for_byte_unless_secrets_are_taken_out(
 
     assert whole.content == file.read_bytes()
     assert "sk-ant-api03" not in redacted.text
+
+
+async def test_a_subtree_is_exported_without_the_rest_of_the_session(house: House, client: httpx.AsyncClient) -> None:
+    id = house.session()
+
+    part = await client.get(f"/api/sessions/{id}/export", params={"format": "md", "subtree": "HEAD"})
+    both = await client.get(f"/api/sessions/{id}/export", params={"branch": "HEAD", "subtree": "HEAD"})
+
+    assert "With a **cache**." in part.text
+    assert "How do I make this faster?" not in part.text
+    assert both.status_code == 422
+
+
+async def test_a_redacted_export_says_what_was_taken_out(house: House, client: httpx.AsyncClient) -> None:
+    id = house.session()
+    with st.open(id) as session:
+        session.head.append(st.user("the key is sk-ant-api03-AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"))
+
+    redacted = await client.get(f"/api/sessions/{id}/export", params={"redact": "1"})
+    whole = await client.get(f"/api/sessions/{id}/export")
+
+    report = json.loads(redacted.headers["redaction-report"])
+    assert sum(report["counts"].values()) >= 1
+    assert report["linesLeftOut"] == 0
+    assert "redaction-report" not in whole.headers
 
 
 @pytest.mark.parametrize(

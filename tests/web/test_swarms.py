@@ -63,7 +63,7 @@ async def test_agents_work_on_branches_of_a_session_and_their_results_are_told(
     assert {agent["branch"] for agent in status["agents"]} < {branch["name"] for branch in branches["branches"]}
     assert branches["current"] == "main"
     agents = (await client.get(f"/api/swarms/{swarm['id']}/agents")).json()
-    assert agents == {"agents": status["agents"]}
+    assert agents == {"agents": status["agents"], "next": None}
 
 
 async def test_without_a_session_a_swarm_has_a_new_one(house: House, client: httpx.AsyncClient) -> None:
@@ -147,6 +147,21 @@ async def test_a_listing_has_the_beginning_of_a_long_task_and_no_results(
     assert "With a cache." in whole["result"]
     assert (row["task"][:13], row["task"][-1], len(row["task"])) == ("Make it fast.", "…", 301)
     assert not {"result", "agents"} & set(row)
+
+
+async def test_the_branches_of_a_finished_swarm_cannot_be_changed(house: House, client: httpx.AsyncClient) -> None:
+    session = house.session()
+    id = await house.swarm(session)
+    assert (await client.post(f"/api/swarms/{id}/stop", json={})).status_code == 200
+    before = (await client.get(f"/api/swarms/{id}/branches")).json()
+
+    made = await client.post(f"/api/swarms/{id}/branches", json={"name": "late"})
+    switched = await client.post(f"/api/swarms/{id}/switch-branch", json={"branch": "main"})
+
+    for answer in (made, switched):
+        assert (answer.status_code, answer.json()["error"]["code"]) == (409, "conflict")
+        assert "swarm crew is cancelled" in answer.json()["error"]["message"]
+    assert (await client.get(f"/api/swarms/{id}/branches")).json() == before
 
 
 async def test_the_five_routes_of_a_swarms_branches(house: House, client: httpx.AsyncClient) -> None:
@@ -681,5 +696,5 @@ async def test_a_swarm_that_makes_no_sense_is_refused(client: httpx.AsyncClient,
     answer = await client.post("/api/swarms", json={"name": "crew", "task": "Make it fast", **said})
 
     assert answer.status_code == 422
-    assert (await client.get("/api/swarms")).json() == {"swarms": []}
+    assert (await client.get("/api/swarms")).json() == {"swarms": [], "next": None}
     assert (await client.get("/api/sessions")).json()["sessions"] == []

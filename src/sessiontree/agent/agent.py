@@ -13,18 +13,22 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
+from weakref import finalize
 
 from sessiontree.agent.handlers import Handlers
-from sessiontree.agent.loop import Outcome, Run, tell_written
+from sessiontree.agent.loop import Outcome, Run, tell_written, write_fitted
+from sessiontree.agent.permissions import Permissions
 from sessiontree.agent.plain import settled
 from sessiontree.agent.queues import Queued, QueueName, Queues, Said
 from sessiontree.agent.record import Beside, Record
 from sessiontree.agent.room import compact
+from sessiontree.agent.sandbox import Confinement
 from sessiontree.agent.shell import Shell
 from sessiontree.agent.stop import Stop
 from sessiontree.agent.system import SystemPart, default_parts, joined
 from sessiontree.agent.tool import OnSession, SessionChange, Tool
 from sessiontree.agent.tools.process import Ran
+from sessiontree.agent.worker import Unwritten
 from sessiontree.config import Config
 from sessiontree.core.context import context_at
 from sessiontree.core.entries import Body, CustomMessage, JsonObject, Message, ModelChange, ThinkingLevelChange
@@ -41,6 +45,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+PATIENCE = 1.0
+"""Seconds that whoever reads events waits for a run."""
+
 
 class Agent:
     def __init__(
@@ -54,12 +61,16 @@ class Agent:
         settings: Config | None = None,
         thinking: str | None = None,
         cwd: str | None = None,
+        permissions: Permissions | None = None,
     ) -> None:
         """An agent on `branch`.
 
+        `permissions` decide about every tool call; without them, all tools that are given may be used.
+
         `system` takes the place of the whole system prompt. The thinking level is by default the one that holds at
-        the branch's head; `cwd`, where tools work, is the session's folder. Hooks that another agent has already are
-        shared: this one has its own beside them, with the same handlers and listeners.
+        the branch's head; `cwd`, where tools work, is the current folder, whatever folder the session names. Hooks
+        that another agent has already are shared: this one has its own beside them, with the same handlers and
+        listeners.
         """
         self.branch = branch
         self.model = model
@@ -73,13 +84,22 @@ class Agent:
         self.system = system
         self.settings = Config() if settings is None else settings
         self.thinking = thinking or branch.state.thinking_level
-        self.cwd = cwd or (branch.session.cwd if os.path.isdir(branch.session.cwd) else os.getcwd())
+        self.cwd = cwd or context.cwd or os.getcwd()
+        self.confinement: Confinement | None = context.confinement
+        self.permissions = permissions
         self.queues = Queues()
+        self.unwritten: list[Unwritten] = []
+        """What has come of runs and could not be written: it is tried again before the next one."""
         self.stop = Stop()
         self._shell = Shell(self.hooks, self.write_beside)
         self._task: asyncio.Task[Any] | None = None
         self._record: Record | None = None
         """Where the run or the compaction that goes on writes."""
+        self._triggered: asyncio.Task[Outcome] | None = None
+        """The last run that a message triggered, until somebody settles for how it ended."""
+        self._settling = False
+        self._watching: list[asyncio.Queue[Event | None]] = []
+        """Of those who read events."""
         self._closed = False
         self._gave_way = False
         """Whether another process works on the branch."""
@@ -93,6 +113,7 @@ class Agent:
         self._closed = True
         if not self.running:
             self._let_go()
+            self._end_events()
 
     def _let_go(self) -> None:
         """Leave the hooks to the next agent: what is told from here on is not of this one."""
@@ -117,12 +138,14 @@ class Agent:
     async def continue_(self) -> Outcome:
         """Have the model answer what is there: after a failure, an abort, or the death of a process."""
         if not self.running and not context_at(self.branch.session.tree, self.branch.leaf).awaits_answer:
+            self._end_events()
             raise InvalidOperation("there is nothing to answer: the model has the last word here")
         return await self._wait(self._start(self._run([])))
 
     async def say_waiting(self) -> Outcome:
         """Say what waits though nothing runs, such as after a compaction, and run until the model has answered."""
         if not self.running and not self.queues.has_due:
+            self._end_events()
             raise InvalidOperation("nothing waits to be said")
         return await self._wait(self._start(self._run([], waiting=True)))
 
@@ -164,19 +187,47 @@ class Agent:
         await self._shell.end()
 
     def events(self) -> AsyncGenerator[Event]:
-        """Every event from now on, until a run has ended."""
-        queue: asyncio.Queue[Event] = asyncio.Queue()
-        off = self.hooks.listen(queue.put_nowait)
+        """Every event from now on, until a run has ended.
+
+        It ends too when a run is cancelled or refused before it begins, when the agent is closed, and when nothing
+        runs for a second.
+        """
+        queue: asyncio.Queue[Event | None] = asyncio.Queue()
+        unlisten = self.hooks.listen(queue.put_nowait)
+        self._watching.append(queue)
+
+        def off() -> None:
+            if queue in self._watching:
+                self._watching.remove(queue)
+                unlisten()
 
         async def until_the_end() -> AsyncGenerator[Event]:
             try:
-                while not isinstance(event := await queue.get(), RunEnd):
+                while (event := await self._next(queue)) is not None:
                     yield event
-                yield event
+                    if isinstance(event, RunEnd):
+                        break
             finally:
                 off()
 
-        return until_the_end()
+        events = until_the_end()
+        finalize(events, off)  # one that nobody has begun to read has no end of its own
+        return events
+
+    async def _next(self, queue: asyncio.Queue[Event | None]) -> Event | None:
+        """What comes next; `None` at the end."""
+        while True:
+            try:
+                # A run that was asked for begins at once, so nobody waits for long where there is none.
+                return await asyncio.wait_for(queue.get(), None if self.running else PATIENCE)
+            except TimeoutError:
+                if not self.running and queue.empty():
+                    return None
+
+    def _end_events(self) -> None:
+        """Tell those who read events that there are no more of what was asked for."""
+        for queue in self._watching:
+            queue.put_nowait(None)
 
     async def _prompted(self, text: str, images: Sequence[JsonObject], beside: Sequence[Body]) -> Outcome:
         try:
@@ -201,6 +252,7 @@ class Agent:
     async def _beginning(self, system: str = "") -> AsyncGenerator[Run]:
         """A run from where the branch is now. However it ends, what has come beside it is written then."""
         async with self._noting:
+            await self._write_unwritten()
             record = self._record = Record(self.branch)
         if self._gave_way:
             record.give_way(self._elsewhere())
@@ -208,8 +260,22 @@ class Agent:
         try:
             yield run
         finally:
-            await run.write_annexes()
+            if not self.unwritten:
+                await run.write_annexes()
             self._record = None
+
+    @property
+    def unsaved(self) -> list[JsonObject]:
+        """Messages that arrived and could not be written, oldest first. They are written before the next prompt."""
+        return [message for _, message in self.unwritten]
+
+    async def _write_unwritten(self) -> None:
+        """Write what could not be written before, where it belongs. Raises `StoreError` where it still cannot be."""
+        while self.unwritten:
+            record, message = self.unwritten[0]
+            entry = await write_fitted(record, message, self.hooks)
+            del self.unwritten[0]
+            await tell_written(self.hooks.tell, entry)
 
     def _start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         if self._task is not None:
@@ -221,6 +287,7 @@ class Agent:
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._task = self._record = None
+        self._end_events()
         self.stop.renew()
         if self._closed:
             self._let_go()
@@ -269,15 +336,31 @@ class Agent:
         """A message of an extension: written at once, and answered if it is to trigger a turn.
 
         While the agent runs it waits for the end of the turn, and triggers nothing. A run that it triggers goes
-        on by itself: `idle` waits for it.
+        on by itself: `idle` waits for it, and `settle` gives its outcome.
         """
         if trigger_turn and not self.running:
-            self._start(self._run([message])).add_done_callback(self._report)
+            self._triggered = self._start(self._run([message]))
+            self._triggered.add_done_callback(self._report)
         else:
             await self.write_beside(Beside(self.branch), message)
 
+    async def settle(self) -> Outcome | None:
+        """Wait until nothing runs. Return how the last run ended that a message triggered, and raise what it raised.
+
+        Return `None` where no message has triggered one since.
+        """
+        self._settling = True
+        try:
+            await self.idle()
+        finally:
+            self._settling = False
+        triggered, self._triggered = self._triggered, None
+        return None if triggered is None else await triggered
+
     def _report(self, task: asyncio.Task[Any]) -> None:
         """Tell of the failure of a run that nobody waits for."""
+        if self._settling and task is self._triggered:
+            return
         if not task.cancelled() and task.exception() is not None:
             self.hooks.show(Notice(level="error", text=str(task.exception())))
 
@@ -287,7 +370,9 @@ class Agent:
         While the agent runs, it is written down when the turn ends; where somebody has gone elsewhere meanwhile, at the
         place where it was begun.
         """
-        return await self._shell.run(command, self.branch, cwd=self.cwd, in_context=in_context, timeout=timeout)
+        return await self._shell.run(
+            command, self.branch, cwd=self.cwd, settings=self.settings, in_context=in_context, timeout=timeout
+        )
 
     async def write_beside(self, record: Beside, body: Body) -> None:
         """Write something that nobody answers; when the turn ends, if one goes on there.

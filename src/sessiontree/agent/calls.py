@@ -6,16 +6,27 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from math import inf
 from typing import Any
 
 from msgspec import UNSET
 
+from sessiontree.agent.permissions import Denial, Permissions
 from sessiontree.agent.plain import plain, unwritable
 from sessiontree.agent.tool import Tool, ToolContext, ToolError, ToolOutput, as_output
-from sessiontree.core.entries import Message
+from sessiontree.core.entries import JsonObject, Message
 from sessiontree.core.messages import ToolCall, text_blocks, tool_result
 from sessiontree.hooks.bus import Hooks
-from sessiontree.hooks.events import BeforeToolCall, Signal, ToolCallAnswer, ToolResult, ToolStart, ToolUpdate
+from sessiontree.hooks.events import (
+    BeforeToolCall,
+    Notice,
+    Signal,
+    ToolCallAnswer,
+    ToolDenied,
+    ToolResult,
+    ToolStart,
+    ToolUpdate,
+)
 
 ABORTED = ToolOutput(content="The call was aborted.", is_error=True)
 NOT_MADE = ToolOutput(content="The call was not made: the run was aborted before.", is_error=True)
@@ -42,21 +53,63 @@ def groups(calls: Iterable[ToolCall], tools: Mapping[str, Tool]) -> Iterator[lis
 
 
 async def carry_out(
-    call: ToolCall, tools: Mapping[str, Tool], hooks: Hooks, *, cwd: str, signal: Signal, agent: Any
+    call: ToolCall,
+    tools: Mapping[str, Tool],
+    hooks: Hooks,
+    *,
+    cwd: str,
+    signal: Signal,
+    agent: Any,
+    permissions: Permissions | None = None,
 ) -> ToolOutput:
-    """What a call brings. Whatever goes wrong is an output too, so that the model can go on."""
+    """What a call brings. Whatever goes wrong is an output too, so that the model can go on.
+
+    `permissions` decide whether it is made, after handlers had their say and with the arguments that they left;
+    `None` allows everything.
+    """
     asked, answer = await hooks.ask(BeforeToolCall(call=call))
     if answer.cancel:
         reason = answer.reason if isinstance(answer, ToolCallAnswer) and answer.reason is not UNSET else ""
         output = ToolOutput(content=f"The call was blocked{f': {reason}' if reason else '.'}", is_error=True)
     else:
         call = asked.call
-        await hooks.tell(ToolStart(call=call))
-        output = await _run(call, tools, hooks, cwd, signal, agent)
+        denied = None
+        if permissions is not None:
+            denied = await _denied(permissions, call, tools, hooks, cwd)
+        if denied is None:
+            await hooks.tell(ToolStart(call=call))
+            output = await _run(call, tools, hooks, cwd, signal, agent)
+        else:
+            output = denied
     content, details = text_blocks(plain(output.content)), plain(output.details)
     result, _ = await hooks.ask(ToolResult(call=call, content=content, is_error=output.is_error, details=details))
     given = ToolOutput(content=plain(result.content), is_error=result.is_error, details=plain(result.details))
     return as_output(given)
+
+
+async def _denied(
+    permissions: Permissions, call: ToolCall, tools: Mapping[str, Tool], hooks: Hooks, cwd: str
+) -> ToolOutput | None:
+    """What the model is told of a call that is not allowed; `None` for one that may be made."""
+    tool = tools.get(call.name)
+    if tool is None:
+        return None  # and nothing runs
+
+    def warn(text: str) -> None:
+        hooks.show(Notice(level="warning", text=text))
+
+    try:
+        denial = await permissions.check(tool, call, tool.parse(call.arguments), cwd, warn)
+    except ToolError:
+        return None  # nothing runs with these arguments
+    except Exception as error:  # noqa: BLE001 - a check that fails allows nothing
+        why = f"permissions could not be checked: {type(error).__name__}: {error}"
+        denial = Denial(call=call, title=call.name, reason=why, rule=None)
+    if denial is None:
+        return None
+    await hooks.tell(ToolDenied(call=call, title=denial.title, reason=denial.reason, rule=denial.rule))
+    details = {"denied": denial.reason, "title": denial.title, "rule": denial.rule}
+    return ToolOutput(content=denial.message, is_error=True, details=details)
 
 
 async def _run(
@@ -97,10 +150,22 @@ def _updates(call: ToolCall, hooks: Hooks) -> Callable[[str], None]:
     return update
 
 
+def denied_call(message: JsonObject) -> str | None:
+    """What a result that was written says permissions did not allow; `None` for another message."""
+    match message:
+        case {"role": "toolResult", "isError": True, "details": {"denied": str(), "title": str(title)}}:
+            return title
+        case _:
+            return None
+
+
 def result_message(call: ToolCall, output: ToolOutput) -> Message:
-    """What is written of a call. An output that cannot be is an error that says so: the call has been made."""
+    """What is written of a call. An output that cannot be is an error that says so: the call has been made.
+
+    One that is too long for an entry is as it is: the rest of it will be in a file.
+    """
     made = tool_result(call.id, call.name, output.content, error=output.is_error, details=output.details)
-    fault = unwritable(made.message)
+    fault = unwritable(made.message, inf)
     if fault is None:
         return made
     return tool_result(call.id, call.name, f"The call was made, but its result is not kept: {fault}.", error=True)

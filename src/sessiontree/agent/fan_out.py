@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from sessiontree.agent.agent import Agent
 from sessiontree.agent.loop import Outcome
+from sessiontree.agent.permissions import Permissions
 from sessiontree.agent.system import SystemPart
 from sessiontree.agent.tool import Tool
 from sessiontree.config import Config
@@ -61,6 +62,7 @@ async def fan_out(
     system: str | Sequence[SystemPart] | None = None,
     thinking: str | None = None,
     watch: Watch | None = None,
+    permissions: Permissions | None = None,
 ) -> list[Attempt]:
     """Go on from a place in several ways at the same time, and return what came of each, in their order.
 
@@ -82,7 +84,9 @@ async def fan_out(
         own = shared.beside(replace(shared.context, session=session, branch=branch, agent=None))
         if watch is not None:
             own.listen(partial(watch, branch.name))
-        agent = Agent(branch, model, tools, own, system=system, settings=settings, thinking=thinking)
+        agent = Agent(
+            branch, model, tools, own, system=system, settings=settings, thinking=thinking, permissions=permissions
+        )
         try:
             outcome = await (agent.continue_() if way.prompt is None else agent.prompt(way.prompt))
         except SessionTreeError as error:

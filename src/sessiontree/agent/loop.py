@@ -8,6 +8,7 @@ written is in `record`, tool calls in `calls`, making room in `room`; who starts
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
 from typing import NamedTuple
@@ -19,9 +20,10 @@ from sessiontree.agent.handlers import Handlers
 from sessiontree.agent.plain import plain_message, unwritable
 from sessiontree.agent.queues import Due
 from sessiontree.agent.record import Record
+from sessiontree.agent.rescue import Unsaved, fit_message, name_rest, save_in_temporary, save_messages, write_rest
 from sessiontree.agent.room import Room
 from sessiontree.agent.tool import ToolOutput
-from sessiontree.agent.worker import Worker
+from sessiontree.agent.worker import Unwritten, Worker
 from sessiontree.core.context import context_at, reach, state_of
 from sessiontree.core.entries import (
     Body,
@@ -34,7 +36,8 @@ from sessiontree.core.entries import (
     ThinkingLevelChange,
 )
 from sessiontree.core.messages import ToolCall, role, stop_reason, string, text, tool_calls
-from sessiontree.errors import BranchMoved, SessionTreeError
+from sessiontree.errors import BranchMoved, OutcomeUnknown, SessionTreeError, StoreError
+from sessiontree.hooks.bus import Hooks
 from sessiontree.hooks.events import (
     BeforeMessage,
     BeforeRequest,
@@ -43,6 +46,7 @@ from sessiontree.hooks.events import (
     MessageEnd,
     MessageStart,
     Notice,
+    RetryScheduled,
     RunEnd,
     RunStart,
     ToolEnd,
@@ -61,8 +65,11 @@ from sessiontree.model.base import (
     ToolCallDelta,
     ToolCallEnd,
     ToolCallStart,
+    cut_off,
 )
+from sessiontree.model.retry import backoff
 from sessiontree.ops.ask import GRACE, Stopped
+from sessiontree.store.files import discard
 
 
 class Outcome(Struct, frozen=True, kw_only=True):
@@ -74,7 +81,9 @@ class Outcome(Struct, frozen=True, kw_only=True):
     cancelled: bool = False
     """A handler did not let it happen, or it was aborted before anything was said."""
     error: SessionTreeError | None = None
-    """A `ModelError`; or `BranchMoved` when the branch was moved meanwhile, and `message` is a late result."""
+    """A `ModelError`; `BranchMoved` when the branch was moved meanwhile, and `message` is a late result; `Unsaved`."""
+    unsaved: tuple[JsonObject, ...] = ()
+    """Messages that arrived and could not be written, oldest first. The agent writes them before its next prompt."""
 
     @property
     def ok(self) -> bool:
@@ -92,7 +101,26 @@ class Outcome(Struct, frozen=True, kw_only=True):
 
     @property
     def _said(self) -> JsonObject:
+        for message in reversed(self.unsaved):
+            if role(message) == "assistant":
+                return message
         return {} if self.message is None else _message(self.message)
+
+    def save_to(self, path: str | os.PathLike[str]) -> None:
+        """Write what is `unsaved` to a new file, a message a line as JSON. Raises `StoreError`."""
+        save_messages(path, self.unsaved)
+
+
+class _Answer(NamedTuple):
+    """The model's message, as far as it has come."""
+
+    message: JsonObject
+    error: Exception | None = None
+    """What went wrong."""
+    begun: bool = True
+    """Whether anything had arrived by then."""
+    stopped: bool = False
+    """Whether it was stopped, since it had no end."""
 
 
 class _Turn(NamedTuple):
@@ -100,6 +128,7 @@ class _Turn(NamedTuple):
     called: bool
     """Whether it called tools, so that the model is to see what they brought."""
     error: Exception | None
+    begun: bool
 
 
 class Run:
@@ -111,6 +140,8 @@ class Run:
         self._hooks = agent.hooks
         self._signal = agent.stop.signal
         self._handlers = Handlers(agent.hooks, self._signal)
+        self._broken = 0
+        """How many streams in a row broke off."""
 
     async def through(self, opening: Sequence[Body], *, prompted: bool = False, waiting: bool = False) -> Outcome:
         """Say what opens the run, and go on until the model has answered.
@@ -149,10 +180,12 @@ class Run:
                     if not recovered and await self._recovered(turn):
                         recovered = True
                         continue
+                    if await self._retried(turn):
+                        continue
                     if isinstance(turn.error, SessionTreeError):
                         return Outcome(message=last, error=turn.error)
                     raise turn.error
-                recovered = False
+                recovered, self._broken = False, 0
                 if not await self._said_more(run_ends=not turn.called) and not turn.called:
                     break
             return Outcome(message=last, error=self.record.moved, aborted=self._signal.aborted)
@@ -160,6 +193,8 @@ class Run:
             if last is None:
                 raise
             return Outcome(message=last, error=moved)
+        except Unsaved as error:
+            return Outcome(message=last, error=error, unsaved=error.messages)
         except Stopped as stopped:
             return Outcome(message=last, aborted=stopped.aborted, cancelled=not (opened and stopped.aborted))
 
@@ -177,19 +212,19 @@ class Run:
 
     async def _turn(self, count: int) -> _Turn:
         await self._handlers.tell(TurnStart(number=count))
-        message, error = await self._answer()
-        entry = await self._write(Message(message))
+        answer = await self._answer()
+        entry = await self._keep(Message(answer.message))
         results: list[Entry] = []
-        if error is None and stop_reason(message) != "aborted":
+        if answer.error is None and stop_reason(answer.message) != "aborted":
             results = await self._call_tools(_message(entry))
         await self._handlers.tell(TurnEnd(number=count, message=entry, tool_results=tuple(results)))
         await self.write_annexes()
-        return _Turn(entry, bool(results), error)
+        return _Turn(entry, bool(results) and not answer.stopped, answer.error, answer.begun)
 
     # Asking the model
 
-    async def _answer(self) -> tuple[JsonObject, Exception | None]:
-        """The model's message, as far as it has come, and what went wrong. Raises `Stopped` before it is asked."""
+    async def _answer(self) -> _Answer:
+        """What the model answers. Raises `Stopped` before it is asked."""
         if self._signal.aborted:
             raise Stopped(aborted=True)
         context = context_at(self.record.branch.session.tree, self.record.follow())
@@ -209,19 +244,25 @@ class Run:
         except asyncio.CancelledError:
             if not self._signal.aborted:
                 raise
-            return plain_message(draft.message("aborted", "the run was aborted")), None
+            return _Answer(plain_message(draft.message("aborted", "the run was aborted")))
         except ModelError as error:
-            return plain_message(draft.message("error", error.reason)), error
+            return _Answer(plain_message(draft.message("error", error.reason)), error, draft.begun)
+        except _Endless:
+            limit = self.agent.settings.answer_limit
+            text = f"{model.info.name}: the answer was stopped after {limit} bytes (`answer_limit` in config.toml)"
+            self._hooks.show(Notice(level="warning", text=text))
+            return _Answer(plain_message(draft.message("length")), stopped=True)
         except Exception as error:  # noqa: BLE001 - it is raised again, once what has arrived is written
-            return plain_message(draft.message("error", f"{type(error).__name__}: {error}")), error
+            return _Answer(plain_message(draft.message("error", f"{type(error).__name__}: {error}")), error)
         message = plain_message(draft.message())
         if stop_reason(message) == "error":
             reason = string(message.get("errorMessage")) or "the provider stopped the answer"
-            return message, ModelError(model.info.name, "rejected", reason)
-        return message, self._room.overflow(message)
+            return _Answer(message, ModelError(model.info.name, "rejected", reason))
+        return _Answer(message, self._room.overflow(message))
 
     async def _stream(self, model: Model, request: Request, draft: Draft) -> None:
         await self._hooks.tell(MessageStart(role="assistant"))
+        limit = self.agent.settings.answer_limit
         finished = False
         async with aclosing(model.stream(request)) as events:
             async for event in events:
@@ -230,8 +271,32 @@ class Run:
                 if delta is not None:
                     await self._hooks.tell(delta)
                 finished = finished or isinstance(event, Finished)
+                if draft.size > limit and not finished:
+                    raise _Endless
         if not finished:
-            raise ModelError(model.info.name, "network", "the answer ended before it was whole")
+            raise cut_off(model.info.name)
+
+    async def _retried(self, turn: _Turn) -> bool:
+        """After a stream that broke off in the middle: wait, and say whether the model is to be asked again.
+
+        Models see to failures before that themselves. Raises `Stopped` if the wait was given up.
+        """
+        error, retry = turn.error, self.agent.settings.retry
+        if not (isinstance(error, ModelError) and error.passing and turn.begun):
+            return False
+        self._broken += 1
+        delay = backoff(error, self._broken, retry.base_delay)
+        if self._broken >= retry.attempts or delay is None:
+            return False
+        scheduled = RetryScheduled(attempt=self._broken, attempts=retry.attempts, delay=delay, error=str(error))
+        self._hooks.show(scheduled)
+        try:
+            await self.agent.stop.start(asyncio.sleep(delay))
+        except asyncio.CancelledError:
+            if not self._signal.aborted:
+                raise
+            raise Stopped(aborted=True) from None
+        return True
 
     # Carrying out what it calls for
 
@@ -240,12 +305,18 @@ class Run:
 
         Results are written in the order of their calls, each as soon as those before it are there.
         """
-        cut_off = stop_reason(message) == "length"
+        not_whole = stop_reason(message) == "length"
         results: list[Entry] = []
         for group in groups(tool_calls(message), self.agent.tools):
-            for call, task in [(call, None if cut_off else self._called(call)) for call in group]:
-                output = CUT_OFF if cut_off else NOT_MADE if task is None else await self._output(task)
-                entry = await self._write(result_message(call, output))
+            begun = [(call, None if not_whole else self._called(call)) for call in group]
+            while begun:
+                call, task = begun.pop(0)
+                output = CUT_OFF if not_whole else await self._output(task)
+                try:
+                    entry = await self._keep(result_message(call, output))
+                except Unsaved as error:
+                    others = [result_message(call, await self._output(task)).message for call, task in begun]
+                    raise (await self._unsaved(error.cause, others, error) if others else error) from error
                 await self._handlers.tell(ToolEnd(call=call, entry=entry))
                 results.append(entry)
         return results
@@ -254,10 +325,20 @@ class Run:
         if self._signal.aborted:
             return None
         agent = self.agent
-        work = carry_out(call, agent.tools, self._hooks, cwd=agent.cwd, signal=self._signal, agent=agent)
+        work = carry_out(
+            call,
+            agent.tools,
+            self._hooks,
+            cwd=agent.cwd,
+            signal=self._signal,
+            agent=agent,
+            permissions=agent.permissions,
+        )
         return agent.stop.start(work)
 
-    async def _output(self, task: asyncio.Task[ToolOutput]) -> ToolOutput:
+    async def _output(self, task: asyncio.Task[ToolOutput] | None) -> ToolOutput:
+        if task is None:
+            return NOT_MADE
         aborted = asyncio.create_task(self._signal.wait())
         await asyncio.wait([task, aborted], return_when=asyncio.FIRST_COMPLETED)
         aborted.cancel()
@@ -290,6 +371,33 @@ class Run:
             raise
         for entry in entries:
             await tell_written(self._handlers.tell, entry)
+
+    async def _keep(self, message: Message) -> Entry:
+        """Write what was paid for, late if need be, and as much of it as fits. Raises `Unsaved` where that fails."""
+        body = await self._before(message)
+        assert isinstance(body, Message)
+        try:
+            entry = await write_fitted(self.record, body.message, self._hooks)
+        except StoreError as error:
+            raise await self._unsaved(error, [body.message]) from error
+        await tell_written(self._handlers.tell, entry)
+        return entry
+
+    async def _unsaved(
+        self, cause: StoreError, messages: Sequence[JsonObject], before: Unsaved | None = None
+    ) -> Unsaved:
+        """Hold messages that could not be written, to be written before the next run, and save them elsewhere.
+
+        What is said of those that could not be written `before` them is said of all.
+        """
+        if before is not None or not isinstance(cause, OutcomeUnknown):  # a write that may be done is not done again
+            self.agent.unwritten.extend(Unwritten(self.record, message) for message in messages)
+        if before is not None:
+            messages = [*before.messages, *messages]
+        path = await asyncio.to_thread(save_in_temporary, messages)
+        if path is not None and before is not None and before.path is not None:
+            await asyncio.to_thread(discard, before.path)
+        return Unsaved(cause, messages, path)
 
     async def _write(self, body: Body) -> Entry:
         """Write what has come of the run, late if need be."""
@@ -349,6 +457,25 @@ class Run:
         if not made and self._signal.aborted:
             raise Stopped(aborted=True)
         return made
+
+
+class _Endless(Exception):
+    """An answer is longer than any may be."""
+
+
+async def write_fitted(record: Record, message: JsonObject, hooks: Hooks) -> Entry:
+    """Write a message, late if need be. One that is too long for an entry has its rest in a file, and names it.
+
+    Raises `StoreError`.
+    """
+    fitted = fit_message(message)
+    if fitted.rest:
+        path, size = await asyncio.to_thread(write_rest, record.branch.session, fitted.rest)
+        message = name_rest(fitted, path, size)
+        text = f"a message is too long for one entry: its remaining {size} bytes are in {path}"
+        hooks.show(Notice(level="warning", text=text))
+    (entry,) = await record.extend_or_late([Message(message)])
+    return entry
 
 
 async def tell_written(tell: Callable[[Event], Awaitable[None]], entry: Entry) -> None:

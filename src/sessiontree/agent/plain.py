@@ -49,13 +49,13 @@ def plain_message(message: JsonObject) -> JsonObject:
     return made
 
 
-def unwritable(message: JsonObject) -> str | None:
+def unwritable(message: JsonObject, longest: float = LONGEST) -> str | None:
     """Why a message cannot be written; `None` if it can."""
     try:
         size = len(write_value(message))
     except (SessionTreeError, TypeError, ValueError, RecursionError) as error:
         return str(error)
-    return None if size <= LONGEST else f"its {size} bytes are more than the {LONGEST} that an entry can hold"
+    return None if size <= longest else f"its {size} bytes are more than the {longest} that an entry can hold"
 
 
 def settled(body: B) -> B:

@@ -8,20 +8,27 @@ in a thread, one write after the other.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+import time
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 
 from sessiontree.core.entries import Body, Entry, EntryId
-from sessiontree.errors import BranchMoved, NotFound, SessionTreeError
-from sessiontree.session import Branch
+from sessiontree.errors import BranchMoved, LockTimeout, NotFound, SessionTreeError
+from sessiontree.session import Branch, Session
+from sessiontree.store.jsonl import JsonlStore
+from sessiontree.store.waiting import configured_limit, limited_to
 
 SPEAKING = frozenset({"message", "custom_message", "branch_summary", "compaction", "reset_boundary"})
 """Entries that are of the conversation. Others, written by an extension say, are no move: a run takes settings and
 edits of the context in with its next request."""
 
-WRITERS = 4
-"""Threads that write, of their own, so that tools and handlers that take long in theirs hold up no writing."""
+WRITERS = 64
+"""Threads that write, of their own, so that tools and handlers that take long in theirs hold up no writing. There are
+as many as are needed at once."""
+
+HELD_SECONDS = 1.0
+"""How long a lock is waited for in a thread: the session is held meanwhile, so that nobody can read it."""
 
 
 @cache
@@ -29,8 +36,34 @@ def _writers() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(WRITERS, thread_name_prefix="sessiontree-writer")
 
 
-def _in_thread(write: Callable[[Sequence[Body]], list[Entry]], bodies: Sequence[Body]) -> Awaitable[list[Entry]]:
-    return asyncio.get_running_loop().run_in_executor(_writers(), write, bodies)
+async def _in_thread(
+    session: Session, write: Callable[[Sequence[Body]], list[Entry]], bodies: Sequence[Body]
+) -> list[Entry]:
+    """Write in a thread. While another process keeps the lock, neither a thread nor the session is kept waiting."""
+
+    def write_shortly() -> list[Entry]:
+        with limited_to(HELD_SECONDS):
+            return write(bodies)
+
+    begun, seconds = time.monotonic(), configured_limit()
+    while True:
+        await _until_free(session)
+        try:
+            return await asyncio.get_running_loop().run_in_executor(_writers(), write_shortly)
+        except LockTimeout:
+            if time.monotonic() - begun >= seconds:
+                raise
+
+
+async def _until_free(session: Session) -> None:
+    """Wait until no other process writes to the session. Raises `LockTimeout`."""
+    store = session.store
+    if not isinstance(store, JsonlStore):
+        return
+    for pause in store.wait_for_lock() or ():
+        await asyncio.sleep(pause)
+        if store.wait_for_lock() is None:
+            return
 
 
 class Record:
@@ -65,17 +98,20 @@ class Record:
         async with self._writing:
             if self.moved is not None:
                 raise self.moved
-            return self._took(await _in_thread(self._extend, bodies))
+            return self._took(await self._in_thread(self._extend, bodies))
 
     async def extend_or_late(self, bodies: Sequence[Body]) -> list[Entry]:
         """Write entries where the run stands, or as late results where the branch has been moved."""
         async with self._writing:
             if self.moved is None:
                 try:
-                    return self._took(await _in_thread(self._extend, bodies))
+                    return self._took(await self._in_thread(self._extend, bodies))
                 except (BranchMoved, NotFound) as error:
                     self.moved = error
-            return self._took(await _in_thread(self._late, bodies))
+            return self._took(await self._in_thread(self._late, bodies))
+
+    async def _in_thread(self, write: Callable[[Sequence[Body]], list[Entry]], bodies: Sequence[Body]) -> list[Entry]:
+        return await _in_thread(self.branch.session, write, bodies)
 
     def _took(self, entries: list[Entry]) -> list[Entry]:
         self.at = entries[-1].id

@@ -12,7 +12,9 @@ from collections.abc import Awaitable, Callable
 from typing import TypeAlias
 
 from sessiontree.agent.record import Beside
+from sessiontree.agent.tools.environment import clean_environment
 from sessiontree.agent.tools.process import CommandError, Ran, run_command
+from sessiontree.config import Config
 from sessiontree.core.entries import Message
 from sessiontree.core.messages import ToolCall, bash_execution
 from sessiontree.hooks.bus import Hooks
@@ -32,10 +34,18 @@ class Shell:
         self._unwritten: set[asyncio.Task[Ran]] = set()
 
     async def run(
-        self, command: str, branch: Branch, *, cwd: str, in_context: bool = True, timeout: float | None = None
+        self,
+        command: str,
+        branch: Branch,
+        *,
+        cwd: str,
+        settings: Config | None = None,
+        in_context: bool = True,
+        timeout: float | None = None,
     ) -> Ran:
         """Run a command, and write down what it printed, for the model to see or not.
 
+        It gets the same clean environment as commands of the model, since what it prints goes the same way.
         Cancelling it gives the command up, and waits until that is written down.
         """
         call = ToolCall("", "bash", {"command": command})
@@ -44,7 +54,16 @@ class Shell:
             self._hooks.show(ToolUpdate(call=call, text=text))
 
         record = Beside(branch)
-        running = asyncio.create_task(run_command(command, cwd=cwd, timeout=timeout, update=update))
+        running = asyncio.create_task(
+            run_command(
+                command,
+                cwd=cwd,
+                environment=clean_environment(settings),
+                confinement=self._hooks.context.confinement,
+                timeout=timeout,
+                update=update,
+            )
+        )
         self._running.add(running)
         running.add_done_callback(self._running.discard)
         writing = asyncio.create_task(self._written(running, record, command, in_context))

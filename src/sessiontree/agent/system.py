@@ -6,6 +6,7 @@ It is made anew for every run and never stored: it belongs to the program and th
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Sequence
 
 from msgspec import Struct
@@ -53,7 +54,7 @@ def instructions(cwd: str) -> list[SystemPart]:
     said = {users: _read(users)}
     for path in (os.path.join(folder, FILE) for folder in folders):
         if path not in said:
-            said[path] = OUTSIDE if _leads_out(path, folders[0]) else _read(path)
+            said[path] = _read(path, within=os.path.realpath(folders[0]))
     return [SystemPart(name=path, text=f"Instructions in {path}:\n\n{text}") for path, text in said.items() if text]
 
 
@@ -72,20 +73,28 @@ def _project_folders(cwd: str) -> list[str]:
     return folders
 
 
-def _leads_out(path: str, folder: str) -> bool:
-    """Whether `path` is a link to something that does not lie in `folder`."""
-    top = os.path.realpath(folder)
-    return os.path.islink(path) and os.path.commonpath((top, os.path.realpath(path))) != top
+def _read(path: str, within: str | None = None) -> str:
+    """The text of a file; empty where there is none. One that does not lie `within` a folder is not read.
 
-
-def _read(path: str) -> str:
-    """The text of a file; empty where there is none."""
+    Where it lies is asked of the file that is open: the path may lead elsewhere by then.
+    """
     if not os.path.isfile(path):
         return ""
     try:
-        with open(path, "rb") as file:
-            raw = file.read(LARGEST + 1)
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        with open(fd, "rb") as file:
+            if within is not None and os.path.commonpath((within, _path_of(fd, path))) != within:
+                return OUTSIDE
+            raw = file.read(LARGEST + 1) if stat.S_ISREG(os.fstat(fd).st_mode) else b""
     except OSError as error:
         return f"[The file could not be read: {error.strerror or error}.]"
     text = raw[:LARGEST].decode("utf-8", "replace").strip()
     return f"{text}\n\n[The file goes on; only its first {LARGEST >> 10} KiB are here.]" if len(raw) > LARGEST else text
+
+
+def _path_of(fd: int, path: str) -> str:
+    """Where the file lies that was opened at `path`."""
+    try:
+        return os.readlink(f"/proc/self/fd/{fd}")
+    except OSError:  # a system without it
+        return os.path.realpath(path)

@@ -12,13 +12,15 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import PurePath
-from typing import Annotated, Any, TypeAlias, get_type_hints
+from typing import Annotated, Any, Literal, TypeAlias, get_type_hints
 
 import msgspec
 from msgspec import Struct
 
 from sessiontree.agent.plain import plain
+from sessiontree.agent.sandbox import Confinement
 from sessiontree.agent.schema import inlined, mismatch
+from sessiontree.config import Config
 from sessiontree.core.entries import JsonObject
 from sessiontree.core.messages import ToolCall, is_list
 from sessiontree.errors import InvalidOperation, SessionTreeError
@@ -56,8 +58,21 @@ class ToolContext:
     """Shows output while the tool runs."""
     agent: Any = None
 
+    @property
+    def settings(self) -> Config | None:
+        """The settings of the agent, where there is one."""
+        return getattr(self.agent, "settings", None)
+
+    @property
+    def confinement(self) -> Confinement | None:
+        """What tools can reach; `None` where nothing keeps them from anything."""
+        return getattr(self.agent, "confinement", None)
+
 
 Run: TypeAlias = Callable[[ToolContext], Awaitable[ToolOutput | str]]
+
+Does: TypeAlias = Literal["reads", "edits", "runs"]
+"""The most that a tool does: look at something, change files that its arguments name, or anything else."""
 
 SessionChange: TypeAlias = Navigated | Forked | Switched
 OnSession: TypeAlias = Callable[[SessionChange], Awaitable[None] | None]
@@ -74,6 +89,12 @@ class Tool:
     """What the arguments are converted to."""
     concurrent: bool = False
     """Whether it may run beside other calls of its turn: true for tools that only look."""
+    does: Does = "runs"
+    """What permissions are to expect of it."""
+    paths: tuple[str, ...] = ()
+    """The parameters that are paths: rules of permissions match them."""
+    command: str | None = None
+    """The parameter that is a shell command: rules of permissions match it."""
     on_session: OnSession | None = None
     """Told when the place in the tree changes under it: by navigation, a fork, or a switch of sessions."""
 
@@ -131,12 +152,16 @@ def tool(
     name: str | None = None,
     description: str | None = None,
     concurrent: bool = False,
+    does: Does = "runs",
+    paths: tuple[str, ...] = (),
+    command: str | None = None,
 ) -> Any:
     """A `Tool` from a Python function: its name, docstring and signature say the rest.
 
     Parameters are typed; `Annotated[int, msgspec.Meta(description="…")]` explains one. A parameter of type
     `ToolContext` gets the call and is not shown to the model. A function that is not async runs in a thread of
-    its own. What it returns is a `ToolOutput`, a text, or a value that becomes JSON.
+    its own. What it returns is a `ToolOutput`, a text, or a value that becomes JSON. `does`, `paths` and `command` tell
+    permissions what the tool does, and which parameters their rules match.
     """
 
     def make(function: Callable[..., Any]) -> Tool:
@@ -170,7 +195,16 @@ def tool(
             return as_output(await call(function, **given))
 
         said = description if description is not None else inspect.getdoc(function) or ""
-        return Tool(name=called, description=said, run=run, arguments=arguments, concurrent=concurrent)
+        return Tool(
+            name=called,
+            description=said,
+            run=run,
+            arguments=arguments,
+            concurrent=concurrent,
+            does=does,
+            paths=paths,
+            command=command,
+        )
 
     return make if function is None else make(function)
 

@@ -6,14 +6,24 @@ The model, the tools and the thinking level may change while a run goes on, so t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
+from sessiontree.agent.permissions import Permissions
 from sessiontree.agent.queues import Queues
+from sessiontree.agent.record import Record
 from sessiontree.agent.stop import Stop
 from sessiontree.agent.tool import Tool
 from sessiontree.config import Config
+from sessiontree.core.entries import JsonObject
 from sessiontree.hooks.bus import Hooks
 from sessiontree.model.base import Model
+
+
+class Unwritten(NamedTuple):
+    """A message that could not be written, and where it belongs."""
+
+    record: Record
+    message: JsonObject
 
 
 class Worker(Protocol):
@@ -24,6 +34,8 @@ class Worker(Protocol):
     hooks: Hooks
     queues: Queues
     stop: Stop
+    unwritten: list[Unwritten]
+    permissions: Permissions | None
 
     @property
     def tools(self) -> Mapping[str, Tool]: ...

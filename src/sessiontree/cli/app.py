@@ -9,9 +9,11 @@ import contextlib
 import os
 import re
 import sys
-from collections.abc import Callable, Generator, Iterable
+import threading
+from collections.abc import Callable, Coroutine, Generator, Iterable
 from importlib import import_module
 from traceback import walk_tb
+from types import FrameType
 from typing import Any, TypeVar
 
 import click
@@ -22,7 +24,9 @@ from sessiontree.cli.output import safe, warn
 from sessiontree.core.places import shortened
 from sessiontree.errors import SessionTreeError
 from sessiontree.session import Session
+from sessiontree.store import waiting
 
+T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
 TYPEABLE = re.compile(r"[\w@][\w.,:@%+/-]*")
@@ -139,6 +143,8 @@ def app(ctx: click.Context, color: bool | None) -> None:
 def run(arguments: list[str]) -> int:
     """Run the command and return its exit code. Errors are one clear sentence, never a traceback."""
     _fill_gaps()
+    waiting.report = warn
+    waiting.resume_waiting()
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
@@ -205,6 +211,30 @@ def _give_up_output() -> None:
     """Nobody takes what is left to print: Python shall not try again when it ends."""
     with contextlib.suppress(OSError, ValueError):  # where there is no real standard output
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def run_async(work: Coroutine[Any, Any, T]) -> T:
+    """`asyncio.run`, where Ctrl-C also ends what waits for a lock in another thread."""
+    import asyncio
+    import signal
+
+    async def interruptible() -> T:
+        before = signal.getsignal(signal.SIGINT)
+        if threading.current_thread() is not threading.main_thread() or not callable(before):
+            return await work
+
+        def stop(number: int, frame: FrameType | None) -> None:
+            waiting.stop_waiting()
+            before(number, frame)
+
+        signal.signal(signal.SIGINT, stop)
+        try:
+            return await work
+        finally:
+            if signal.getsignal(signal.SIGINT) is stop:
+                signal.signal(signal.SIGINT, before)
+
+    return asyncio.run(interruptible())
 
 
 def fail(message: str, code: int = FAILED) -> int:

@@ -13,6 +13,7 @@ from sessiontree.hooks.ui import Level, NoUi
 
 if TYPE_CHECKING:
     from sessiontree.commands.desk import Desk
+    from sessiontree.extensions.content import Content
     from sessiontree.hooks.events import Event
 
 extension_option = click.option(
@@ -22,6 +23,14 @@ extension_option = click.option(
     metavar="FILE",
     multiple=True,
     help="Load this extension too; may be given again.",
+)
+
+
+cwd_option = click.option(
+    "--cwd",
+    metavar="FOLDER",
+    type=click.Path(exists=True, file_okay=False),
+    help="The folder that tools work in; the current one by default, whatever folder the session names.",
 )
 
 
@@ -39,18 +48,18 @@ def tell_notice(event: Event) -> None:
     if isinstance(event, Notice):
         warn(event.text)
     elif isinstance(event, RetryScheduled):
-        warn(f"{event.error}; trying again in {event.delay:.0f} s")
+        warn(f"{event.text} in {event.delay:.0f} s…")
 
 
 class Working:
     """A desk with its extensions, from beginning to end."""
 
-    def __init__(self, desk: Desk, files: Sequence[str]) -> None:
+    def __init__(self, desk: Desk, files: Sequence[str], content: Content | None = None) -> None:
         """Raises `NotFound` for an extension that is not there; entering it, `InvalidOperation` for one that fails."""
         from sessiontree.extensions.extensions import Extensions
 
         self.desk = desk
-        self._extensions = Extensions(desk, files)
+        self._extensions = Extensions(desk, files, content=content)
 
     async def __aenter__(self) -> Desk:
         await self._extensions.load()

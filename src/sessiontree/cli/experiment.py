@@ -14,20 +14,23 @@ from sessiontree.cli.app import (
     json_option,
     opened,
     place_option,
+    run_async,
     session_argument,
     short,
     tell_set_aside,
 )
 from sessiontree.cli.budget import budget_of, budget_options
-from sessiontree.cli.desk import PrintedUi, Working, extension_option, tell_notice
+from sessiontree.cli.desk import PrintedUi, Working, cwd_option, extension_option, tell_notice
 from sessiontree.cli.live import Progress
 from sessiontree.cli.output import dim, echo, echo_json, safe, strong, table, warn
+from sessiontree.cli.permissions import chosen_permissions, permission_options, tell_denials
 from sessiontree.config import ThinkingLevel
-from sessiontree.core.figures import dollars
+from sessiontree.core.figures import dollars, pluralize
 from sessiontree.errors import SessionTreeError
 
 if TYPE_CHECKING:
     from sessiontree.commands.desk import Desk
+    from sessiontree.config import PermissionMode
     from sessiontree.hooks.bus import Hooks
     from sessiontree.model.base import Model
     from sessiontree.session import Session
@@ -85,6 +88,8 @@ def _complete_experiment(ctx: click.Context, param: click.Parameter, incomplete:
     "--tools", metavar="NAMES", help="Which built-in tools they may use, with commas between; all by default."
 )
 @click.option("--no-tools", is_flag=True, help="They may use none of them.")
+@cwd_option
+@permission_options
 @extension_option
 @click.option(
     "--resume",
@@ -115,6 +120,9 @@ def ab(
     seed: int,
     tools: str | None,
     no_tools: bool,
+    cwd: str | None,
+    permission_mode: PermissionMode | None,
+    allow: tuple[str, ...],
     extensions: tuple[str, ...],
     resume: str | None,
     promoted: bool,
@@ -142,6 +150,7 @@ def ab(
     ways = _arms(arms, arm_models, arm_levels, arm_systems, prompt)
     limits = budget_of(max_cost, max_tokens, max_time)
     chosen, settings, hooks = chosen_tools(tools, no_tools), config.load(), Hooks()
+    permissions = chosen_permissions(settings, permission_mode, allow)
     with opened(session) as changed:
 
         def model_of(name: str | None) -> Model:
@@ -161,6 +170,7 @@ def ab(
                 "concurrency": concurrency,
                 "budget": limits,
                 "watch": shown.take,
+                "permissions": permissions,
             }
             if resume is not None:
                 return Experiment.open(changed, resume, **options)
@@ -169,9 +179,18 @@ def ab(
                 changed, at, ways, runs=runs, scorers=scorers, metric=decides, seed=seed, name=name, **options
             )
 
-        desk = Desk(changed, tools=chosen, hooks=hooks, settings=settings, ui=PrintedUi())
+        desk = Desk(
+            changed,
+            tools=chosen,
+            hooks=hooks,
+            settings=settings,
+            ui=PrintedUi(),
+            cwd=cwd,
+            permissions=permissions,
+        )
         result = _carry_out(Working(desk, extensions), made, shown, promoted=promoted)
         tell_set_aside(changed)
+    tell_denials(permissions)
     _tell(result, as_json=as_json)
     return 0 if all(run.ok for run in result.runs) else MODEL_FAILED
 
@@ -294,7 +313,7 @@ def _carry_out(
             return result
 
     working.desk.hooks.listen(tell_notice)
-    return asyncio.run(run())
+    return run_async(run())
 
 
 async def _promote(session: Session, result: ExperimentResult, hooks: Hooks) -> None:
@@ -324,13 +343,17 @@ def _list(session: str, *, as_json: bool) -> int:
     return 0
 
 
+def _tokens(count: float) -> str:
+    return pluralize(count, "token", shown=f"{count:,.0f}")
+
+
 def _tell(result: ExperimentResult, *, as_json: bool) -> None:
     from sessiontree.swarm.findings import result_to_wire
 
     if as_json:
         echo_json(result_to_wire(result))
         return
-    done = f"{len(result.runs)} of {result.planned} runs"
+    done = f"{len(result.runs)} of {pluralize(result.planned, 'run')}"
     echo(strong(safe(result.name)), dim(f"{short(result.id)} at {short(result.at)}, {done}"))
     table(_rows(result))
     for run in result.runs:
@@ -338,10 +361,10 @@ def _tell(result: ExperimentResult, *, as_json: bool) -> None:
             echo("failed:", safe(f"{run.branch}: {run.error}"))
     for arm in result.arms:
         if arm.failed_tokens or arm.failed_cost:
-            took = f"{arm.failed_tokens:,.0f} tokens, {dollars(arm.failed_cost)}"
+            took = f"{_tokens(arm.failed_tokens)}, {dollars(arm.failed_cost)}"
             echo(dim(safe(f"failed runs of {arm.arm} took {took}, not counted above")))
     if result.judging_tokens:
-        took = f"{result.judging_tokens:,.0f} tokens, {dollars(result.judging_cost)}"
+        took = f"{_tokens(result.judging_tokens)}, {dollars(result.judging_cost)}"
         echo(dim(f"scoring took {took}, not counted above"))
     if result.winner is None:
         echo(strong("no winner:"), safe(result.reason))

@@ -11,6 +11,7 @@ import click
 
 from sessiontree.cli.app import app, opened, place_option, session_argument
 from sessiontree.cli.output import safe, safe_lines
+from sessiontree.core.figures import pluralize
 from sessiontree.export import ENDINGS, FORMS, Redactor, Report, default_name, form_of, stream
 from sessiontree.home import user_homes
 from sessiontree.session import Session
@@ -109,11 +110,11 @@ def _print(pieces: Iterable[bytes]) -> None:
 
 
 def _size(count: int) -> str:
-    return f"{count:,} bytes" if count < 10_000 else f"{count / 1000:,.0f} kB"
+    return pluralize(count, "byte", shown=f"{count:,}") if count < 10_000 else f"{count / 1000:,.0f} kB"
 
 
 def _tell(report: Report) -> None:
     """What was taken out, on standard error so that it never stands in the export."""
     counts = ", ".join(f"{count} {what}" for what, count in report.counts.items())
-    left = f"; {report.lines_left_out} unreadable lines left out" if report.lines_left_out else ""
+    left = f"; {pluralize(report.lines_left_out, 'unreadable line')} left out" if report.lines_left_out else ""
     click.echo(f"redacted: {counts or 'nothing was found'}{left}", err=True)

@@ -13,15 +13,18 @@ from sessiontree.cli.app import (
     json_option,
     opened,
     place_option,
+    run_async,
     session_argument,
     short,
     tell_set_aside,
 )
-from sessiontree.cli.desk import PrintedUi, Working, extension_option, tell_notice
+from sessiontree.cli.desk import PrintedUi, Working, cwd_option, extension_option, tell_notice
 from sessiontree.cli.output import echo, echo_json, safe, safe_lines, strong, warn
+from sessiontree.cli.permissions import chosen_permissions, permission_options, tell_denials
 
 if TYPE_CHECKING:
     from sessiontree.agent.fan_out import Attempt, Variant
+    from sessiontree.config import PermissionMode
 
 
 @app.command(
@@ -38,6 +41,8 @@ if TYPE_CHECKING:
     "--tools", metavar="NAMES", help="Which built-in tools they may use, with commas between; all by default."
 )
 @click.option("--no-tools", is_flag=True, help="They may use none of them.")
+@cwd_option
+@permission_options
 @extension_option
 @json_option
 def fan_out(
@@ -48,6 +53,9 @@ def fan_out(
     names: tuple[str, ...],
     tools: str | None,
     no_tools: bool,
+    cwd: str | None,
+    permission_mode: PermissionMode | None,
+    allow: tuple[str, ...],
     extensions: tuple[str, ...],
     as_json: bool,
 ) -> int:
@@ -56,7 +64,6 @@ def fan_out(
     Every prompt goes to every model. Without a prompt, the models answer what is there. The current branch stays where
     it is; `promote` makes one of the others the way on.
     """
-    import asyncio
 
     from sessiontree import config
     from sessiontree.agent.fan_out import Variant
@@ -68,18 +75,29 @@ def fan_out(
     if names and len(names) != len(pairs):
         raise click.UsageError(f"every way to go on takes one --name: {len(pairs)} in all, not {len(names)}")
     settings, hooks = config.load(), Hooks()
+    permissions = chosen_permissions(settings, permission_mode, allow)
     with opened(session) as changed:
         asked = {name: chosen_model(name, changed.head, settings, hooks) for _, name in pairs}
         chosen = chosen_tools(tools, no_tools)
-        desk = Desk(changed, model=asked[pairs[0][1]], tools=chosen, hooks=hooks, settings=settings, ui=PrintedUi())
+        desk = Desk(
+            changed,
+            model=asked[pairs[0][1]],
+            tools=chosen,
+            hooks=hooks,
+            settings=settings,
+            ui=PrintedUi(),
+            cwd=cwd,
+            permissions=permissions,
+        )
         variants = [
             Variant(prompt=prompt, model=asked[name], name=branch)
             for (prompt, name), branch in zip(pairs, names or [None] * len(pairs), strict=True)
         ]
-        attempts = asyncio.run(_run(Working(desk, extensions), at, variants))
+        attempts = run_async(_run(Working(desk, extensions), at, variants))
         tell_set_aside(changed)
         for attempt, variant in zip(attempts, variants, strict=True):
             _tell(attempt, variant, as_json=as_json)
+        tell_denials(permissions)
     return 0 if all(attempt.outcome.ok for attempt in attempts) else MODEL_FAILED
 
 
@@ -94,7 +112,14 @@ async def _run(working: Working, at: str, variants: list[Variant]) -> list[Attem
     working.desk.hooks.listen(tell_notice)
     async with working as desk:
         return await continue_in_each(
-            desk.session, at, variants, tools=desk.tools, hooks=desk.hooks, settings=desk.settings, watch=watch
+            desk.session,
+            at,
+            variants,
+            tools=desk.tools,
+            hooks=desk.hooks,
+            settings=desk.settings,
+            watch=watch,
+            permissions=desk.permissions,
         )
 
 

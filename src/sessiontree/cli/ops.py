@@ -20,6 +20,7 @@ from sessiontree.cli.app import (
     opened,
     place_argument,
     place_option,
+    run_async,
     session_argument,
     short,
     tell_set_aside,
@@ -27,6 +28,7 @@ from sessiontree.cli.app import (
 from sessiontree.cli.desk import PrintedUi, Working, extension_option, tell_notice
 from sessiontree.cli.output import dim, echo, echo_json, safe
 from sessiontree.cli.write import plan_to_wire, tell_plan
+from sessiontree.core.figures import pluralize
 from sessiontree.core.plan import NavigatePlan, plan_move
 from sessiontree.core.tree import Tree
 from sessiontree.session import Branch, Place, Session
@@ -87,7 +89,6 @@ def _run(
     model: str | None = None,
 ) -> T:
     """Carry out an operation with the extensions loaded, so that their handlers are asked and told."""
-    import asyncio
 
     from sessiontree.commands.desk import Desk
 
@@ -98,7 +99,7 @@ def _run(
         async with Working(desk, extensions):
             return await operation(work)
 
-    outcome = asyncio.run(run())
+    outcome = run_async(run())
     tell_set_aside(session)
     return outcome
 
@@ -271,7 +272,10 @@ def compact(
         echo("nothing to compact")
     else:
         keeps = "keeping nothing" if kept is None else f"keeping {short(kept)} and what follows"
-        echo(entry, dim(f"on {safe(on.name)}, {keeps}; there were {tokens:,} tokens"))
+        echo(
+            entry,
+            dim(f"on {safe(on.name)}, {keeps}; there were {pluralize(tokens or 0, 'token', shown=f'{tokens or 0:,}')}"),
+        )
 
 
 @app.command(epilog="\b\nExample:\n  sessiontree uncompact @ --branch cache")
@@ -443,4 +447,4 @@ def _tell_copies(outcome: CopyOutcome, branch: str, *, as_json: bool) -> None:
         echo("cancelled")
     else:
         moved = f"{short(outcome.old_leaf)} → {short(outcome.new_leaf)}"
-        echo(moved, dim(f"on {safe(branch)}, {len(ids)} {'copy' if len(ids) == 1 else 'copies'}"))
+        echo(moved, dim(f"on {safe(branch)}, {pluralize(len(ids), 'copy', 'copies')}"))

@@ -22,13 +22,16 @@ from sessiontree.cli.app import (
     branch_option,
     fail,
     opened,
+    run_async,
     session_option,
     tell_set_aside,
 )
-from sessiontree.cli.desk import PrintedUi, Working, extension_option, tell_notice
+from sessiontree.cli.desk import PrintedUi, Working, cwd_option, extension_option, tell_notice
 from sessiontree.cli.output import dim, echo_json, safe, safe_lines, warn
+from sessiontree.cli.permissions import chosen_permissions, permission_options, tell_denials
 from sessiontree.config import CHOICES
 from sessiontree.core.entries import Header, JsonObject
+from sessiontree.core.figures import pluralize
 from sessiontree.errors import SessionTreeError
 from sessiontree.format.codec import read_object
 from sessiontree.session import Branch, Session
@@ -37,7 +40,7 @@ if TYPE_CHECKING:
     from sessiontree.agent.loop import Outcome
     from sessiontree.agent.tool import Tool
     from sessiontree.commands.desk import Desk, Submitted
-    from sessiontree.config import Config
+    from sessiontree.config import Config, PermissionMode
     from sessiontree.hooks.bus import Hooks
     from sessiontree.hooks.events import Event
     from sessiontree.model.base import Model
@@ -63,6 +66,8 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 @click.option("--thinking", type=click.Choice(CHOICES["thinking"]), help="How much the model thinks before it answers.")
 @click.option("--tools", metavar="NAMES", help="Which built-in tools it may use, with commas between; all by default.")
 @click.option("--no-tools", is_flag=True, help="It may use none of them.")
+@cwd_option
+@permission_options
 @extension_option
 @click.option(
     "--mode", type=click.Choice(["text", "json"]), default="text", help="Print the answer, or every event a line."
@@ -78,12 +83,18 @@ def prompt(
     thinking: str | None,
     tools: str | None,
     no_tools: bool,
+    cwd: str | None,
+    permission_mode: PermissionMode | None,
+    allow: tuple[str, ...],
     extensions: tuple[str, ...],
     mode: str,
 ) -> int:
     """Prompt the model once and print its answer. `sessiontree -p` is short for it.
 
     A text that begins with a slash is a command: `/help` lists them. What is piped in follows the text.
+
+    The model may read files of this folder. What else it may do, --allow and --permission-mode say, and the user's
+    rules; what was denied is told at the end.
 
     Exit codes: 0, 1 for an error, 3 when the model failed, 130 when aborted.
     """
@@ -99,20 +110,24 @@ def prompt(
     text, images, is_command = _prompt(words)
     chosen = chosen_tools(tools, no_tools)
     settings, hooks = config.load(), Hooks()
+    permissions = chosen_permissions(settings, permission_mode, allow)
     source: Session | None = None
     if recent or session or fork or branch:
         source = opened(fork or session or catalog.RECENT, read_only=fork is not None)
     before = None if source is None else source.head if branch is None else source.branch(branch)
     asked: Model | None = None
+    no_model: str | None = None
     try:
         asked = chosen_model(model, before, settings, hooks)
     except NoModel as error:
         if not is_command:
             return fail(str(error), MODEL_FAILED)
+        no_model = str(error)
     if source is not None and fork is not None:
         target = catalog.fork(source, at=branch or "HEAD")
     else:
-        target = source or (catalog.memory(cwd=os.getcwd()) if no_session else catalog.create())
+        folder = os.path.abspath(cwd or ".")
+        target = source or (catalog.memory(cwd=folder) if no_session else catalog.create(cwd=folder))
     level = thinking or (settings.thinking if before is None or before.leaf is None else None)
     if target.unread:
         _tell_unread(target)
@@ -130,10 +145,14 @@ def prompt(
                 settings=settings,
                 thinking=level,
                 ui=PrintedUi(),
+                cwd=cwd,
+                permissions=permissions,
             )
+            desk.no_model = no_model or desk.no_model
             code = _answer(Working(desk, extensions), text, images, mode, is_command=is_command)
             tell_set_aside(target)
     finally:
+        tell_denials(permissions)
         if source is None and not no_session:
             _drop_if_unused(target)
     return code
@@ -148,8 +167,8 @@ def _drop_if_unused(session: Session) -> None:
 
 
 def _tell_unread(session: Session) -> None:
-    lines = "1 line" if session.unread == 1 else f"{session.unread} lines"
-    message = f"{lines} of this session cannot be read, so the model does not see what they say"
+    lines, it = pluralize(session.unread, "line"), "it" if session.unread == 1 else "them"
+    message = f"{lines} of this session cannot be read, so the model does not see {it}"
     warn(f"{message} (`sessiontree doctor {session.where}` tells more)")
 
 
@@ -214,21 +233,23 @@ def _piped() -> str:
 
 
 def _answer(working: Working, text: str, images: list[JsonObject], mode: str, *, is_command: bool) -> int:
-    import asyncio
 
+    from sessiontree.agent.rescue import Unsaved
     from sessiontree.model.base import ModelError
 
     desk = working.desk
     printer = _Events(desk.session.header) if mode == "json" else _Text()
     guard = _Guard(desk, printer)
     desk.hooks.listen(guard.show)
-    outcome = asyncio.run(_run(working, guard, text, images, is_command=is_command))
+    outcome = run_async(_run(working, guard, text, images, is_command=is_command))
     if guard.broken:
         raise BrokenPipeError
     if outcome is None:
         return 0
     if outcome.aborted:
         return fail("aborted", STOPPED)
+    if isinstance(outcome.error, Unsaved) and outcome.error.path is None:
+        return fail(f"{outcome.error.cause}; the answer could not be saved: only this output has it")
     if outcome.error is not None:
         return fail(str(outcome.error), MODEL_FAILED if isinstance(outcome.error, ModelError) else FAILED)
     return fail("a handler did not let it happen") if outcome.cancelled else 0
@@ -241,6 +262,7 @@ async def _run(
     import asyncio
 
     from sessiontree.commands.desk import Submitted
+    from sessiontree.store.waiting import stop_waiting
 
     loop = asyncio.get_running_loop()
     signals = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]  # as `nohup` has it
@@ -248,6 +270,7 @@ async def _run(
     def give_up() -> None:
         for number in signals:
             loop.remove_signal_handler(number)
+        stop_waiting()  # for a lock that another process keeps
         working.desk.abort()
 
     try:
@@ -256,12 +279,17 @@ async def _run(
     except (RuntimeError, ValueError):  # not in the main thread: somebody else's signals
         pass
     async with working as desk:
+        await desk.idle()  # an extension may have triggered a run when it was set up
         if is_command:
             submitted = await desk.submit(text)
         else:
             submitted = Submitted(outcome=await desk.agent.prompt(text, images))
         guard.end(submitted)
-    return submitted.outcome
+        outcome = submitted.outcome
+        while (triggered := await desk.settle()) is not None:
+            guard.end(Submitted(outcome=triggered))
+            outcome = triggered
+    return outcome
 
 
 def chosen_model(name: str | None, branch: Branch | None, settings: Config, hooks: Hooks) -> Model:

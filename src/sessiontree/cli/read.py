@@ -39,12 +39,23 @@ from sessiontree.cli.output import (
 from sessiontree.commands.text import local_time
 from sessiontree.core.context import Explanation, explain, explanation_to_wire
 from sessiontree.core.entries import Entry, JsonObject, Problem
-from sessiontree.core.figures import dollars
+from sessiontree.core.figures import dollars, pluralize
 from sessiontree.core.messages import role, role_of, string, text, tool_calls
-from sessiontree.core.outline import DEEP, FILTERS, Calls, draw, finish, lay_out, plain_text, row_text, survey
+from sessiontree.core.outline import (
+    DEEP,
+    FILTERS,
+    Calls,
+    draw,
+    finish,
+    lay_out,
+    plain_text,
+    row_text,
+    survey,
+    tell_hidden,
+)
 from sessiontree.core.problems import problem_to_wire
 from sessiontree.core.tokens import estimate
-from sessiontree.errors import FormatError, InvalidOperation, NotFound, SessionTreeError, StoreError
+from sessiontree.errors import FormatError, InvalidOperation, NotFound, SessionTreeError, StoreError, isolate_errors
 from sessiontree.index.folder import absolute_folder, folders_in
 from sessiontree.session import Session
 from sessiontree.store.postgres.address import is_address
@@ -142,6 +153,7 @@ def _draw(session: Session, filter: str) -> None:
     echo(strong(safe(session.name or "unnamed")), dim(f"{safe(session.id)}, on branch {safe(session.heads.current)}"))
     for row in draw(rows, session.heads):
         label = session.tree.label(row.entry.id)
+        hidden = tell_hidden([safe(name) for name in row.branches_hidden], row.active_hidden)
         echo(
             dim(row.prefix)
             + (colored("• ", "green") if row.on_path else "")
@@ -149,12 +161,13 @@ def _draw(session: Session, filter: str) -> None:
             + safe(row_text(row.entry, calls)),
             "".join(colored(f"({safe(name)})", "cyan") for name in row.branches),
             colored("← active", "green") if row.active else "",
+            dim(hidden) if hidden else "",
         )
     if rows.is_deep:
         echo(dim(DEEP))
     if not len(rows):
         hidden = session.tree.real_count
-        echo(dim(f"(the filter {filter!r} hides all {hidden})" if hidden else NO_ENTRIES))
+        echo(dim(f"(the filter {filter!r} hides {pluralize(hidden, 'entry', 'entries')})" if hidden else NO_ENTRIES))
     elif session.heads.leaf is None:
         echo(dim("(the head is before everything)"))
     _tell_problems(session)
@@ -293,7 +306,7 @@ def context(session: str, places: tuple[str, ...], llm: bool, request: bool, exp
             _tell_explanation(explanation)
             continue
         for message in messages:
-            echo(colored(safe(role(message)), "cyan"), dim(f"~{estimate(message)} tokens"))
+            echo(colored(safe(role(message)), "cyan"), dim(f"~{pluralize(estimate(message), 'token')}"))
             click.echo(safe_lines(message_text(message)))
             click.echo()
 
@@ -307,7 +320,7 @@ def _tell_explanation(explanation: Explanation) -> None:
             f"{safe(row_text(item.entry))[:60]:60}  {safe(reason)}"
         )
         echo(line if item.reaches else dim(line))
-    echo(strong(f"{explanation.tokens} tokens, estimated"))
+    echo(strong(f"{pluralize(explanation.tokens, 'token')}, estimated"))
 
 
 @app.command(epilog="\b\nExample:\n  sessiontree branches @ --all")
@@ -497,7 +510,7 @@ def _examine(session: str, mend: bool) -> _Examined:
     try:
         if not is_address(session):
             check_size(session)
-        with opened(session, read_only=not mend) as examined:
+        with isolate_errors(session), opened(session, read_only=not mend) as examined:
             found = _Examined("", examined.problems)
             return _mended(found, examined) if mend and found.is_faulty else found
     except FormatError as error:

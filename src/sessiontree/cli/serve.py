@@ -4,28 +4,33 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import socket
 import sys
-import time
 from collections.abc import Generator
 from typing import TYPE_CHECKING
 
 import click
 
+from sessiontree import config
 from sessiontree.cli.app import app, json_option
 from sessiontree.cli.output import dim, echo, echo_json, safe, table
+from sessiontree.cli.permissions import chosen_permissions, permission_options
 from sessiontree.commands.text import local_time
-from sessiontree.core.times import iso
+from sessiontree.config import PermissionMode
+from sessiontree.core.entries import JsonObject
 from sessiontree.errors import InvalidOperation
 from sessiontree.home import home
 from sessiontree.store.files import make_private_directory, write_private
 
 if TYPE_CHECKING:
     from sessiontree.web.listening import Server
-    from sessiontree.web.tokens import Scope
+    from sessiontree.web.tokens import Scope, Token
 
 PORT = 7373
+LINK_SECONDS = 3600.0
+"""How long the link that is printed at the start works, unless it is used."""
 
 
 @app.command(
@@ -42,38 +47,66 @@ PORT = 7373
     multiple=True,
     help="A further name that it goes by, perhaps with a port; may be given again.",
 )
+@click.option(
+    "--project",
+    "projects",
+    metavar="FOLDER",
+    multiple=True,
+    type=click.Path(exists=True, file_okay=False),
+    help="Agents of sessions in this folder work there, as in the current one; may be given again.",
+)
 @click.option("--allow-run", is_flag=True, help="Let requests run agents, which use tools and spend money.")
+@permission_options
 @click.option("--open", "open_", is_flag=True, help="Open the page in a browser.")
-def serve(host: str, port: int, allow_remote: bool, names: tuple[str, ...], allow_run: bool, open_: bool) -> None:
+def serve(
+    host: str,
+    port: int,
+    allow_remote: bool,
+    names: tuple[str, ...],
+    projects: tuple[str, ...],
+    allow_run: bool,
+    permission_mode: PermissionMode | None,
+    allow: tuple[str, ...],
+    open_: bool,
+) -> None:
     """Serve sessions over HTTP, with a page to look at them.
 
-    A token is made at the start and is part of the link that is printed; nobody is answered without one. Ctrl-C ends
-    the server, and what runs in it.
+    The link that is printed signs one browser in and works once; `sessiontree token link` prints more. Nobody is
+    answered without signing in or a token. Ctrl-C ends the server, and what runs in it.
     """
     try:
         from sessiontree.web.app import create_app
         from sessiontree.web.listening import Server, bound
     except ModuleNotFoundError as error:
         raise InvalidOperation("serving needs the extra: pip install 'sessiontree[web]'") from error
-    from sessiontree.web.guard import Limits, check_host, check_name, hosts_of
-    from sessiontree.web.tokens import SCOPES, Tokens, make, token_file
+    from sessiontree.web.guard import Limits, check_host, check_name, hosts_of, is_loopback
+    from sessiontree.web.tokens import SCOPES, Tokens, address_file, make, time_now, token_file
 
+    chosen_permissions(config.load(), permission_mode, allow)  # what is wrong with them is said before it listens
     check_host(host, allow_remote=allow_remote)
     for name in names:
         check_name(name)
     listening = bound(host, port)
     port = listening.getsockname()[1]
-    own = make(SCOPES, created=iso(time.time_ns() // 1_000_000))
+    own = make(SCOPES, created=time_now())
     tokens = Tokens([own.token])
     tokens.kept()  # a file that does not tell is said now, not at the first request
     hosts = hosts_of(host, port, [*names, *([socket.gethostname()] if allow_remote else [])])
     limits = Limits()
-    link = f"http://{_shown(host)}:{port}/#token={own.secret}"
+    address = _address(host, port, names)
+    link = _make_link(address, SCOPES, None, LINK_SECONDS)
     file = token_file(port)
     page = f"{file}.html"
 
     def ready() -> None:
         echo("serving at", link)
+        echo(dim("the link signs one browser in and works once; sessiontree token link prints another"))
+        if not is_loopback(host):
+            echo(
+                "warning: this is plain HTTP: what is sent, the link and the sign-in too, can be read on the network. "
+                f"Rather listen on 127.0.0.1 and tunnel, ssh -L {port}:127.0.0.1:{port} HOST, or put a proxy with TLS "
+                "in front and give its name with --name"
+            )
         echo(dim(f"agents run: {'yes' if allow_run else 'no (--allow-run lets them)'}; Ctrl-C ends it"))
         sys.stdout.flush()
         if open_:
@@ -83,13 +116,23 @@ def serve(host: str, port: int, allow_remote: bool, names: tuple[str, ...], allo
 
     make_private_directory(home())
     write_private(file, own.secret.encode() + b"\n")
+    write_private(address_file(port), address.encode() + b"\n")
     try:
-        server = Server(create_app(hosts=hosts, tokens=tokens, limits=limits, allow_run=allow_run), limits, ready)
+        made = create_app(
+            hosts=hosts,
+            tokens=tokens,
+            limits=limits,
+            allow_run=allow_run,
+            projects=projects,
+            permission_mode=permission_mode,
+            allow=allow,
+        )
+        server = Server(made, limits, ready)
         with contextlib.suppress(KeyboardInterrupt), _ended_by_signals(server):
             server.run(sockets=[listening])
     finally:
         listening.close()
-        for path in (file, page):
+        for path in (file, page, address_file(port)):
             with contextlib.suppress(OSError):
                 os.unlink(path)
     echo("stopped")
@@ -115,19 +158,97 @@ def _ended_by_signals(server: Server) -> Generator[None]:
             signal.signal(number, handler)
 
 
-def _shown(host: str) -> str:
-    """The host as it stands in an address that can be opened here."""
+def _address(host: str, port: int, names: tuple[str, ...] = ()) -> str:
+    """The address of the page, which works from other machines if the server can be reached from there."""
+    if names:
+        name, _, given = names[0].partition(":") if not names[0].startswith("[") else (names[0], "", "")
+        scheme = "https" if given == "443" else "http"
+        at = "" if given in ("80", "443") else f":{given or port}"
+        return f"{scheme}://{name}{at}"
     if host in ("0.0.0.0", "::"):
-        return "127.0.0.1" if host == "0.0.0.0" else "[::1]"
-    return f"[{host}]" if ":" in host and not host.startswith("[") else host
+        host = _own_address(socket.AF_INET if host == "0.0.0.0" else socket.AF_INET6) or socket.gethostname()
+    shown = f"[{host}]" if ":" in host and not host.startswith("[") else host
+    return f"http://{shown}:{port}"
+
+
+def _own_address(family: socket.AddressFamily) -> str | None:
+    """The address of this machine by which others reach it. Nothing is sent to find it."""
+    outside = "192.0.2.1" if family == socket.AF_INET else "2001:db8::1"  # nobody has these
+    with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as asking:
+        asking.connect((outside, 9))
+        return asking.getsockname()[0]
+    return None
+
+
+def _make_link(address: str, scopes: tuple[Scope, ...], projects: tuple[str, ...] | None, seconds: float) -> str:
+    """A link to the page that signs one browser in, once."""
+    from sessiontree.web.tokens import Tokens, later, make, time_now
+
+    now = time_now()
+    made = make(scopes, projects, created=now, expires=later(now, seconds), kind="code")
+    Tokens().add(made.token)
+    return f"{address}/#code={made.secret}"
+
+
+UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+
+
+class Lifetime(click.ParamType[float]):
+    """A time such as `90m`, `12h` or `7d`, in seconds."""
+
+    name = "time"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        if isinstance(value, float):
+            return value
+        found = re.fullmatch(r"([1-9][0-9]{0,4})([smhdw])", str(value))
+        if found is None:
+            self.fail(f"{value!r} is no time; write a number and s, m, h, d or w, as in 7d", param, ctx)
+        return float(found[1]) * UNITS[found[2]]
+
+
+LIFETIME = Lifetime()
 
 
 @app.group(
-    epilog="\b\nExamples:\n  sessiontree token create --scope read --project .\n  sessiontree token ls\n"
-    "  sessiontree token revoke 1f2e3d4c"
+    epilog="\b\nExamples:\n  sessiontree token link\n  sessiontree token create --scope read --project . --expires 7d\n"
+    "  sessiontree token ls\n  sessiontree token revoke 1f2e3d4c"
 )
 def token() -> None:
-    """Make, list and revoke tokens for the server."""
+    """Make links and tokens for the server, list and revoke them."""
+
+
+@token.command(epilog="\b\nExamples:\n  sessiontree token link\n  sessiontree token link --scope read --expires 15m")
+@click.option(
+    "--scope",
+    "scopes",
+    multiple=True,
+    type=click.Choice(["read", "write", "run"]),
+    help="What the browser may do; all by default.",
+)
+@click.option(
+    "--project",
+    "projects",
+    multiple=True,
+    type=click.Path(file_okay=False),
+    help="Only sessions of this folder; may be given again.",
+)
+@click.option("--expires", type=LIFETIME, default="1h", show_default=True, help="How long the link works if not used.")
+@click.option("--url", help="The address of the server; by default that of the one that runs here.")
+@json_option
+def link(scopes: tuple[Scope, ...], projects: tuple[str, ...], expires: float, url: str | None, as_json: bool) -> None:
+    """Print a link that signs one browser in to the server. It works once."""
+    from sessiontree.web.tokens import SCOPES, addresses
+
+    found = [url.rstrip("/")] if url is not None else addresses()
+    if len(found) != 1:
+        there = f"{len(found)} servers run here: {', '.join(found)}" if found else "no server runs here"
+        raise InvalidOperation(f"{there}; name one with --url, such as --url http://127.0.0.1:{PORT}")
+    made = _make_link(found[0], scopes or SCOPES, projects or None, expires)
+    if as_json:
+        echo_json({"link": made})
+    else:
+        echo(made)
 
 
 @token.command(epilog="\b\nExample:\n  sessiontree token create --scope read --scope write --project ~/project")
@@ -145,37 +266,47 @@ def token() -> None:
     type=click.Path(file_okay=False),
     help="Only sessions of this folder; may be given again.",
 )
+@click.option("--expires", type=LIFETIME, help="How long it lasts, as 12h or 7d; until it is revoked by default.")
 @json_option
-def create(scopes: tuple[Scope, ...], projects: tuple[str, ...], as_json: bool) -> None:
-    """Make a token that lasts until it is revoked. It is shown once."""
-    from sessiontree.web.tokens import Tokens, make
+def create(scopes: tuple[Scope, ...], projects: tuple[str, ...], expires: float | None, as_json: bool) -> None:
+    """Make a token for a program, which lasts until it expires or is revoked. It is shown once."""
+    from sessiontree.web.tokens import Tokens, later, make, time_now
 
-    made = make(scopes or ("read",), projects or None, created=iso(time.time_ns() // 1_000_000))
+    now = time_now()
+    until = None if expires is None else later(now, expires)
+    made = make(scopes or ("read",), projects or None, created=now, expires=until)
     Tokens().add(made.token)
     if as_json:
-        echo_json(
-            {"id": made.token.id, "token": made.secret, "scopes": made.token.scopes, "projects": made.token.projects}
-        )
+        echo_json({"id": made.token.id, "token": made.secret, **_token_to_wire(made.token)})
     else:
         of = () if made.token.projects is None else map(safe, made.token.projects)
-        echo(made.secret, dim(", ".join((made.token.id, *made.token.scopes, *of))))
+        ends = () if until is None else (f"until {local_time(until)}",)
+        echo(made.secret, dim(", ".join((made.token.id, *made.token.scopes, *of, *ends))))
+
+
+def _token_to_wire(one: Token) -> JsonObject:
+    return {"scopes": one.scopes, "projects": one.projects, "expires": one.expires}
 
 
 @token.command(epilog="\b\nExample:\n  sessiontree token ls --json")
 @json_option
 def ls(as_json: bool) -> None:
-    """List the tokens that last, without what is secret of them."""
+    """List tokens of programs, browsers that are signed in and links that were not used, without their secrets."""
     from sessiontree.web.tokens import Tokens
 
-    kept = Tokens().kept()
+    tokens = Tokens()
+    kept = [one for one in tokens.kept() if tokens.has(one)]
     if as_json:
         for one in kept:
-            echo_json({"id": one.id, "scopes": one.scopes, "projects": one.projects, "created": one.created})
+            echo_json({"id": one.id, "kind": one.kind, **_token_to_wire(one), "created": one.created})
         return
-    rows = [["token", "made", "scopes", "projects"]]
+    rows = [["token", "kind", "made", "expires", "scopes", "projects"]]
     for one in kept:
         projects = "all" if one.projects is None else ", ".join(one.projects)
-        rows.append([safe(one.id), safe(local_time(one.created)), ", ".join(one.scopes), safe(projects)])
+        kind = "link" if one.kind == "code" else one.kind
+        ends = "never" if one.expires is None else local_time(one.expires)
+        times = safe(local_time(one.created)), safe(ends)
+        rows.append([safe(one.id), kind, *times, ", ".join(one.scopes), safe(projects)])
     if kept:
         table(rows)
     else:
@@ -186,7 +317,7 @@ def ls(as_json: bool) -> None:
 @click.argument("id", metavar="TOKEN")
 @json_option
 def revoke(id: str, as_json: bool) -> None:
-    """Revoke a token by its short name: a server that runs refuses it from now on."""
+    """Revoke a token by its short name, and sign browsers out that used it: a running server refuses it at once."""
     from sessiontree.web.tokens import Tokens
 
     gone = Tokens().revoke(id)

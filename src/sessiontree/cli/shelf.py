@@ -8,7 +8,7 @@ from sessiontree import catalog, shelf
 from sessiontree.cli.app import app, can_answer, json_option, session_argument, short
 from sessiontree.cli.output import brief, colored, dim, echo, echo_json, progress, safe, strong, warn
 from sessiontree.commands.text import local_time
-from sessiontree.core.figures import dollars
+from sessiontree.core.figures import dollars, pluralize
 from sessiontree.errors import SessionTreeError
 from sessiontree.index.folder import Found
 from sessiontree.index.reading import SessionSummary, summary_to_wire
@@ -64,9 +64,9 @@ def _check_where(source: str | None, folder: str | None) -> None:
 def _tell(summary: SessionSummary, *, with_folder: bool, with_file: bool) -> None:
     echo(strong(brief(summary.id)), brief(summary.name or ""), colored("damaged", "red") if summary.damaged else "")
     counts = [
-        _count(summary.message_count, "message", "messages"),
-        _count(summary.entry_count, "entry", "entries"),
-        _count(summary.branch_count, "branch", "branches"),
+        pluralize(summary.message_count, "message"),
+        pluralize(summary.entry_count, "entry", "entries"),
+        pluralize(summary.branch_count, "branch", "branches"),
         dollars(summary.cost),
     ]
     times = [f"modified {_time(summary.modified)}", f"made {_time(summary.created)}" if summary.created else ""]
@@ -86,10 +86,6 @@ def _tell(summary: SessionSummary, *, with_folder: bool, with_file: bool) -> Non
 def _by_file(shown: set[tuple[str, str]], *, outside: bool, among: list[Found] | None = None) -> set[str]:
     """Which of these files have to be named, since the ids of their sessions do not lead there; from `outside` all."""
     return {file for _, file in shown} if outside else catalog.unclear(shown, among)
-
-
-def _count(number: int, one: str, many: str) -> str:
-    return f"{number} {one if number == 1 else many}"
 
 
 def _time(timestamp: str) -> str:
@@ -126,7 +122,7 @@ def search(
         progress=progress("taking in words"),
     )
     if unread:
-        warn(f"{_count(len(unread), 'file', 'files')} could not be read, which ls tells of")
+        warn(f"{pluralize(len(unread), 'file')} could not be read, which ls tells of")
     if as_json:
         for hit in hits:
             echo_json(hit_to_wire(hit))

@@ -5,6 +5,8 @@ What is told goes into the session, where the process that works on the swarm no
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import aclosing, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -12,11 +14,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from sessiontree import catalog
-from sessiontree.cli.app import MODEL_FAILED, F, app, json_option, opened, tell_set_aside, typeable
+from sessiontree.cli.app import MODEL_FAILED, F, app, json_option, opened, run_async, tell_set_aside, typeable
 from sessiontree.cli.budget import budget_of, budget_options, new_budget, new_budget_options
-from sessiontree.cli.desk import PrintedUi, Working, extension_option
+from sessiontree.cli.desk import PrintedUi, Working, cwd_option, extension_option
 from sessiontree.cli.live import Progress
 from sessiontree.cli.output import dim, echo, echo_json, safe, strong, table, warn
+from sessiontree.cli.permissions import chosen_permissions, permission_options, tell_denials
 from sessiontree.cli.swarm_view import event_line, resuming, rows_of, state_of, status_to_wire, tell_status, took
 from sessiontree.cli.worker import database_option
 from sessiontree.commands.text import local_time
@@ -26,6 +29,8 @@ from sessiontree.errors import Ambiguous, InvalidOperation, NotFound, SessionTre
 if TYPE_CHECKING:
     from sessiontree.cli.swarm_file import SwarmFile
     from sessiontree.commands.desk import Desk
+    from sessiontree.config import PermissionMode
+    from sessiontree.extensions.content import Content
     from sessiontree.model.base import Model
     from sessiontree.session import Branch, Session
     from sessiontree.swarm.durable.executor import DurableExecutor
@@ -129,6 +134,8 @@ def durable_options(function: F) -> F:
 @click.option("--model", metavar="NAME", help="The model; that of the file, or the usual one.")
 @budget_options
 @durable_options
+@cwd_option
+@permission_options
 @extension_option
 @json_option
 def run(
@@ -142,6 +149,9 @@ def run(
     durable: bool,
     concurrency: int | None,
     database: str | None,
+    cwd: str | None,
+    permission_mode: PermissionMode | None,
+    allow: tuple[str, ...],
     extensions: tuple[str, ...],
     as_json: bool,
 ) -> int:
@@ -155,7 +165,7 @@ def run(
 
     said = load(file)
     durably = _Durable.of(durable, concurrency, database)
-    outfit = _Outfit(said, extensions, durably)
+    outfit = _Outfit(said, extensions, durably, cwd, file, permission_mode, allow)
     own, where = said.budget, session or said.session
     before = None if where is None else opened(where)
     usual: Model | str | None = model or said.model
@@ -197,7 +207,7 @@ def run(
     (before or empty).place(at or said.at)
     if durably is not None:
         durably.check()
-    target = before or catalog.create(said.name)
+    target = before or catalog.create(said.name, cwd=cwd or ".")
     try:
         with target:
             return outfit.through(target, begin, said, as_json=as_json)
@@ -228,6 +238,8 @@ def _drop_if_unused(session: Session) -> None:
 )
 @new_budget_options
 @durable_options
+@cwd_option
+@permission_options
 @extension_option
 @json_option
 def resume(
@@ -243,6 +255,9 @@ def resume(
     durable: bool,
     concurrency: int | None,
     database: str | None,
+    cwd: str | None,
+    permission_mode: PermissionMode | None,
+    allow: tuple[str, ...],
     extensions: tuple[str, ...],
     as_json: bool,
 ) -> int:
@@ -259,7 +274,7 @@ def resume(
     found, id = _located(name, session)
     durably = _Durable.of(durable, concurrency, database)
     said = None if file is None else load(file)
-    outfit = _Outfit(said, extensions, durably)
+    outfit = _Outfit(said, extensions, durably, cwd, file, permission_mode, allow)
 
     async def begin(desk: Desk) -> _Begun:
         again = Swarm.open(desk.session, id, **outfit.given(desk), anew=said is not None or durably is not None)
@@ -327,10 +342,49 @@ class _Durable(NamedTuple):
         )
 
 
+def _trusted(file: str, said: SwarmFile, named: tuple[str, ...]) -> Content:
+    """The extensions of a swarm file, once somebody has trusted exactly these. Raises `InvalidOperation` otherwise.
+
+    Those that the person `named` on the command line need no trust, nor do those in the home.
+    """
+    from sessiontree.extensions.content import given, read_given
+    from sessiontree.extensions.trust import Trust
+    from sessiontree.home import home
+
+    own = os.path.join(os.path.realpath(home()), "")
+    known = {given(path).path for path in named}
+    asked = [path for path in said.extensions if given(path).path not in known]
+    asked = [path for path in asked if not os.path.realpath(path).startswith(own)]
+    content = read_given(file, asked)
+    trust = Trust(home())
+    if not asked or trust.has(content):
+        return content
+    names = "\n".join(f"  {safe(path)}" for path in content.files)
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise InvalidOperation(
+            f"{safe(file)} has extensions that nobody has trusted: run it on a terminal, which asks, "
+            "or name them with -e"
+        )
+    click.echo(f"{safe(file)} has extensions that you have not seen in this form:\n{names}", err=True)
+    if not click.confirm("Trust this swarm file, and run its extensions?", err=True):
+        raise InvalidOperation("nothing was done, since the extensions are not trusted")
+    trust.add(content)
+    return content
+
+
 class _Outfit:
     """What agents work with: models, tools, extensions and prompts. A file says it anew, whatever a swarm had."""
 
-    def __init__(self, said: SwarmFile | None, extensions: tuple[str, ...], durable: _Durable | None) -> None:
+    def __init__(
+        self,
+        said: SwarmFile | None,
+        extensions: tuple[str, ...],
+        durable: _Durable | None,
+        cwd: str | None,
+        file: str | None,
+        mode: PermissionMode | None,
+        allow: tuple[str, ...],
+    ) -> None:
         """Raises `NotFound` for a tool or an extension that is not there."""
         from sessiontree import config
         from sessiontree.cli.prompt import chosen_tools
@@ -339,13 +393,17 @@ class _Outfit:
 
         named = None if said is None else said.tools
         self._said = said
+        if durable is not None and (mode is not None or allow):
+            raise click.UsageError("workers have permissions of their own: give these options to `sessiontree worker`")
         self._settings = config.load()
+        self._permissions = chosen_permissions(self._settings, mode, allow)
         self._hooks = Hooks()
         self._tools = chosen_tools(None if named is None else ",".join(named) or None, named == [])
-        self._extensions = (*(() if said is None else said.extensions), *extensions)
-        for path in self._extensions:
-            given(path)
+        named_twice = (*(() if said is None else said.extensions), *extensions)
+        self._extensions = tuple(dict.fromkeys(given(path).path for path in named_twice))
+        self._content = None if said is None or file is None else _trusted(os.path.abspath(file), said, extensions)
         self._durable = durable
+        self._cwd = cwd
         self._executor: DurableExecutor | None = None
 
     def model_of(self, name: str | None, branch: Branch | None = None) -> Model:
@@ -363,6 +421,7 @@ class _Outfit:
             "system": None if self._said is None else self._said.system,
             "thinking": None if self._said is None else self._said.thinking,
             "executor": self._executor,
+            "permissions": self._permissions,
         }
 
     def through(
@@ -374,12 +433,11 @@ class _Outfit:
         as_json: bool,
     ) -> int:
         """Begin, show how far it is until that is over, and tell what came of it. Workers are told what is `said`."""
-        import asyncio
 
         from sessiontree.commands.desk import Desk
 
         async def carried_out() -> SwarmStatus:
-            async with Working(desk, self._extensions):
+            async with Working(desk, self._extensions, self._content):
                 if self._durable is None:
                     return await _shown(await begin(desk), quiet=as_json, durable=False)
                 self._executor = self._durable.executor(session, said)
@@ -391,9 +449,18 @@ class _Outfit:
                 finally:
                     await self._executor.close()
 
-        desk = Desk(session, tools=self._tools, hooks=self._hooks, settings=self._settings, ui=PrintedUi())
-        status = asyncio.run(carried_out())
+        desk = Desk(
+            session,
+            tools=self._tools,
+            hooks=self._hooks,
+            settings=self._settings,
+            ui=PrintedUi(),
+            cwd=self._cwd,
+            permissions=self._permissions,
+        )
+        status = run_async(carried_out())
         tell_set_aside(session)
+        tell_denials(self._permissions)
         tell_status(status, session, as_json=as_json, durable=self._durable is not None)
         failed = any(agent.status == "failed" for agent in status.agents)
         if status.status == "running":
@@ -475,14 +542,13 @@ def pause(name: str, session: str | None, reason: str | None, as_json: bool) -> 
 def _told_to(
     name: str, session: str | None, say: Callable[[Swarm], Coroutine[Any, Any, None]], *, as_json: bool
 ) -> None:
-    import asyncio
 
     from sessiontree.swarm.swarm import Swarm
 
     found, id = _located(name, session)
     with opened(found) as target:
         swarm = Swarm.open(target, id)
-        asyncio.run(say(swarm))
+        run_async(say(swarm))
         status = swarm.status()
         tell_set_aside(target)
     if as_json:
@@ -548,7 +614,6 @@ def events(
     as_json: bool,
 ) -> None:
     """Print what has happened in a swarm, an event a line, oldest first."""
-    import asyncio
 
     from sessiontree.swarm.events import EVENT_TYPES
     from sessiontree.swarm.swarm import Swarm
@@ -563,7 +628,7 @@ def events(
         if agent is not None and agent not in known and not follow:
             raise NotFound("agent", agent, f"there are {', '.join(known) or 'none'}")
         wanted = _Wanted(set(types) or None, agent, as_json=as_json)
-        asyncio.run(_printed(swarm, after, wanted, follow=follow))
+        run_async(_printed(swarm, after, wanted, follow=follow))
 
 
 class _Wanted(NamedTuple):

@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from sessiontree.config import ConfigError, ThinkingLevel, converted, parsed
+from sessiontree.regular_file import read_regular
 from sessiontree.swarm.budget import Budget
 from sessiontree.swarm.status import AgentSpec
 
@@ -72,9 +73,11 @@ class SwarmFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 def load(path: str) -> SwarmFile:
-    """What a file says. Raises `ConfigError`, or `OSError` where it cannot be read."""
-    with open(path, "rb") as file:
-        raw = file.read()
+    """What a file says. Raises `ConfigError`."""
+    try:
+        raw = read_regular(path)
+    except OSError as error:
+        raise ConfigError(path, None, f"it cannot be read: {error.strerror or error}") from error
     found: SwarmFile = converted(path, SwarmFile, parsed(path, raw))
     if found.agents is not None and found.agent:
         raise ConfigError(path, "agents", "give a number of agents or [[agent]] tables, not both")

@@ -10,7 +10,7 @@ import click
 
 from sessiontree.cli.app import short
 from sessiontree.cli.output import dim, echo, echo_json, safe, safe_lines, strong, table
-from sessiontree.core.figures import dollars
+from sessiontree.core.figures import dollars, pluralize
 
 if TYPE_CHECKING:
     from sessiontree.core.entries import JsonObject
@@ -51,11 +51,11 @@ def event_line(event: Event) -> str:
             used, paid = took(tokens, cost)
             what = f"completed, {used} tokens, {paid}, {seconds:.1f}s"
         case AgentFail(error=error, attempts=attempts):
-            what = f"failed after {attempts} {'attempt' if attempts == 1 else 'attempts'}: {error}"
+            what = f"failed after {pluralize(attempts, 'attempt')}: {error}"
         case TurnStart(number=number):
             what = f"turn {number} started"
         case TurnEnd(number=number, tokens=tokens):
-            what = f"turn {number} ended, {tokens:,.0f} tokens"
+            what = f"turn {number} ended, {pluralize(tokens, 'token', shown=f'{tokens:,.0f}')}"
         case TextDelta(delta=text):
             what = f"says {text}"
         case Thinking(delta=text):
@@ -97,6 +97,9 @@ def tell_status(status: SwarmStatus, session: Session, *, as_json: bool, durable
     if status.budget not in (None, Budget()):
         used = "-" if status.budget_used is None else f"{status.budget_used:.0%}"
         echo(dim(f"{used} of the budget is used"))
+    for agent in status.agents:
+        for title in agent.denied:
+            echo(dim(f"{safe(agent.id)}: denied {safe(title)}"))
     if status.reason:
         echo(strong(f"{status.status}:"), safe(status.reason))
     if state in ("paused", LEFT):

@@ -11,10 +11,12 @@ import click
 from sessiontree.cli.app import STOPPED, app, json_option
 from sessiontree.cli.desk import PrintedUi, Working, extension_option
 from sessiontree.cli.output import dim, echo, echo_json, safe, table, warn
+from sessiontree.cli.permissions import chosen_permissions, permission_options, tell_denials
 from sessiontree.errors import InvalidOperation
 
 if TYPE_CHECKING:
     from sessiontree.agent.tool import Tool
+    from sessiontree.config import PermissionMode
     from sessiontree.hooks.bus import Hooks
     from sessiontree.session import Session
     from sessiontree.swarm.durable.order import Order
@@ -42,6 +44,15 @@ database_option = click.option(
 )
 @click.option("--tools", metavar="NAMES", help="Which built-in tools agents may use, with commas between.")
 @click.option("--no-tools", is_flag=True, help="They may use none of them.")
+@click.option(
+    "--project",
+    "projects",
+    metavar="FOLDER",
+    multiple=True,
+    type=click.Path(exists=True, file_okay=False),
+    help="Agents of sessions in this folder work there; the others in the current one. May be given again.",
+)
+@permission_options
 @extension_option
 @click.option("--list", "listing", is_flag=True, help="Print which workers there are, and what they do.")
 @json_option
@@ -51,15 +62,18 @@ def worker(
     lease: float | None,
     tools: str | None,
     no_tools: bool,
+    projects: tuple[str, ...],
+    permission_mode: PermissionMode | None,
+    allow: tuple[str, ...],
     extensions: tuple[str, ...],
     listing: bool,
     as_json: bool,
 ) -> int:
     """Take the work of swarms that run with --durable, until it is told to end.
 
-    Models, tools and extensions are those of this machine. Ctrl-C lets the calls under way come to their end, and
-    leaves the rest to other workers; a second one ends it at once. It ends with 75 when it was out of reach for so long
-    that others have its work.
+    Models, tools, extensions and permissions are those of this machine. Ctrl-C lets the calls under way come to their
+    end, and leaves the rest to other workers; a second one ends it at once. It ends with 75 when it was out of reach
+    for so long that others have its work.
     """
     import asyncio
 
@@ -72,7 +86,7 @@ def worker(
         return _list(database, as_json=as_json)
     from sessiontree.cli.prompt import chosen_tools
 
-    opener = _Opener(chosen_tools(tools, no_tools), extensions)
+    opener = _Opener(chosen_tools(tools, no_tools), extensions, projects, permission_mode, allow)
     asyncio.run(
         _until_told(
             DurableWorker(
@@ -90,19 +104,41 @@ def worker(
 class _Opener:
     """Opens swarms with what this machine has."""
 
-    def __init__(self, tools: tuple[Tool, ...], extensions: tuple[str, ...]) -> None:
+    def __init__(
+        self,
+        tools: tuple[Tool, ...],
+        extensions: tuple[str, ...],
+        projects: tuple[str, ...],
+        mode: PermissionMode | None,
+        allow: tuple[str, ...],
+    ) -> None:
         from sessiontree import config
 
         self._settings = config.load()
+        chosen_permissions(self._settings, mode, allow)  # what is wrong with them is said before work is taken
+        self._mode: PermissionMode | None = mode
+        self._allow = allow
         self._tools = tools
         self._extensions = extensions
+        self._projects = projects
 
     @asynccontextmanager
     async def opened(self, order: Order, session: Session, hooks: Hooks, keep: Keep) -> AsyncGenerator[Swarm]:
+        from sessiontree.agent.sandbox import folder_within
         from sessiontree.commands.desk import Desk
         from sessiontree.swarm.swarm import Swarm
 
-        desk = Desk(session, tools=self._tools, hooks=hooks, settings=self._settings, ui=PrintedUi())
+        cwd = folder_within(session.cwd, self._projects)
+        permissions = chosen_permissions(self._settings, self._mode, self._allow)
+        desk = Desk(
+            session,
+            tools=self._tools,
+            hooks=hooks,
+            settings=self._settings,
+            ui=PrintedUi(),
+            cwd=cwd,
+            permissions=permissions,
+        )
         async with Working(desk, self._extensions):
             allowed = [tool for tool in desk.tools if order.tools is None or tool.name in order.tools]
             yield Swarm.open(
@@ -116,7 +152,9 @@ class _Opener:
                 system=order.system,
                 thinking=order.thinking,
                 anew=True,
+                permissions=permissions,
             )
+        tell_denials(permissions)
 
 
 async def _until_told(worker: DurableWorker) -> None:

@@ -279,11 +279,13 @@ def switch(session: str, place: str, as_json: bool) -> None:
 @session_argument
 @json_option
 def undo(session: str, as_json: bool) -> None:
-    """Take back the last move; once more, the one before it."""
+    """Undo the last move, switch, merge or promotion; again, the one before it."""
     with changing(session) as changed:
         before = changed.heads.current
         plan = changed.undo()
         on = changed.heads.current
+        if not as_json:
+            echo("undid", safe(plan.undone or ""))
         tell_plan(changed.tree, plan, as_json=as_json, on=None if on == before else on)
 
 
@@ -294,6 +296,7 @@ def plan_to_wire(plan: NavigatePlan) -> JsonObject:
         "commonAncestor": plan.common_ancestor,
         "abandoned": [entry.id for entry in plan.abandoned],
         "editorText": plan.editor_text,
+        **({} if plan.undone is None else {"undone": plan.undone}),
     }
 
 

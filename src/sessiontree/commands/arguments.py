@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from sessiontree import catalog
+from sessiontree.agent.rules import MODES
 from sessiontree.commands.command import Argument
 from sessiontree.config import CHOICES
 from sessiontree.core.entries import Message
@@ -47,6 +48,11 @@ def models(desk: Desk, begun: str) -> Iterable[str]:
 
 def levels(desk: Desk, begun: str) -> Iterable[str]:
     return LEVELS
+
+
+def modes(desk: Desk, begun: str) -> Iterable[str]:
+    """Permission modes."""
+    return MODES
 
 
 def sessions(desk: Desk, begun: str) -> Iterable[str]:

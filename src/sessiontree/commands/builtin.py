@@ -9,7 +9,7 @@ ORDER = (
     "help", "tree", "branch-here", "branches", "switch", "pop", "undo", "retry", "clear", "label",
     "fork", "branch", "clone", "new", "resume", "session", "name", "search", "export", "export-branch",
     "merge", "cherry-pick", "rebase", "compact", "uncompact", "context", "diff", "compare",
-    "model", "thinking", "copy", "reload", "quit",
+    "model", "thinking", "permissions", "copy", "save-unsaved", "reload", "quit",
 )  # fmt: skip
 
 

@@ -18,6 +18,7 @@ from sessiontree import catalog
 from sessiontree.agent import tracing
 from sessiontree.agent.agent import Agent
 from sessiontree.agent.loop import Outcome, tell_written
+from sessiontree.agent.permissions import Permissions
 from sessiontree.agent.record import Beside
 from sessiontree.agent.shell import Shell
 from sessiontree.agent.system import SystemPart
@@ -28,8 +29,9 @@ from sessiontree.commands.host import Host, PlainHost
 from sessiontree.commands.models import ConfiguredModels, Models, model_name
 from sessiontree.config import Config
 from sessiontree.core.entries import JsonObject, Message
-from sessiontree.core.places import free_name
+from sessiontree.core.places import BRANCH, branch_named, free_name
 from sessiontree.core.plan import NavigatePlan, plan_move
+from sessiontree.core.safe import safe
 from sessiontree.errors import InvalidOperation, NotFound, SessionTreeError, StoreError
 from sessiontree.hooks.bus import Hooks
 from sessiontree.hooks.events import (
@@ -80,8 +82,13 @@ class Desk:
         system: str | Sequence[SystemPart] | None = None,
         thinking: str | None = None,
         fresh: bool = False,
+        cwd: str | None = None,
+        permissions: Permissions | None = None,
     ) -> None:
         """A desk with `session` on it. Without a model it does everything but answer.
+
+        Tools work in `cwd`, by default the current folder. The folder that a session names is used only if a person
+        confirms it: `start` asks. Without `permissions`, its agent may use all of its tools.
 
         One that is `fresh` was made for this desk: if nothing was said in it, it is not kept when one leaves it.
         """
@@ -96,8 +103,11 @@ class Desk:
         self.models: Models = ConfiguredModels(self.settings, self.hooks) if models is None else models
         self.ui: Ui = NoUi() if ui is None else ui
         self.host: Host = PlainHost() if host is None else host
+        self.permissions = permissions
         self.reload: Callable[[], Awaitable[list[str]]] | None = None
         """Loads extensions and prompt files anew, and says what there is; set by whoever loads them."""
+        self.no_model = "there is no model: /model chooses one, and `sessiontree models` lists them"
+        """What is said where a model is needed and there is none."""
         self._tools = {tool.name: tool for tool in tools}
         self._added: dict[str, Tool] = {}
         self._system = system
@@ -115,6 +125,13 @@ class Desk:
         self._branch = session.head if branch is None else branch
         self._agent: Agent | None = None
         self._untrace: Callable[[], None] = lambda: None
+        self._base = os.getcwd() if cwd is None else os.path.abspath(cwd)
+        """Where tools work unless a person confirms another folder."""
+        self._is_given = cwd is not None
+        self._confirmed: dict[str, bool] = {}
+        """Folders that a person was asked about, and what was answered."""
+        self.cwd = self._base
+        """The folder that tools, and commands that take a path, work in."""
         self.hooks.context.models, self.hooks.context.ui = self.models, self.ui
         self._sit_down(model, thinking)
 
@@ -138,12 +155,9 @@ class Desk:
 
     def plan(self, place: Place) -> NavigatePlan:
         """What going to a place by the rules of selection would do."""
-        return self.session.plan_navigate(self.place(place), start=self._branch.name if self.beside else "HEAD")
-
-    @property
-    def cwd(self) -> str:
-        """The folder that the session is about, if there is one; else the one that the program runs in."""
-        return self.session.cwd if os.path.isdir(self.session.cwd) else os.getcwd()
+        return self.session.plan_navigate(
+            self.place(place), start=f"{BRANCH}{self._branch.name}" if self.beside else "HEAD"
+        )
 
     @property
     def model(self) -> Model | None:
@@ -157,8 +171,13 @@ class Desk:
     def agent(self) -> Agent:
         """The agent. Raises `InvalidOperation` where there is no model."""
         if self._agent is None:
-            raise InvalidOperation("there is no model: /model chooses one, and `sessiontree models` lists them")
+            raise InvalidOperation(self.no_model)
         return self._agent
+
+    async def settle(self) -> Outcome | None:
+        """Wait until nothing runs, and return how the last run ended that a message of an extension triggered."""
+        await self.idle()
+        return None if self._agent is None else await self._agent.settle()
 
     @property
     def running(self) -> bool:
@@ -228,6 +247,7 @@ class Desk:
         """Tell the handlers that there is somebody. Where something collects spans, it gets them."""
         if tracing.configured():
             self._untrace = tracing.trace(self.hooks)
+        await self.choose_folder()
         await self.hooks.tell(SessionStart(reason="startup"))
 
     async def close(self) -> None:
@@ -241,6 +261,7 @@ class Desk:
         """Have an agent for the session that is here now."""
         context = self.hooks.context
         context.session, context.branch, context.agent = self.session, self.branch, None
+        context.cwd = self.cwd
         if model is not None:
             self._agent = Agent(
                 self.branch,
@@ -250,8 +271,35 @@ class Desk:
                 system=self._system,
                 settings=self.settings,
                 thinking=thinking,
+                permissions=self.permissions,
             )
             context.agent = self._agent
+
+    async def choose_folder(self) -> None:
+        """Settle where tools work. If the session names another folder, a person is asked whether to go there.
+
+        Whoever made the session file wrote that name, so it does not decide by itself.
+        """
+        there = self.session.cwd
+        chosen = self._base
+        if there and not _is_same_folder(there, self._base) and not (self._is_given and not self.ui.has_person):
+            if there not in self._confirmed and os.path.isdir(there):
+                self._confirmed[there] = await self._confirm_folder(there)
+            if self._confirmed.get(there):
+                chosen = there
+        self.cwd = self.hooks.context.cwd = chosen
+        if self._agent is not None:
+            self._agent.cwd = chosen
+
+    async def _confirm_folder(self, there: str) -> bool:
+        if self.ui.has_person:
+            text = f"The session names {safe(there)}; you are in {safe(self._base)}."
+            return await self.ui.confirm("Have tools work in the folder of the session?", text)
+        if self.tools:
+            text = f"tools work in {safe(self._base)}, not in {safe(there)}, the session's folder"
+            text += "; --cwd (--project of a worker) chooses it"
+            self.hooks.show(Notice(level="info", text=text))
+        return False
 
     async def _end(self) -> None:
         """Give up what is under way, and wait until what has come of it is written.
@@ -334,7 +382,7 @@ class Desk:
         """Run a command and write down what it printed. The agent does it where there is one, which need not be."""
         if self._agent is not None:
             return await self._agent.bash(command, in_context=in_context)
-        return await self._shell.run(command, self.branch, cwd=self.cwd, in_context=in_context)
+        return await self._shell.run(command, self.branch, cwd=self.cwd, settings=self.settings, in_context=in_context)
 
     async def _write_beside(self, record: Beside, message: Message) -> None:
         if self._agent is not None:  # a model was chosen meanwhile
@@ -392,11 +440,12 @@ class Desk:
 
     async def switch(self, place: Place) -> NavigateOutcome:
         """Go on on another branch, which is made current unless one works beside that; or go to a place."""
-        if not isinstance(place, str) or place not in self.session.heads.heads:
+        name = branch_named(place, self.session.tree, self.session.heads) if isinstance(place, str) else None
+        if name is None:
             return await self.go(place)
         self.at_rest()
         old = self.branch.leaf
-        self._branch = self.session.branch(place) if self.beside else self.session.switch(place)
+        self._branch = self.session.branch(name) if self.beside else self.session.switch(f"{BRANCH}{name}")
         return await self._elsewhere(old)
 
     async def undo(self) -> NavigatePlan:
@@ -501,8 +550,12 @@ class Desk:
         elif reason != "fork" and await self.drop_unused():
             previous = None
         self.session, self._branch, self._fresh = branch.session, branch, fresh
+        self.cwd = self._base
+        if self.permissions is not None:
+            self.permissions.forget_grants()
         self._sit_down(model, thinking)
         self.host.changed()
+        await self.choose_folder()
         await self.hooks.tell(SessionStart(reason=reason, previous_session_file=previous))
         if reason != "fork":
             await self.hooks.tell(Switched(reason=reason, previous_session_file=previous))
@@ -530,3 +583,7 @@ class Desk:
         else:
             await self._agent.set_model(model)
         return model
+
+
+def _is_same_folder(one: str, other: str) -> bool:
+    return os.path.realpath(one) == os.path.realpath(other)

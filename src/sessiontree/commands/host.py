@@ -33,8 +33,8 @@ class Host(Protocol):
 
     def put_in_editor(self, text: str) -> None: ...
 
-    def copy(self, text: str) -> bool:
-        """Put a text on the clipboard; says whether there is one."""
+    def copy(self, text: str) -> str | None:
+        """Send a text to the clipboard. Returns what to tell the person; `None` where there is no clipboard."""
         ...
 
     def quit(self) -> None: ...
@@ -62,8 +62,8 @@ class PlainHost:
     def put_in_editor(self, text: str) -> None:
         self.editor = text
 
-    def copy(self, text: str) -> bool:
-        return False
+    def copy(self, text: str) -> str | None:
+        return None
 
     def quit(self) -> None:
         self.ended = True

@@ -10,6 +10,7 @@ from sessiontree.errors import NotFound
 from sessiontree.hooks.bus import Hooks
 from sessiontree.hooks.events import RetryScheduled
 from sessiontree.model.base import Model
+from sessiontree.model.chosen import recall, remember
 from sessiontree.model.retry import Retry, Retrying
 
 
@@ -38,13 +39,26 @@ class ConfiguredModels:
         return Retrying(found, attempts=retry.attempts, base_delay=retry.base_delay, on_retry=self._told)
 
     def names(self) -> list[str]:
-        from sessiontree.model.find import offers
+        from sessiontree.model.find import names
 
-        usable = [offer for offer in offers(self._settings) if offer.usable]
-        return [offer.name for offer in sorted(usable, key=lambda offer: not offer.default)]
+        return names(self._settings)
+
+    def remember(self, name: str) -> None:
+        """Have this model be the usual one from now on, in other processes too. Raises `StoreError`."""
+        remember(name, self._settings.model)
+
+    def warning(self, found: Model) -> str | None:
+        """What to say where the usual model is not the one that was chosen last."""
+        last = recall(self._settings.model)
+        if last is None or last in (found.info.name, found.info.provider):
+            return None
+        return f"{last}, the model chosen last, cannot be used now; going on with {found.info.name}"
 
     def _told(self, retry: Retry) -> None:
-        self._hooks.show(RetryScheduled(attempt=retry.attempt, delay=retry.delay, error=str(retry.error)))
+        scheduled = RetryScheduled(
+            attempt=retry.attempt, attempts=retry.attempts, delay=retry.delay, error=str(retry.error)
+        )
+        self._hooks.show(scheduled)
 
 
 def model_name(state: State) -> str | None:
@@ -56,13 +70,17 @@ def model_name(state: State) -> str | None:
 def choose(models: Models, named: str | None, state: State | None) -> tuple[Model, str | None]:
     """The model that was named, or that a conversation was held with, or the usual one.
 
-    With it comes a warning where the conversation's own cannot be used. Raises `NoModel` or `NotFound`.
+    With it comes a warning where the conversation's own, or the one chosen last, cannot be used. Raises `NoModel` or
+    `NotFound`.
     """
     from sessiontree.model.find import NoModel
 
     held = None if named or state is None else model_name(state)
     try:
-        return models.find(named or held), None
+        found = models.find(named or held)
+        if named or held or not isinstance(models, ConfiguredModels):
+            return found, None
+        return found, models.warning(found)
     except (NoModel, NotFound) as error:
         if held is None:
             raise

@@ -11,6 +11,7 @@ from sessiontree.commands.command import Argument, Command, Done
 from sessiontree.commands.desk import Desk
 from sessiontree.commands.leaving import Leaving, asked
 from sessiontree.commands.text import drawn, excerpt, short, table
+from sessiontree.core.figures import pluralize
 from sessiontree.core.outline import row_text
 from sessiontree.core.plan import last_prompt
 from sessiontree.errors import InvalidOperation
@@ -67,7 +68,7 @@ async def _pop(desk: Desk, args: Sequence[str]) -> Done:
 
 async def _undo(desk: Desk, args: Sequence[str]) -> Done:
     plan = await desk.undo()
-    return Done(text=f"{short(plan.old_leaf)} → {short(plan.new_leaf)}, on {desk.branch.name}")
+    return Done(text=f"undid {plan.undone}: {short(plan.old_leaf)} → {short(plan.new_leaf)}, on {desk.branch.name}")
 
 
 async def _retry(desk: Desk, args: Sequence[str]) -> Done:
@@ -170,7 +171,9 @@ def _copied(desk: Desk, outcome: CopyOutcome) -> Done:
     desk.host.changed()
     if outcome.cancelled:
         return CANCELLED
-    return Done(text=f"{len(outcome.entries)} entries are copied; the head is {short(outcome.new_leaf)}")
+    return Done(
+        text=f"copied {pluralize(len(outcome.entries), 'entry', 'entries')}; the head is {short(outcome.new_leaf)}"
+    )
 
 
 # Compactions
@@ -213,7 +216,7 @@ COMMANDS = (
         run=_pop,
         arguments=(PLACE,),
     ),
-    Command(name="undo", help="Take back the last move; again, the one before", run=_undo),
+    Command(name="undo", help="Undo the last move, switch or merge; again, the one before", run=_undo),
     Command(name="retry", help="Have your last message answered again, beside the first answer", run=_retry),
     Command(name="clear", help="Go before everything: the model sees nothing of it, and nothing is lost", run=_clear),
     Command(

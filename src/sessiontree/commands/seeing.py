@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from sessiontree.commands.arguments import BRANCH, LEVELS, PLACE, commands, levels, models
+from sessiontree.agent.permissions import Permissions
+from sessiontree.agent.rescue import save_messages
+from sessiontree.agent.rules import MODES
+from sessiontree.commands.arguments import BRANCH, FILE, LEVELS, PLACE, commands, levels, models, modes
 from sessiontree.commands.command import Argument, Command, Done
 from sessiontree.commands.desk import Desk
+from sessiontree.commands.models import ConfiguredModels
 from sessiontree.commands.text import excerpt, short, table
 from sessiontree.comparison import Comparison, Diff, took
+from sessiontree.config import PermissionMode
 from sessiontree.core.context import explain
 from sessiontree.core.entries import Message
 from sessiontree.core.figures import dollars, short_count
 from sessiontree.core.messages import role, text
 from sessiontree.core.outline import Calls, row_text
 from sessiontree.core.tokens import CHARACTERS_PER_TOKEN
-from sessiontree.errors import InvalidOperation
+from sessiontree.errors import InvalidOperation, StoreError
 from sessiontree.session import compare, diff
 
 FULL = "full"
@@ -83,8 +89,32 @@ async def _copy(desk: Desk, args: Sequence[str]) -> Done:
         if isinstance(entry.body, Message) and role(entry.body.message) == "assistant":
             words = text(entry.body.message.get("content"))
             if words:
-                return Done(text="copied" if desk.host.copy(words) else words)
+                told = desk.host.copy(words)
+                return Done(text=words if told is None else told)
     raise InvalidOperation("there is no answer to copy")
+
+
+async def _save_unsaved(desk: Desk, args: Sequence[str]) -> Done:
+    messages = desk.agent.unsaved if desk.has_agent else []
+    if not messages:
+        raise InvalidOperation("there is nothing unsaved: every answer is in the session")
+    file = os.path.join(desk.cwd, os.path.expanduser(args[0]))
+    save_messages(file, messages)
+    return Done(text=f"saved in {file}")
+
+
+CURRENT = " (current)"
+"""Stands behind the name of the model that holds, where one is chosen."""
+
+
+async def _choose_model(desk: Desk, names: Sequence[str]) -> str | None:
+    if desk.model is None:
+        return await desk.ui.select("Model", names)
+    current = desk.model.info.name
+    marked = f"{current}{CURRENT}"
+    options = [marked if name == current else name for name in dict.fromkeys([current, *names])]
+    chosen = await desk.ui.select("Model", options, at=marked)
+    return None if chosen is None else chosen.removesuffix(CURRENT)
 
 
 async def _model(desk: Desk, args: Sequence[str]) -> Done:
@@ -95,9 +125,15 @@ async def _model(desk: Desk, args: Sequence[str]) -> Done:
         names = await asyncio.to_thread(desk.models.names)
         if not names:
             await asyncio.to_thread(desk.models.find)  # says how to get one
-        name = await desk.ui.select("Which model?", names, at=None if desk.model is None else desk.model.info.name)
+        name = await _choose_model(desk, names)
     if name is not None:
-        return Done(text=f"from here on: {(await desk.set_model(name)).info.name}")
+        model = (await desk.set_model(name)).info.name
+        if isinstance(desk.models, ConfiguredModels):
+            try:
+                desk.models.remember(model)
+            except StoreError as error:
+                desk.ui.notify(f"the choice holds for this session only: {error}", "warning")
+        return Done(text=f"from here on: {model}")
     return Done(text="there is no model" if desk.model is None else desk.model.info.name)
 
 
@@ -111,6 +147,30 @@ async def _thinking(desk: Desk, args: Sequence[str]) -> Done:
         raise InvalidOperation(f"no thinking level {level!r}: choose one of {', '.join(LEVELS)}")
     await desk.agent.set_thinking(level)
     return Done(text=f"from here on: {level}")
+
+
+async def _permissions(desk: Desk, args: Sequence[str]) -> Done:
+    permissions = desk.permissions
+    if permissions is None:
+        raise InvalidOperation("no permissions hold here: the agent may use all of its tools")
+    if not args:
+        return Done(text=_permission_table(permissions, desk.cwd))
+    chosen: PermissionMode | None = next((mode for mode in MODES if mode == args[0]), None)
+    if chosen is None:
+        raise InvalidOperation(f"no permission mode {args[0]!r}: choose one of {', '.join(MODES)}")
+    permissions.mode = chosen
+    if permissions.effective_mode != chosen:
+        return Done(text=f"permission mode: {permissions.effective_mode}, since the project restricts it")
+    return Done(text=f"permission mode: {chosen}")
+
+
+def _permission_table(permissions: Permissions, cwd: str) -> str:
+    rules = permissions.rules_in(cwd)
+    rows = [["mode", permissions.effective_mode]]
+    for decision in ("deny", "ask", "allow"):
+        rows += [[decision, str(rule)] for rule in getattr(rules, decision)]
+    rows += [["allow, this session", str(rule)] for rule in permissions.granted]
+    return table(rows)
 
 
 async def _help(desk: Desk, args: Sequence[str]) -> Done:
@@ -149,6 +209,12 @@ COMMANDS = (
     ),
     Command(name="copy", help="Put the last answer on the clipboard", run=_copy),
     Command(
+        name="save-unsaved",
+        help="Write answers that the session could not take to another file, a message a line",
+        run=_save_unsaved,
+        arguments=(replace(FILE, required=True),),
+    ),
+    Command(
         name="model",
         help="Show the model, or go on with another",
         run=_model,
@@ -159,6 +225,12 @@ COMMANDS = (
         help="Show how much the model thinks before it answers, or change it",
         run=_thinking,
         arguments=(Argument(name="LEVEL", complete=levels),),
+    ),
+    Command(
+        name="permissions",
+        help="Show what the agent may do without asking, or change the mode",
+        run=_permissions,
+        arguments=(Argument(name="MODE", complete=modes),),
     ),
     Command(name="reload", help="Load extensions and prompt files anew", run=_reload),
     Command(

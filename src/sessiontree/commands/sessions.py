@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
+from importlib.util import find_spec
 
 from msgspec.structs import replace
 
@@ -15,6 +17,7 @@ from sessiontree.commands.moving import CANCELLED
 from sessiontree.commands.text import excerpt, local_time, short, table
 from sessiontree.comparison import stats_of, took
 from sessiontree.core.entries import Entry, EntryId, Message
+from sessiontree.core.figures import pluralize
 from sessiontree.core.messages import role
 from sessiontree.core.outline import plain_text
 from sessiontree.errors import InvalidOperation, StoreError
@@ -22,6 +25,10 @@ from sessiontree.ops.fork import ForkOutcome
 from sessiontree.session import Session
 from sessiontree.store.files import write_private
 
+PAGE_NEEDS = ("jinja2", "markdown_it", "nh3", "pygments")
+"""What the extra `export` installs."""
+NAME_LENGTH = 60
+"""So much of the name of a branch is in the name of a file."""
 HITS = 20
 """How many hits a search shows."""
 
@@ -106,9 +113,10 @@ async def _session(desk: Desk, args: Sequence[str]) -> Done:
         ["name", session.name or "(none)"],
         ["file", session.kept_at or "(in memory)"],
         ["folder", session.cwd],
+        *([] if desk.cwd == session.cwd else [["tools work in", desk.cwd]]),
         ["parent", session.header.parent_session or ""],
         ["branch", f"{desk.branch.name}, one of {shown}, at {short(desk.branch.leaf)}"],
-        ["entries", f"{len(tree)}, {stats.messages} messages, {stats.tool_calls} tool calls"],
+        ["entries", f"{len(tree)}, {pluralize(stats.messages, 'message')}, {pluralize(stats.tool_calls, 'tool call')}"],
         ["took", f"{', '.join(took(stats))}, all branches together"],
         ["model", "(none)" if desk.model is None else f"{desk.model.info.name}, thinking {desk.agent.thinking}"],
         ["problems", "; ".join(item.message for item in session.problems if item.severity == "fault")],
@@ -135,38 +143,84 @@ async def _search(desk: Desk, args: Sequence[str]) -> Done:
 
 
 async def _export(desk: Desk, args: Sequence[str]) -> Done:
-    path, form = _target(desk, args[0])
+    return tell_exported(*await export_session(desk, args[0] if args else None))
+
+
+def tell_exported(path: str, form: str) -> Done:
+    return Done(text=f"{path} is {'a copy of this session' if form == 'jsonl' else f'this session as {form}'}")
+
+
+async def export_session(desk: Desk, name: str | None) -> tuple[str, str]:
+    """Write the session to a file, under a name of its own by default. Returns its path and its form."""
+    path, form = _free_target(desk) if name is None else _target(desk, name)
     file = desk.session.file
     if form == "jsonl" and file is not None and file.exists():
         data = file.read_bytes()
     else:  # what another program deleted is still known here
         data = await _exported(desk, form)
     _write(path, data)
-    return Done(text=f"{path} is {'a copy of this session' if form == 'jsonl' else f'this session as {form}'}")
+    return path, form
 
 
 async def _export_branch(desk: Desk, args: Sequence[str]) -> Done:
-    path, form = _target(desk, args[1])
-    _write(path, await _exported(desk, form, subtree=str(desk.place(args[0]))))
-    return Done(text=f"{path} has {args[0]} and what hangs below it, as {form}")
+    heads = desk.session.heads.heads
+    place, name = [*args, None, None][:2]
+    if place is not None and name is None and place not in heads and _form_of(place) is not None:
+        place, name = None, place
+    branch = desk.branch.name if place in (None, "HEAD") else place if place in heads else None
+    if branch is None:
+        assert place is not None
+        path, form = _free_target(desk, place) if name is None else _target(desk, name)
+        _write(path, await _exported(desk, form, subtree=str(desk.place(place))))
+        return Done(text=f"{path} has {place} and all below it, as {form}")
+    path, form = _free_target(desk, branch) if name is None else _target(desk, name)
+    _write(path, await _exported(desk, form, branch=branch))
+    return Done(text=f"{path} has the path of {branch}, as {form}")
 
 
-async def _exported(desk: Desk, form: str, *, subtree: str | None = None) -> bytes:
+async def _exported(desk: Desk, form: str, *, branch: str | None = None, subtree: str | None = None) -> bytes:
     import asyncio
 
     from sessiontree.export import export
 
-    return (await asyncio.to_thread(export, desk.session.lines(), form, subtree=subtree)).content
+    return (await asyncio.to_thread(export, desk.session.lines(), form, branch=branch, subtree=subtree)).content
+
+
+def _form_of(file: str) -> str | None:
+    from sessiontree.export import form_of
+
+    return form_of(file)
 
 
 def _target(desk: Desk, file: str) -> tuple[str, str]:
     """Where to write, and in which form."""
-    from sessiontree.export import ENDINGS, form_of
+    from sessiontree.export import ENDINGS
 
-    form = form_of(file)
+    form = _form_of(file)
     if form is None:
         raise InvalidOperation(f"{file!r} does not end in one of {', '.join(ENDINGS)}")
     return os.path.abspath(os.path.join(desk.cwd, os.path.expanduser(file))), form
+
+
+def _free_target(desk: Desk, part: str = "") -> tuple[str, str]:
+    """A file that does not exist, named after the session and a part of it: a page, or text where none can be made."""
+    from sessiontree.export import default_name
+
+    form = "html" if all(map(_is_installed, PAGE_NEEDS)) else "md"
+    stem, ending = os.path.splitext(os.path.join(desk.cwd, default_name(desk.session.id, form)))
+    words = "-".join(re.findall(r"[\w.]+", part))[:NAME_LENGTH]
+    stem = os.path.abspath(f"{stem}-{words}" if words else stem)
+    path, number = f"{stem}{ending}", 2
+    while os.path.lexists(path):
+        path, number = f"{stem}-{number}{ending}", number + 1
+    return path, form
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except (ValueError, ModuleNotFoundError):
+        return False
 
 
 def _write(path: str, data: bytes) -> None:
@@ -218,13 +272,13 @@ COMMANDS = (
         name="export",
         help="Write this session to a file: .html, .md, .txt, .json, or .jsonl for a copy byte for byte",
         run=_export,
-        arguments=(replace(FILE, required=True),),
+        arguments=(FILE,),
     ),
     Command(
         name="export-branch",
-        help="Write an entry and what hangs below it to a file; .jsonl is a session of its own",
+        help="Write the path of a branch to a file, or an entry and all below it; .jsonl is a session of its own",
         run=_export_branch,
-        arguments=(replace(PLACE, required=True), replace(FILE, required=True)),
+        arguments=(replace(PLACE, name="BRANCH|PLACE"), FILE),
     ),
     Command(name="quit", help="End the program; everything is kept", run=_quit),
 )

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from sessiontree.core.entries import EntryId
-from sessiontree.core.outline import Calls, outline, row_text
+from sessiontree.core.outline import Calls, outline, row_text, tell_hidden
 from sessiontree.core.places import shortened
 from sessiontree.core.times import milliseconds
 from sessiontree.session import Session
@@ -53,6 +53,7 @@ def drawn(session: Session, leaf: EntryId | None) -> str:
             excerpt(row_text(row.entry, calls)),
             *(f"({name})" for name in row.branches),
             "← active" if row.active else "",
+            tell_hidden(row.branches_hidden, row.active_hidden),
         ]
         lines.append(f"{short(row.entry.id)}  {row.prefix}{' '.join(part for part in parts if part)}")
     return "\n".join(lines) or "there is nothing in this session yet"

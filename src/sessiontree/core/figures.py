@@ -29,3 +29,16 @@ def dollars(cost: float) -> str:
     size = abs(cost)
     digits = min(1 - math.floor(math.log10(size)), MOST) if 0 < size < SMALL else DIGITS
     return f"{'-' if cost < 0 else ''}${size:.{digits}f}"
+
+
+def pluralize(count: float, one: str, several: str | None = None, *, shown: str | None = None) -> str:
+    """A count with its noun: `1 entry`, `2 entries`. `several` is the plural where it is not `one` with an s.
+
+    `shown` is the count as text, where it is not written out.
+    """
+    return f"{count if shown is None else shown} {one if count == 1 else several or f'{one}s'}"
+
+
+def tell_tokens(count: object) -> str:
+    """12345 as `12k tokens`."""
+    return pluralize(number(count), "token", shown=short_count(count))

@@ -10,9 +10,10 @@ follows a live session, so the two cannot differ:
   before: it advances that line's branch and makes it current.
 * A line that begins like an entry and is no JSON moves nobody: peers do not know it.
 
-A *move* is a head record that says where it came `from`, a change of the current branch, or
-an advance of the current branch that does not go on from its head. What else such a record
-changes belongs to its move: branches that it moves or hides are put back with it.
+A *move* is a head record that says where it came `from`, a change of the current branch, a
+merge into any branch, or an advance of the current branch that does not go on from its head.
+What else such a record changes belongs to its move: branches that it moves or hides are put
+back with it, and the summary that a promotion writes behind its record is no merge of its own.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from msgspec import UNSET, Struct
+from msgspec.structs import replace
 
 from sessiontree.core.entries import (
     HEAD_RECORD,
@@ -33,8 +35,10 @@ from sessiontree.core.entries import (
     entries_of,
     named,
 )
+from sessiontree.core.merge import is_merge, merged_from
 from sessiontree.core.messages import is_list, is_object
 from sessiontree.core.tree import Tree
+from sessiontree.errors import few
 
 MAIN = "main"
 
@@ -53,6 +57,10 @@ class Move(Struct, frozen=True):
     """Branches beside it that moved too, with where they were before."""
     hid: tuple[str, ...] = ()
     """Branches that were archived with it."""
+    merge: EntryId | None = None
+    """The summary that a merge wrote."""
+    copies: bool = False
+    """The branch stayed where it was, and copies of entries were written there."""
 
     @property
     def moved(self) -> tuple[str, ...]:
@@ -68,6 +76,8 @@ class Move(Struct, frozen=True):
             self.switched,
             tuple((called.get(name, name), leaf) for name, leaf in self.others),
             tuple(called.get(name, name) for name in self.hid),
+            self.merge,
+            self.copies,
         )
 
 
@@ -93,6 +103,8 @@ class Heads:
         self._renames: list[tuple[int, str, str]] = []
         """Renames that the moves do not know yet: how many moves were made before, and the names."""
         self._line_branch: str | None = MAIN
+        self._promotes = False
+        """The last head record hid branches as it moved one, so that a summary right behind it belongs to it."""
 
     @property
     def leaf(self) -> EntryId | None:
@@ -197,12 +209,22 @@ class Heads:
 
     def _advance(self, branch: str, entry: Entry, tree: Tree) -> None:
         head = self.heads[branch]
-        if branch == self.current and not (entry.parent == head and tree.is_sound):
+        if self._merges(entry):
+            is_current = branch == self.current
+            others = () if is_current else ((branch, head),)
+            self._log(Move(self.current, self.leaf, not is_current, others, merge=entry.id))
+        elif branch == self.current and not (entry.parent == head and tree.is_sound):
             above = entry.parent if tree.is_sound else tree.parent(entry.id)
             known = head if tree.stands_before(head, entry.id) else None
             if tree.real(above) != tree.real(known):
                 self._log(Move(branch, head, False))
         self.heads[branch] = entry.id
+
+    def _merges(self, entry: Entry) -> bool:
+        """Whether a line is a merge, and not the summary that belongs to a promotion."""
+        if entry.type != "branch_summary" or not is_merge(entry.body):
+            return False
+        return not (self._promotes and self.lines_since_record == 1)
 
     def _jump(self, branch: str, leaf: EntryId | None) -> None:
         if leaf != self.heads[branch]:
@@ -239,6 +261,7 @@ class Heads:
         self.archived = {name for name in listed if isinstance(name, str) and name in self.heads}
         self._line_branch = self.current
         self.lines_since_record = 0
+        self._promotes = False
         if data.get("reset") is True:
             self.moves.clear()
             self._undoable.clear()
@@ -258,8 +281,12 @@ class Heads:
                 ),
                 hid=tuple(sorted(self.archived - archived_before)),
             )
+            stays = not move.switched and not move.others and self.leaf == was.leaf
+            if stays and not move.hid:
+                move = replace(move, copies=True)
             if data.get("undo") is not True:
                 self._log(move)
+                self._promotes = bool(move.hid) and not stays
             else:
                 self.moves.append(move)
                 if self._undoable:
@@ -319,6 +346,30 @@ class Heads:
         if undo:
             data["undo"] = True
         return Custom(custom_type=HEAD_RECORD, data=data)
+
+
+def describe_move(move: Move, heads: Heads, tree: Tree) -> str:
+    """What an undo of `move` takes back, as the object of a sentence: `the merge of cache into main`."""
+    if move.merge is not None:
+        into = move.others[0][0] if move.switched else move.branch
+        names = _names_of(merged_from(tree[move.merge]), heads, tree)
+        return f"the merge of {' and '.join(names)} into {into}" if names else f"the merge into {into}"
+    if move.copies:
+        return f"the copies on {move.branch}"
+    what = f"the switch from {move.branch} to {heads.current}" if move.switched else f"the move of {move.branch}"
+    return f"{what}, which archived {few(move.hid)}" if move.hid else what
+
+
+def _names_of(leaves: Iterable[EntryId], heads: Heads, tree: Tree) -> list[str]:
+    """The branches that entries were written on, by the names that these have now."""
+    names: dict[str, None] = {}
+    for leaf in leaves:
+        name = tree[leaf].branch if leaf in tree else None
+        if name not in heads.heads:
+            name = next((one for one, head in heads.heads.items() if head == leaf), None)
+        if isinstance(name, str):
+            names[name] = None
+    return list(names)
 
 
 def first_record(current: str, heads: dict[str, EntryId | None], archived: Iterable[str] = ()) -> Custom:

@@ -35,7 +35,7 @@ from sessiontree.core.entries import (
     SessionInfo,
     ThinkingLevelChange,
 )
-from sessiontree.core.figures import short_count
+from sessiontree.core.figures import tell_tokens
 from sessiontree.core.fulltext import fold, speaker, unify
 from sessiontree.core.heads import Heads
 from sessiontree.core.merge import is_merge
@@ -121,9 +121,13 @@ class Row(Struct, frozen=True, kw_only=True):
     on_path: bool
     """On the way from the root to the active leaf."""
     active: bool
-    """The active leaf itself, or the nearest row above it that the filter shows."""
+    """The active leaf is here, or at bookkeeping right below."""
     branches: Sequence[str]
-    """Those whose heads are here, or at what is hidden from here on."""
+    """Those whose heads are here, or at bookkeeping right below."""
+    active_hidden: bool = False
+    """The active leaf is hidden, and this is the nearest row above it."""
+    branches_hidden: Sequence[str] = ()
+    """Those whose heads are hidden, and this is the nearest row above."""
 
 
 def outline(tree: Tree, leaf: EntryId | None, filter: str = "default", heads: Heads | None = None) -> list[Row]:
@@ -138,6 +142,8 @@ def draw(rows: Outline, heads: Heads | None = None) -> Iterator[Row]:
     """The rows of an outline one after another, so that a drawing of any length takes little memory."""
     tree, active = rows.shape.tree, rows.active
     named = {} if heads is None else rows.branches(heads)
+    hidden = {} if heads is None else rows.branches_hidden(heads)
+    active_hidden = rows.active_hidden
     for row in range(len(rows)):
         yield Row(
             entry=tree.peek(rows.id(row)),
@@ -145,6 +151,8 @@ def draw(rows: Outline, heads: Heads | None = None) -> Iterator[Row]:
             on_path=rows.on_path(row),
             active=row == active,
             branches=named.get(row, ()),
+            active_hidden=row == active_hidden,
+            branches_hidden=hidden.get(row, ()),
         )
 
 
@@ -365,18 +373,46 @@ class Outline(Struct, frozen=True, kw_only=True, eq=False):
 
     @property
     def active(self) -> int | None:
-        """The row of the active leaf, or the nearest one above it."""
-        return self.nearest(self.shape.leaf)
+        """The row of the active leaf, if it is shown."""
+        return self.nearest(self.shape.leaf) if self._is_shown(self.shape.leaf, {}) else None
+
+    @property
+    def active_hidden(self) -> int | None:
+        """The nearest row above the active leaf, if that is hidden."""
+        return None if self._is_shown(self.shape.leaf, {}) else self.nearest(self.shape.leaf)
 
     def branches(self, heads: Heads) -> dict[int, list[str]]:
-        """The branches at each row: those whose heads are there, or below it at something that is hidden. Archived ones
-        are left out."""
+        """The branches whose heads are shown, by their rows. Archived ones are left out."""
+        return self._named(heads, shown=True)
+
+    def branches_hidden(self, heads: Heads) -> dict[int, list[str]]:
+        """The branches whose heads are hidden, by the nearest row above. Archived ones are left out."""
+        return self._named(heads, shown=False)
+
+    def _named(self, heads: Heads, *, shown: bool) -> dict[int, list[str]]:
         named: dict[int, list[str]] = {}
+        known: dict[int, bool] = {}
         for name, head in heads.heads.items():
             row = None if name in heads.archived else self.nearest(head)
-            if row is not None:
+            if row is not None and self._is_shown(head, known) == shown:
                 named.setdefault(row, []).append(name)
         return named
+
+    def _is_shown(self, id: EntryId | None, known: dict[int, bool]) -> bool:
+        """Whether an entry has a row, or is bookkeeping below one: that stands for the place behind the row.
+
+        `known` keeps what was found out, so that many entries at the end of one long chain are not each followed up.
+        """
+        row = self.nearest(id)
+        if id is None or row is None:
+            return False
+        position, passed = self.shape.positions[id], list[int]()
+        while position not in known and position != self.rows[row] and self.shape.kinds[position] == BOOKKEPT:
+            passed.append(position)
+            position = self.shape.above[position]
+        shown = known.get(position, position == self.rows[row])
+        known.update(dict.fromkeys(passed, shown))
+        return shown
 
     def on_path(self, row: int) -> bool:
         return self.id(row) in self.shape.path
@@ -441,6 +477,14 @@ class Outline(Struct, frozen=True, kw_only=True, eq=False):
         """What can be folded away under `row`: all that is below it, if it is the first of its segment."""
         segment = self.segments[row]
         return range(row + 1, self.ends[segment] if row == self.firsts[segment] else row + 1)
+
+
+def tell_hidden(branches: Sequence[str], active: bool) -> str:
+    """What a row says of heads that are hidden below it."""
+    told = [f"({', '.join(branches)}: hidden below)"] if branches else []
+    if active:
+        told.append("↓ active" if branches else "↓ active: hidden below")
+    return " ".join(told)
 
 
 def lay_out(shape: Shape, filter: str = "default", words: tuple[str, ...] = ()) -> Steps[Outline]:
@@ -608,7 +652,7 @@ def row_text(entry: Entry, calls: CallsOfResults | None = None) -> str:
         case BranchSummary() as body:
             return f"[{'merge' if is_merge(body) else 'branch summary'}]: {plain_text(entry)}"
         case Compaction(tokens_before=tokens):
-            return f"[compaction: {short_count(tokens)} tokens]"
+            return f"[compaction: {tell_tokens(tokens)}]"
         case _:
             return f"[{plain_text(entry)}]"
 

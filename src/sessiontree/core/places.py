@@ -1,8 +1,9 @@
 """Places: how people name a place in the tree, the same everywhere.
 
 In this order: `HEAD` and `root` (before everything); `HEAD@{n}`, where the current pointer
-was n moves ago; a branch; a label; an entry id; a unique prefix of one, eight characters or
-more. Each may be followed by `~n`, n real entries up.
+was n moves ago; `branch:NAME`; an entry id of the usual shape; a branch; a label; any other
+entry id; a unique prefix of one, eight characters or more. Each may be followed by `~n`, n
+real entries up.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Container
 from itertools import count
 
 from sessiontree.core.entries import EntryId
+from sessiontree.core.figures import pluralize
 from sessiontree.core.heads import Heads
 from sessiontree.core.tree import Tree
 from sessiontree.errors import Ambiguous, InvalidOperation, NotFound
@@ -19,7 +21,11 @@ from sessiontree.errors import Ambiguous, InvalidOperation, NotFound
 PREFIX = 8
 """Length of the ids that are shown, and the least that is taken as a prefix."""
 
+BRANCH = "branch:"
+"""Before the name of a branch: nothing else is meant then."""
+
 _OURS = re.compile(r"[0-9a-f]{16}")
+_LIKE_AN_ID = re.compile(r"[0-9a-f]{8,}|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE | re.ASCII)
 _UP = re.compile(r"(.+?)((?:~[0-9]{0,9})+)$", re.DOTALL)
 _MOVES_AGO = re.compile(r"HEAD@\{([0-9]{1,9})\}")
 LONGEST_NAME = 200
@@ -29,6 +35,18 @@ LONGEST_NAME = 200
 def shortened(id: EntryId) -> str:
     """An entry id as people are shown it: the beginning of one of ours, which are random; any other in full."""
     return id[:PREFIX] if _OURS.fullmatch(id) else id
+
+
+def looks_like_id(text: str) -> bool:
+    """Whether `text` has the shape of the entry ids that we and other programs make, or of the beginning of one."""
+    return _LIKE_AN_ID.fullmatch(text) is not None
+
+
+def branch_named(place: str, tree: Tree, heads: Heads) -> str | None:
+    """The branch that `place` names; `None` if it names something else, such as an entry by its id."""
+    if place.startswith(BRANCH) and place.removeprefix(BRANCH) in heads.heads:
+        return place.removeprefix(BRANCH)
+    return place if place in heads.heads and not (place in tree and looks_like_id(place)) else None
 
 
 def resolve(place: str, tree: Tree, heads: Heads) -> EntryId | None:
@@ -56,10 +74,13 @@ def _exact(place: str, tree: Tree, heads: Heads) -> EntryId | None:
     if ago is not None:
         count = int(ago[1])
         if count > len(heads.moves):
-            raise NotFound("place", place, f"there were {len(heads.moves)} moves")
+            raise NotFound("place", place, f"{pluralize(len(heads.moves), 'move')} so far")
         return heads.moves[-count].leaf if count else heads.leaf
-    if place in heads.heads:
-        return heads.heads[place]
+    branch = branch_named(place, tree, heads)
+    if branch is not None:
+        return heads.heads[branch]
+    if place in tree and looks_like_id(place):
+        return place
     labeled = [id for id, text in tree.labels.items() if text == place]
     if len(labeled) > 1:
         raise Ambiguous("label", place, labeled)
@@ -99,13 +120,24 @@ def check_branch_name(name: str) -> None:
         raise InvalidOperation(f"{name[:LONGEST_NAME]!r} cannot be the name of a branch: {fault}")
 
 
+def check_new_branch(name: str, tree: Tree, heads: Heads) -> None:
+    """Refuse what `check_branch_name` refuses, the name of another branch, and the id of an entry."""
+    check_branch_name(name)
+    if name in tree:
+        raise InvalidOperation(f"{name!r} cannot be the name of a branch: it is an entry id in this session")
+    if name in heads.heads:
+        raise InvalidOperation(f"there is a branch {name!r} already")
+
+
 def _fault_of(name: str) -> str | None:
     if not name:
         return "it is empty"
     if len(name) > LONGEST_NAME:
         return f"it has more than {LONGEST_NAME} characters"
-    if name in ("HEAD", "root", "@") or name.startswith("HEAD@{"):
+    if name in ("HEAD", "root", "@") or name.startswith(("HEAD@{", BRANCH)):
         return "that means something else"
+    if looks_like_id(name):
+        return "it looks like an entry id"
     if name.startswith("-"):
         return "it would be taken for an option"
     if "~" in name:

@@ -30,6 +30,8 @@ class NavigatePlan(Struct, frozen=True, kw_only=True):
     """What a summary of the branch that is left covers, oldest first."""
     editor_text: str | None
     """Text to put back in the editor, when a user's or custom message was chosen."""
+    undone: str | None = None
+    """What an undo takes back, in words: `the merge of cache into main`."""
 
     @property
     def moves(self) -> bool:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from msgspec import Struct
 
 from sessiontree.core.entries import BranchSummary, Compaction, Entry, JsonObject
+from sessiontree.core.figures import pluralize
 from sessiontree.core.messages import (
     answered_call,
     blocks,
@@ -75,7 +76,7 @@ def cut(words: str, length: int) -> str:
     """`words`, or their beginning and how many characters are missing."""
     if len(words) <= length:
         return words
-    return f"{words[:length]}\n[… {len(words) - length} more characters]"
+    return f"{words[:length]}\n[… {pluralize(len(words) - length, 'more character')}]"
 
 
 def portion(texts: Sequence[str], tokens: int) -> tuple[str, int]:

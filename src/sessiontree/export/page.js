@@ -288,10 +288,12 @@
   const quiet = new Set(data.quiet);
   const told = (list) => list.filter((number) => !quiet.has(number) || number === state.leaf).map((number) => ({ number }));
 
+  const entries = (count) => `${count.toLocaleString("en")} ${count === 1 ? "entry" : "entries"}`;
+
   const describe = (leaf) => {
     if (leaf < 0) return "Before everything";
     const names = data.heads[leaf];
-    const steps = `${pathTo(leaf).length.toLocaleString("en")} entries`;
+    const steps = entries(pathTo(leaf).length);
     return names ? `${names.join(", ")} · ${steps}` : `${data.label[leaf] || data.id[leaf].slice(0, 8)} · ${steps}`;
   };
 
@@ -374,7 +376,7 @@
     choose.className = "choose";
     choose.append("Compare ", chooser(0, "First branch"), " with ", chooser(1, "Second branch"));
     const parting = paths[0][shared - 1];
-    choose.append(span("", parting === undefined ? "They share nothing." : `They part after ${shared.toLocaleString("en")} entries, at “${data.row[parting].slice(0, 60)}”.`));
+    choose.append(span("", parting === undefined ? "They share nothing." : `They part after ${entries(shared)}, at “${data.row[parting].slice(0, 60)}”.`));
     const both = document.createElement("div");
     both.className = "sides";
     sides.forEach(([name], index) => {

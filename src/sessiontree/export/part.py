@@ -15,8 +15,8 @@ from sessiontree.core.heads import MAIN, first_record
 from sessiontree.core.plan import plan_fork
 from sessiontree.core.tree import Tree
 from sessiontree.export.snapshot import Snapshot
-from sessiontree.format.codec import ANCHOR, PARENT, write_entry, write_value
-from sessiontree.format.fork import path_fork_lines
+from sessiontree.format.codec import write_entry, write_value
+from sessiontree.format.fork import move_line, path_fork_lines
 from sessiontree.format.splice import drop_key, set_value
 
 LEFT_BEHIND = frozenset({"label", "session_info"})
@@ -51,12 +51,9 @@ def subtree_part(whole: Snapshot, root: EntryId) -> list[bytes]:
     kept = _kept_from(tree, root, walked, hang)
     copied = sorted((entry for entry in walked if hang[entry.id] == entry.id), key=lambda entry: entry.line)
     for entry, raw in zip(copied, raws(copied), strict=True):
-        parent = hang[tree.parent(entry.id)]
-        if parent != entry.parent:
-            raw = set_value(raw, PARENT, write_value(parent))
-        if entry.id in kept:
-            raw = set_value(raw, ANCHOR, write_value(kept[entry.id]))
-        lines.append(raw)
+        parent, anchor = hang[tree.parent(entry.id)], kept.get(entry.id)
+        same = parent == entry.parent and anchor is None
+        lines.append(raw if same else move_line(entry, raw, parent, anchor))
     heads = {name: hang[head] for name, head in whole.heads.heads.items() if head in below}
     newest = copied[-1]
     if not heads:

@@ -90,16 +90,18 @@ class Redactor:
     def text(self, text: str) -> str:
         if text in self._clean:
             return text
-        lower = text.lower()
+        lower, size = text.lower(), len(text)
         clean = text
         found: dict[tuple[str, ...], bool] = {(): True}
         for rule in self._rules:
+            if size < rule.shortest:
+                continue
             needs = rule.needs
             if needs not in found:
                 found[needs] = any(word in lower for word in needs)
             if found[needs]:
                 clean = self._without(rule, clean)
-        if len(text) <= _LONGEST_KEPT and clean is text:
+        if size <= _LONGEST_KEPT and clean is text:
             if len(self._clean) >= _MOST_KEPT:
                 self._clean.clear()
             self._clean[text] = None
@@ -176,11 +178,13 @@ class Redactor:
                 place[key] = made
                 named = None if at.get("type") in _SCHEMA_TYPES else named
                 told = _told_beside(at)
+                holds = ("data", "stringData") if at.get("kind") == "Secret" else ()
                 for name, inner in at.items():
                     new = self._string(name)
                     new = new if new not in made else f"{new} {len(made)}"
                     made[new] = inner
-                    waiting.append((made, new, named or _strength(name) or (told if name == "value" else None)))
+                    of_name = told if name == "value" else "certain" if name in holds else None
+                    waiting.append((made, new, named or _strength(name) or of_name))
             elif is_list(at):
                 place[key] = list(at)
                 for index in range(len(at)):

@@ -7,6 +7,7 @@ not believe stays as it is: a name that merely stands in code or prose is no sec
 
 from __future__ import annotations
 
+import base64
 import re
 from collections.abc import Callable, Iterable
 
@@ -24,6 +25,8 @@ NAMES = (
 )
 """Names whose value is a secret whatever it is; `dbPassword`, `X-Api-Key` and `client_secret` end in one of them."""
 
+SHORTEST_TOKEN = 13
+"""No token has fewer characters."""
 HINTS = ("token", "pass", "pwd", "auth", "jwt", "otp", "key")
 """Last words of names whose value is a secret if it looks made up: `token` is also what a parser reads."""
 
@@ -44,6 +47,43 @@ _TOKENS = (
     r"(?<![_-])eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*",  # JSON web tokens
 )
 
+_END = r"(?![A-Za-z0-9_+/=-])"
+_MORE_TOKENS = (  # what each begins with, which is looked for first, and the whole
+    ("dckr_", r"dckr_[po]at_[A-Za-z0-9_-]{20,}"),  # Docker
+    ("shp", r"shp(?:at|ca|pa|ss)_[a-fA-F0-9]{32,}"),  # Shopify
+    ("sq0", r"sq0(?:atp|csp|idp)-[A-Za-z0-9_-]{22,}"),  # Square
+    ("eaaa", rf"(?<![+/=_-])EAAA(?=[A-Za-z_-]{{0,60}}[0-9])[A-Za-z0-9_-]{{22,60}}{_END}"),
+    ("lin_", r"lin_(?:api|oauth)_[A-Za-z0-9]{32,}"),  # Linear
+    ("ntn_", r"ntn_[A-Za-z0-9]{40,}"),  # Notion
+    ("secret_", rf"secret_[A-Za-z0-9]{{43}}{_END}"),
+    ("fig", r"fig[dour]_[A-Za-z0-9_-]{30,}"),  # Figma
+    ("dapi", rf"dapi[a-f0-9]{{32}}(?:-[0-9]{{1,2}})?{_END}"),  # Databricks
+    (
+        "dp.",
+        r"dp\.(?:pt|ct|sa|scim|audit)\.[A-Za-z0-9]{40,}|dp\.st\.(?:[a-z0-9_-]{2,40}\.)?[A-Za-z0-9]{40,}",
+    ),  # Doppler
+    ("pscale_", r"pscale_(?:tkn|oauth|pw|pass)_[A-Za-z0-9_=.-]{32,}"),  # PlanetScale
+    ("sbp_", r"sbp_(?:v0_)?[a-f0-9]{40,}"),  # Supabase
+    ("sb_secret_", r"sb_secret_[A-Za-z0-9_-]{20,}"),
+    ("sntry", r"sntrys_[A-Za-z0-9+/=_-]{40,}|sntry[ua]_[a-f0-9]{64}"),  # Sentry
+    *((f"nr{kind}-", rf"NR{kind.upper()}-[A-Za-z0-9_-]{{18,}}") for kind in ("ak", "js", "ii", "iq", "ra", "aa")),
+    # New Relic, above, and its licence keys
+    ("nral", rf"[a-f0-9]{{36}}NRAL{_END}"),
+    ("glc_", r"glc_[A-Za-z0-9+/]{32,}={0,3}"),  # Grafana
+    ("glsa_", r"glsa_[A-Za-z0-9]{32}_[A-Fa-f0-9]{8}"),
+    ("eyjrijoi", r"(?<![+/])eyJrIjoi[A-Za-z0-9]{40,}={0,3}"),
+    ("pmak-", r"PMAK-[a-f0-9]{24}-[a-f0-9]{34}"),  # Postman
+    ("tt3", r"AT[ACS]TT3[A-Za-z0-9_=-]{40,}"),  # Atlassian
+    ("atbb", r"(?<![+/])ATBB[A-Za-z0-9]{24,}"),
+    ("pplx-", r"pplx-[A-Za-z0-9]{32,}"),  # Perplexity
+    ("whsec_", r"whsec_[A-Za-z0-9+/=_-]{24,}"),  # webhooks of Stripe
+    ("gocspx-", r"GOCSPX-[A-Za-z0-9_-]{20,}"),  # clients of Google
+    ("key-", rf"(?<![_-])(?:pub)?key-[a-f0-9]{{32}}{_END}"),  # Mailgun
+    ("mailgun", rf"(?<![_-])[a-f0-9]{{32}}-[a-f0-9]{{8}}-[a-f0-9]{{8}}{_END}"),
+    ("pat", rf"pat[A-Za-z0-9]{{14}}\.[a-f0-9]{{64}}{_END}"),  # Airtable
+    ("mfa.", r"mfa\.[A-Za-z0-9_-]{80,}"),  # Discord
+)
+
 _GAP = r"[ \t]{0,20}"
 _FIRST = "".join(sorted({name[0] for name in NAMES}))
 _STRONG = (  # the letter is looked at first: this is tried at every place of a text
@@ -61,6 +101,11 @@ _ASSIGNED = rf"(?:{_TYPED}|:=|=>|[=!]=={{0,1}}|=|:|%3[Dd]|\\u003[Dd])\*{{0,2}}{_
 _QUOTED = r"[bBfFrRuU]{0,2}(?P<quote>\\{0,8}[\"'`]|&quot;)(?P<quoted>(?:\\[^\n]?|[^\\\n])*?)(?=(?P=quote)|$)"
 _BLOCK = r"[|>][-+0-9]{0,2}[ \t]{0,20}\r?\n(?P<indent>[ \t]+)(?P<block>[^\n]*(?:\n(?P=indent)[^\n]*)*)"
 _BARE = r"(?P<bare>[^\s\"'`\\,;&<>{}|)]+)"
+_DATA = (
+    r"^(?P<level>[ \t]{0,40})(?:- )?[\"']?(?:data|stringData)[\"']?:[ \t]{0,8}\r?\n"
+    r"(?P<secret>(?P=level)[ \t]+[^\n]*(?:\n(?P=level)[ \t]+[^\n]*){0,500}+)(?:\n|\Z)"
+)
+"""The values of a manifest, which is YAML: lines that stand further in."""
 _SECRETS = ("secret", "quoted", "block", "bare")
 """Groups of a rule that hold the secret; where there is none, it is all that was found."""
 
@@ -89,6 +134,8 @@ class Rule(Struct, frozen=True):
     """Whether what was found is a secret."""
     needs: tuple[str, ...] = ()
     """Words of which a text has one, in whatever letters, if anything is to be found in it."""
+    shortest: int = 0
+    """Texts of fewer characters hold nothing that it finds."""
 
 
 def secret_of(found: Found) -> tuple[int, int]:
@@ -142,6 +189,36 @@ def _is_given(found: Found) -> bool:
     return len(spelled_out) >= 4 and not value.endswith(":") and not goes_on
 
 
+def _is_bot(found: Found) -> bool:
+    """Whether the first part of what looks like the token of a bot is a number, as Discord writes it."""
+    first = found["id"]
+    try:
+        return base64.urlsafe_b64decode(first + "=" * (-len(first) % 4)).isdigit()
+    except ValueError:
+        return False
+
+
+def _is_pgpass(found: Found) -> bool:
+    """Whether a line is one of a password file of PostgreSQL: by its port, or since such a file was spoken of."""
+    if found["port"] == "*" or found["port"].startswith(("543", "643")):
+        return True
+    return found.string.rfind("pgpass", max(0, found.start() - 2000), found.start()) >= 0
+
+
+def _is_phrase(found: Found) -> bool:
+    """Whether words in a row are a passphrase, which no sentence is."""
+    words = re.split(r"[ \t-]+", found["secret"].strip().lower())
+    return 4 <= len(words) <= 24 and not _SENTENCE.intersection(words)
+
+
+_SENTENCE = frozenset(
+    {"a", "an", "the", "is", "are", "was", "be", "to", "of", "for", "and", "or", "not", "in", "on", "at", "by", "it"}
+    | {"you", "your", "we", "our", "i", "my", "that", "this", "which", "with", "from", "must", "should", "can", "will"}
+    | {"if", "when", "used", "use", "set", "has", "have", "does", "do", "no", "as", "least", "more", "than", "only"}
+)
+"""Words of sentences: what has one of them speaks of a passphrase."""
+
+
 def _is_header(found: Found) -> bool:
     start, end = secret_of(found)
     value = found.string[start:end]
@@ -153,13 +230,26 @@ _NEEDS = {
     "named secret": (*HINTS, "secret", "cookie", "credential", "sig", "curl"),
     "authorization": ("authorization", "cookie", "bearer", "basic"),
     "private key": ("private",),
+    "webhook": ("webhook", "hooks.slack.com"),
+    "kubernetes secret": ("secret",),
 }
 _SQUEEZED = tuple(name.replace(" ", "") for name in NAMES)
 
 
-def _rules(rows: Iterable[tuple[str, str, Callable[[Found], bool]]]) -> tuple[Rule, ...]:
+Row = tuple[str, str, Callable[[Found], bool]] | tuple[str, str, Callable[[Found], bool], tuple[str, ...]]
+"""A rule; the words that a text needs come last, where they are not those of its kind."""
+
+
+def _rules(rows: Iterable[Row]) -> tuple[Rule, ...]:
     return tuple(
-        Rule(what, re.compile(pattern, re.MULTILINE), told, _NEEDS.get(what, ())) for what, pattern, told in rows
+        Rule(
+            what,
+            re.compile(pattern, re.MULTILINE),
+            told,
+            needs[0] if needs else _NEEDS.get(what, ()),
+            SHORTEST_TOKEN if what in ("token", "webhook") else 0,
+        )
+        for what, pattern, told, *needs in rows
     )
 
 
@@ -177,6 +267,55 @@ RULES = _rules(
         ),
         ("private key", r"(?<=Private-Lines: )[0-9]{1,4}\s++(?:[A-Za-z0-9+/=]{1,80}(?:\r?\n|\Z))++", _always),  # PuTTY
         ("token", "(?<![A-Za-z0-9])(?:" + "|".join(_TOKENS) + ")", _always),
+        *(("token", f"(?<![A-Za-z0-9]){pattern}", _always, (begins,)) for begins, pattern in _MORE_TOKENS),
+        (
+            "token",
+            r"(?:(?<![A-Za-z0-9])|(?<=bot))[0-9]{6,12}:A[A-Za-z0-9_-]{34}(?![A-Za-z0-9_-])",
+            _always,
+            (":a",),
+        ),  # Telegram
+        (  # Discord
+            "token",
+            rf"(?<![A-Za-z0-9_.-])(?P<secret>(?P<id>(?:[MN][DTjz]|O[DT])[A-Za-z0-9_-]{{21,27}})\.[A-Za-z0-9_-]{{6,7}}"
+            rf"\.[A-Za-z0-9_-]{{27,40}}){_END}",
+            _is_bot,
+            (".",),
+        ),
+        (  # Airtable, as it was
+            "token",
+            r"(?i:airtable)[^\n]{0,60}?(?<![A-Za-z0-9])(?P<secret>key[A-Za-z0-9]{14})(?![A-Za-z0-9])",
+            _is_made_up,
+            ("airtable",),
+        ),
+        (
+            "webhook",
+            r"(?:hooks\.slack\.com/(?:services|workflows|triggers)/|discord(?:app)?\.com/api/(?:v[0-9]{1,2}/)?webhooks/"
+            r"|webhook\.office\.com/webhookb2/)(?P<secret>[A-Za-z0-9_@/+-]{20,})",
+            _always,
+        ),
+        (  # kind: Secret, and its data
+            "kubernetes secret",
+            r"^[ \t]{0,40}(?:- )?[\"']?kind[\"']?:[ \t]{0,8}[\"']?Secret[\"']?,?[ \t]{0,8}\r?\n"
+            rf"(?:(?!---)[^\n]{{0,300}}\n){{0,40}}?{_DATA}",
+            _always,
+        ),
+        (  # the same in the order of the alphabet
+            "kubernetes secret",
+            rf"{_DATA}(?=(?:(?!---)[^\n]{{0,300}}\n){{0,40}}?[ \t]{{0,40}}[\"']?kind[\"']?:[ \t]{{0,8}}[\"']?Secret\b)",
+            _always,
+        ),
+        (
+            "kubernetes secret",
+            r"\"kind\":[ \t]{0,8}\"Secret\"[^{}]{0,500}(?:\{[^{}]{0,500}\}[^{}]{0,500}){0,3}?"
+            r"\"(?:data|stringData)\":\s{0,20}\{(?P<secret>[^{}]+)",
+            _always,
+        ),
+        (
+            "kubernetes secret",
+            r"\"(?:data|stringData)\":\s{0,20}\{(?P<secret>[^{}]{1,20000})\}"
+            r"(?=[^{}]{0,500}\"kind\":[ \t]{0,8}\"Secret\")",
+            _always,
+        ),
         # user:password@, the password with a @ in it, or with a /, which a port is not
         ("password in an address", r"(?<=://)[^\s/:@'\"\[]*:[^\s/'\"]+(?=@)", _always),
         ("password in an address", r"(?<=://)[^\s/:@'\"\[]*:(?![0-9]{1,5}[/?#])[^\s@'\"]{1,200}(?=@)", _always),
@@ -224,6 +363,39 @@ RULES = _rules(
             r"\bcurl\b[^\n]{0,300}?[ \t](?:-u|--user)[ =]?[\"']?[^\s:'\"]{1,100}:"
             rf"(?!{re.escape(TAKEN_OUT)})(?P<secret>[^\s'\"]+)",
             _always,
+        ),
+        (  # mysql -p..., docker login -p ..., redis-cli -a ..., sshpass -p ...
+            "named secret",
+            r"\b(?:(?:mysql|mariadb)[a-z_-]{0,12}\b[^\n|;&]{0,300}?[ \t]-p(?=[^\s-])"
+            r"|(?:docker|podman|helm registry|oras)[ \t]{1,8}login\b[^\n|;&]{0,300}?[ \t]-p[ \t=]{1,8}"
+            r"|redis-cli\b[^\n|;&]{0,300}?[ \t]-a[ \t]{1,8}"
+            r"|sshpass\b[^\n|;&]{0,80}?[ \t]-p[ \t]{0,8})"
+            rf"(?!{re.escape(TAKEN_OUT)}|[$])(?:(?P<quote>[\"'])(?P<quoted>[^\n]*?)(?=(?P=quote)|$)|(?P<bare>[^\s\"'|;&]+))",
+            _always,
+            ("mysql", "mariadb", "login", "redis-cli", "sshpass"),
+        ),
+        (  # gpg --passphrase ..., openssl -passin pass:..., ssh-keygen -N ...
+            "named secret",
+            r"(?:(?<![A-Za-z0-9])--?passphrase[ \t=]{1,8}|(?<![A-Za-z0-9])-(?:pass|passin|passout)[ \t]{1,8}[\"']?pass:"
+            r"|\bssh-keygen\b[^\n|;&]{0,200}?[ \t]-[NP][ \t]{0,8})"
+            rf"(?!{re.escape(TAKEN_OUT)}|[$])(?:(?P<quote>[\"'])(?P<quoted>[^\n]*?)(?=(?P=quote)|$)|(?P<bare>[^\s\"'|;&-][^\s\"'|;&]*))",
+            _always,
+            ("pass", "ssh-keygen"),
+        ),
+        (  # passphrase: correct horse battery staple
+            "named secret",
+            r"(?i:pass[ _-]?phrase|(?:seed|recovery)[ _-]phrase|mnemonic)[\"'`]?"
+            r"[ \t]{0,8}(?::|=|\bis\b)[ \t]{0,8}[\"'`]?"
+            r"(?P<secret>[A-Za-z0-9]{2,16}(?:[ \t-][A-Za-z0-9]{2,16}){3,24})(?![A-Za-z0-9])",
+            _is_phrase,
+            ("phrase", "mnemonic"),
+        ),
+        (  # host:5432:database:user:password
+            "named secret",
+            r"^[ \t]{0,8}(?:[A-Za-z0-9_.*-]{1,255}|\[[0-9A-Fa-f:]{2,45}\]|/[A-Za-z0-9_./-]{1,100})"
+            r":(?P<port>[0-9]{1,5}|\*):[^\s:]{1,64}:[^\s:]{1,64}:(?P<secret>(?:\\[^\n]|[^\s\\])+)",
+            _is_pgpass,
+            (":*:", ":543", ":643", "pgpass"),
         ),
         ("home path", r"(?<![A-Za-z0-9_.-])(?:/(?:home|Users)/[^/\s\"'`:;,<>|\\]+|/root(?![A-Za-z0-9_.-]))", _always),
         ("home path", r"(?i)\b[A-Z]:\\{1,4}Users\\{1,4}[^\\/\s\"'`:;,<>|]+", _always),

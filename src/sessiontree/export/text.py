@@ -14,8 +14,8 @@ from msgspec import Struct
 
 from sessiontree.comparison import stats_of
 from sessiontree.core.entries import Entry, EntryId
-from sessiontree.core.figures import short_count
-from sessiontree.core.outline import DEEP, draw, finish, lay_out, row_text, survey
+from sessiontree.core.figures import pluralize, tell_tokens
+from sessiontree.core.outline import DEEP, draw, finish, lay_out, row_text, survey, tell_hidden
 from sessiontree.core.places import shortened
 from sessiontree.export.snapshot import Snapshot
 from sessiontree.export.view import Part, View, money, view_of, visible
@@ -66,9 +66,9 @@ def _told(entry: Entry) -> bool:
 def _facts(whole: Snapshot) -> list[str]:
     stats = stats_of("", None, map(whole.tree.peek, whole.tree.ids()))
     facts = [
-        f"{len(whole.tree)} entries",
+        pluralize(len(whole.tree), "entry", "entries"),
         f"{len(whole.heads.heads)} branches" if len(whole.heads.heads) > 1 else "",
-        f"{short_count(stats.tokens)} tokens" if stats.tokens else "",
+        tell_tokens(stats.tokens) if stats.tokens else "",
         money(stats.cost) if stats.cost else "",
         ", ".join(model for model in stats.models if model != "unknown/unknown"),
         f"{whole.header.timestamp[:16]} to {(stats.last_activity or whole.header.timestamp)[:16]}".replace("T", " "),
@@ -81,6 +81,7 @@ def _drawing(whole: Snapshot) -> Iterator[str]:
     rows = finish(lay_out(finish(survey(whole.tree, whole.leaf))))
     for row in draw(rows, whole.heads):
         label = whole.tree.label(row.entry.id)
+        hidden = tell_hidden([visible(name) for name in row.branches_hidden], row.active_hidden)
         parts = [
             row.prefix,
             "• " if row.on_path else "",
@@ -88,6 +89,7 @@ def _drawing(whole: Snapshot) -> Iterator[str]:
             visible(row_text(row.entry, whole.calls)),
             *(f" ({visible(name)})" for name in row.branches),
             " ← active" if row.active else "",
+            f" {hidden}" if hidden else "",
         ]
         yield "".join(parts)
     if rows.is_deep:

@@ -35,7 +35,7 @@ from sessiontree.core.entries import (
     ThinkingLevelChange,
     Usage,
 )
-from sessiontree.core.figures import dollars, short_count
+from sessiontree.core.figures import dollars, tell_tokens
 from sessiontree.core.merge import is_merge
 from sessiontree.core.messages import (
     ToolCall,
@@ -86,7 +86,7 @@ def view_of(entry: Entry, call: ToolCall | None = None) -> View:
         case Message(message):
             return message_view(message, call)
         case Compaction() as body:
-            facts = (f"{short_count(body.tokens_before)} tokens before",) if body.tokens_before else ()
+            facts = (f"{tell_tokens(body.tokens_before)} before",) if body.tokens_before else ()
             return View(
                 kind="compaction",
                 title="Compaction",
@@ -360,9 +360,7 @@ def _spent(usage: Any) -> tuple[str, ...]:
     if sum is None:
         return ()
     return tuple(
-        fact
-        for fact in (f"{short_count(sum.tokens)} tokens" if sum.tokens else "", money(sum.cost) if sum.cost else "")
-        if fact
+        fact for fact in (tell_tokens(sum.tokens) if sum.tokens else "", money(sum.cost) if sum.cost else "") if fact
     )
 
 

@@ -14,12 +14,13 @@ from typing import Any, Literal, TypeAlias
 from msgspec import Struct
 
 from sessiontree.agent.tool import Tool, tool
+from sessiontree.agent.tools.environment import clean_environment
 from sessiontree.agent.tools.process import Ran, run_command
 from sessiontree.commands.command import Argument, Command, Complete, Done
 from sessiontree.commands.desk import Desk
 from sessiontree.core.context import Context as ModelContext
 from sessiontree.core.entries import Custom, CustomMessage, Entry, JsonObject
-from sessiontree.errors import SessionTreeError
+from sessiontree.errors import InvalidOperation, SessionTreeError
 from sessiontree.extensions.errors import ExtensionError
 from sessiontree.hooks.bus import DEADLINE, Context, Handler
 from sessiontree.hooks.calling import call
@@ -216,13 +217,16 @@ class Api:
     ) -> None:
         """Put a message in the context, as the user's. While the agent runs, it waits for the end of the turn.
 
-        With `trigger_turn`, and nothing running, the model answers it.
+        With `trigger_turn`, and nothing running, the model answers it. Where there is no model, it is written all the
+        same, and `InvalidOperation` says that nobody answers.
         """
         message = CustomMessage(custom_type=custom_type or self.name, content=content, display=display, details=details)
         if self._desk.has_agent:
             await self._desk.agent.send_message(message, trigger_turn=trigger_turn)
         else:
             await asyncio.to_thread(self._desk.branch.append, message)
+            if trigger_turn:
+                raise InvalidOperation(f"the message was written, but nobody answers it: {self._desk.no_model}")
 
     def append_entry(self, custom_type: str, data: Any = None) -> Entry:
         """Write down state. It is not in the context, and stands in the tree where the branch is now."""
@@ -241,8 +245,16 @@ class Api:
         return await self._desk.fork(place, position=position)
 
     async def exec(self, program: str, *arguments: str, cwd: str | None = None, timeout: float | None = None) -> Ran:
-        """Run a program to its end, without a shell in between. Its output and errors come together."""
-        return await run_command(shlex.join([program, *arguments]), cwd=cwd or self._desk.cwd, timeout=timeout)
+        """Run a program to its end, without a shell in between. Its output and errors come together.
+
+        It gets the variables that commands of the model get.
+        """
+        return await run_command(
+            shlex.join([program, *arguments]),
+            cwd=cwd or self._desk.cwd,
+            environment=clean_environment(self._desk.settings),
+            timeout=timeout,
+        )
 
 
 def _of_type(entries: list[Entry], custom_type: str | None) -> list[Entry]:

@@ -6,16 +6,18 @@ What is hashed, shown, trusted and run is the same bytes: nothing is read a seco
 from __future__ import annotations
 
 import os
-import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from msgspec import Struct
 
 from sessiontree.errors import NotFound
 from sessiontree.extensions.errors import ExtensionError
+from sessiontree.regular_file import read_regular
 
 EXTENSIONS, PROMPTS = "extensions", "commands"
 """The folders, in the home and in a project's `.sessiontree`."""
+RULES = "permissions.toml"
+"""The rules of a project, which are trusted with the rest."""
 
 CACHES = "__pycache__"
 MOST_FILES, MOST_BYTES = 2000, 32 << 20
@@ -31,7 +33,7 @@ class Found(Struct, frozen=True, kw_only=True):
 
 class Content(Struct, frozen=True, kw_only=True):
     root: str
-    """The folder that `extensions` and `commands` are in."""
+    """The folder that `extensions`, `commands` and rules of permissions are in."""
     files: dict[str, bytes]
     """By absolute path, in order."""
     problems: tuple[str, ...] = ()
@@ -72,7 +74,9 @@ class Content(Struct, frozen=True, kw_only=True):
 
 
 def read_content(root: str) -> Content:
-    """The files below `extensions` and `commands` in `root`. Raises `ExtensionError` if there are too many.
+    """The files below `extensions` and `commands` in `root`, and its rules of permissions.
+
+    Raises `ExtensionError` if there are too many.
 
     Compiled code is passed over, and never used. Links are followed: what they lead to is read now, like the rest.
     """
@@ -81,7 +85,7 @@ def read_content(root: str) -> Content:
     size = 0
     for path in _paths(root):
         try:
-            files[path] = _read(path)
+            files[path] = read_regular(path, MOST_BYTES)
             size += len(files[path])
         except OSError as error:
             problems.append(f"{path}: {error.strerror or error}")
@@ -92,24 +96,24 @@ def read_content(root: str) -> Content:
 
 def _paths(root: str) -> Iterator[str]:
     seen: set[str] = set()
+    rules = os.path.join(root, RULES)
+    if os.path.lexists(rules):
+        yield rules
     for folder in (EXTENSIONS, PROMPTS):
-        for at, folders, names in os.walk(os.path.join(root, folder), followlinks=True):
-            real = os.path.realpath(at)
-            if real in seen:  # a link that leads in a circle
-                folders.clear()
-                continue
-            seen.add(real)
-            folders[:] = sorted(name for name in folders if name != CACHES)
-            yield from (os.path.join(at, name) for name in sorted(names))
+        yield from _below(os.path.join(root, folder), seen)
 
 
-def _read(path: str) -> bytes:
-    """The bytes of a plain file; nothing else is waited for."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    with open(fd, "rb") as file:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise OSError("it is no plain file")
-        return file.read(MOST_BYTES + 1)
+def _below(folder: str, seen: set[str] | None = None) -> Iterator[str]:
+    """All files below a folder. Folders that were `seen` are not looked into again."""
+    seen = set() if seen is None else seen
+    for at, folders, names in os.walk(folder, followlinks=True):
+        real = os.path.realpath(at)
+        if real in seen:  # a link that leads in a circle
+            folders.clear()
+            continue
+        seen.add(real)
+        folders[:] = sorted(name for name in folders if name != CACHES)
+        yield from (os.path.join(at, name) for name in sorted(names))
 
 
 def given(path: str) -> Found:
@@ -120,6 +124,23 @@ def given(path: str) -> Found:
     if not os.path.exists(whole):
         raise NotFound("extension", path)
     return Found(name=os.path.basename(whole).removesuffix(".py"), path=whole)
+
+
+def read_given(root: str, paths: Iterable[str]) -> Content:
+    """The files of extensions that `root` names by their paths. Raises `NotFound`, or `ExtensionError` for too many."""
+    files: dict[str, bytes] = {}
+    problems: list[str] = []
+    for path in paths:
+        found = given(path).path
+        is_folder = os.path.basename(found) == "__init__.py"
+        for file in _below(os.path.dirname(found)) if is_folder else [found]:
+            try:
+                files[file] = read_regular(file, MOST_BYTES)
+            except OSError as error:
+                problems.append(f"{file}: {error.strerror or error}")
+        if len(files) > MOST_FILES or sum(map(len, files.values())) > MOST_BYTES:
+            raise ExtensionError(root, "there is more in it than anybody can look through")
+    return Content(root=root, files=files, problems=tuple(problems))
 
 
 def project_root(cwd: str, home: str) -> str | None:

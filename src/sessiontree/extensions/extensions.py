@@ -14,11 +14,15 @@ from typing import Any
 
 from msgspec import Struct
 
+from sessiontree.agent.rule_files import project_rules
+from sessiontree.agent.rules import RuleSet
 from sessiontree.commands.desk import Desk
 from sessiontree.commands.prompt_file import prompt_command
+from sessiontree.config import ConfigError
+from sessiontree.core.safe import safe
 from sessiontree.errors import SessionTreeError
 from sessiontree.extensions.api import Api, Fittings
-from sessiontree.extensions.content import EXTENSIONS, PROMPTS, Content, given, project_root, read_content
+from sessiontree.extensions.content import EXTENSIONS, PROMPTS, RULES, Content, given, project_root, read_content
 from sessiontree.extensions.errors import ExtensionError
 from sessiontree.extensions.modules import Unit
 from sessiontree.extensions.trust import Trust
@@ -41,9 +45,12 @@ class Extension(Struct, frozen=True, kw_only=True):
 
 
 class Extensions:
-    def __init__(self, desk: Desk, files: Sequence[str] = (), *, installed: bool = True) -> None:
+    def __init__(
+        self, desk: Desk, files: Sequence[str] = (), *, installed: bool = True, content: Content | None = None
+    ) -> None:
         """The extensions of `desk`: also those in `files`, and those of `installed` packages.
 
+        Of files that `content` has, the bytes there are what runs, whatever is on the disk by then.
         Raises `NotFound` for a file that is not there.
         """
         self.loaded: list[Extension] = []
@@ -51,7 +58,9 @@ class Extensions:
         self._desk = desk
         self._given = [given(path) for path in files]
         self._installed = installed
+        self._content_given = {} if content is None else content.files
         self._prompts: dict[str, Callable[[], None]] = {}
+        self._unrestrict: Callable[[], None] = lambda: None
         self._passed_over: set[str] = set()
         """Content that was not loaded since nobody was there to trust it: said once."""
         desk.reload = self.reload
@@ -62,7 +71,8 @@ class Extensions:
             await self._set_up(point.name, str(point.value), None, point)
         await self._take(self._content(home()))
         for found in self._given:
-            await self._set_up(found.name, found.path, Unit(found.name, found.path))
+            files = self._content_given if found.path in self._content_given else None
+            await self._set_up(found.name, found.path, Unit(found.name, found.path, files))
         await self._take_project()
         return [*(extension.name for extension in self.loaded), *(f"/{name}" for name in self._prompts)]
 
@@ -82,6 +92,7 @@ class Extensions:
         for off in self._prompts.values():
             off()
         self._prompts.clear()
+        self._unrestrict()
 
     async def reload(self) -> list[str]:
         """Unload everything and load it anew."""
@@ -122,7 +133,22 @@ class Extensions:
         if root is not None:
             content = self._content(root)
             if content.files and await self._trusted(content):
+                self._restrict(content)
                 await self._take(content)
+
+    def _restrict(self, content: Content) -> None:
+        """Have the rules of a project count. Where they cannot be understood, nothing but reading is allowed."""
+        path, permissions = os.path.join(content.root, RULES), self._desk.permissions
+        if permissions is None or path not in content.files:
+            return
+        try:
+            mode, rules, allows = project_rules(path, content.files[path])
+        except ConfigError as error:
+            self._tell(f"{error}; until it is right, agents may only read here")
+            mode, rules, allows = "read-only", RuleSet(), False
+        if allows:
+            self._tell(f"{path}: a project can only restrict, so what it allows is ignored", "warning")
+        self._unrestrict = permissions.restrict(mode, rules)
 
     async def _trusted(self, content: Content) -> bool:
         trust = Trust(home())
@@ -133,10 +159,10 @@ class Extensions:
                 if content.digest not in self._passed_over:
                     self._passed_over.add(content.digest)
                     why = "nobody has trusted it; the app, `sessiontree`, asks when it is opened in that project"
-                    self._tell(f"what is in {content.root} is not loaded: {why}", "warning")
+                    self._tell(f"what is in {safe(content.root)} is not loaded: {why}", "warning")
                 return False
-            names = "\n".join(os.path.relpath(path, content.root) for path in content.files)
-            text = f"{content.root} has extensions and prompts that you have not seen in this form:\n{names}"
+            names = "\n".join(f"  {safe(os.path.relpath(path, content.root))}" for path in content.files)
+            text = f"{safe(content.root)} has extensions and prompts that you have not seen in this form:\n{names}"
             if not await self._desk.ui.confirm("Trust this project, and run its extensions?", text):
                 return False
             trust.add(content)

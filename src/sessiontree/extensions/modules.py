@@ -17,6 +17,8 @@ from importlib.util import module_from_spec, spec_from_file_location
 from types import CodeType, ModuleType
 from typing import Any
 
+from sessiontree.regular_file import read_regular
+
 _numbers = itertools.count(1)
 
 
@@ -75,7 +77,7 @@ class _Loader(SourceFileLoader):
 
     def get_data(self, path: str) -> bytes:
         if self._files is None:
-            return super().get_data(path)
+            return read_regular(path)
         if path not in self._files:
             raise OSError(f"{path} was not there when this content was trusted")
         return self._files[path]

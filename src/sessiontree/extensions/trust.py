@@ -8,6 +8,7 @@ import msgspec
 
 from sessiontree.errors import StoreError
 from sessiontree.extensions.content import Content
+from sessiontree.regular_file import read_regular
 from sessiontree.store.files import make_private_directory, write_private
 
 FILE = "trust.json"
@@ -27,8 +28,7 @@ class Trust:
 
     def _read(self) -> dict[str, str]:
         try:
-            with open(self._file, "rb") as file:
-                return msgspec.json.decode(file.read(), type=dict[str, str])
+            return msgspec.json.decode(read_regular(self._file), type=dict[str, str])
         except FileNotFoundError:
             return {}
         except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:

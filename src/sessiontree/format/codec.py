@@ -22,7 +22,8 @@ from sessiontree.core import entries as e
 from sessiontree.core.entries import Body, Chain, Entry, EntryId, Header, JsonObject, Source
 from sessiontree.core.messages import Glance, glance, is_list, is_object, number
 from sessiontree.errors import InvalidOperation
-from sessiontree.format.nesting import NESTING_LIMIT, is_deep, is_deep_text, may_be_deep
+from sessiontree.format.nesting import NESTING_LIMIT, is_deep, is_too_deep, may_be_deep
+from sessiontree.format.splice import set_value
 
 VERSION = 3
 """The version of pi's format that is read as it is and written."""
@@ -212,16 +213,9 @@ def read_object(raw: bytes) -> JsonObject:
     """A line as a dict. Raises `NotJson`."""
     if not raw.lstrip().startswith(b"{"):
         raise NotJson("not a JSON object")
-    if not may_be_deep(raw):
-        return _decoded(raw)
-    try:
-        wire = _decoded(raw)
-        if not is_deep(wire):
-            return wire
-    except RecursionError:
-        if not is_deep_text(raw):
-            raise  # whoever calls has used up the stack, which says nothing of the line
-    raise NotJson(f"nested too deeply: more than {NESTING_LIMIT} deep")
+    if is_too_deep(raw):
+        raise NotJson(f"nested too deeply: more than {NESTING_LIMIT} deep")
+    return _decoded(raw)  # raises `RecursionError` if whoever calls has used up the stack
 
 
 def _decoded(raw: bytes) -> JsonObject:
@@ -437,6 +431,16 @@ def _match_begun(raw: bytes) -> re.Match[bytes] | None:
     return _HEAD.match(raw) if raw.endswith(_END) else None
 
 
+def set_parent(raw: bytes, parent: EntryId | None) -> bytes:
+    """A line with another parent: set where readers look for it, which is not the last key in a damaged line."""
+    value = write_value(parent)
+    head = _match_begun(raw)
+    if head is None:
+        return set_value(raw, PARENT, value)
+    start, end = head.end(1) + len(_PARENT) - 1, head.start(3) - len(_TIME) + 1
+    return raw[:start] + value + raw[end:]
+
+
 def hidden_keys(raw: bytes) -> list[str]:
     """The keys of a head that stand behind the message, and say something else, in a line known by its beginning."""
     begun = _begun(raw)
@@ -469,15 +473,16 @@ def is_readable(raw: bytes) -> bool:
     """Whether `read_object` reads a line. Nothing is made of what is in it, however much that is."""
     try:
         _any_decoder.decode(raw)
-        return not (may_be_deep(raw) and is_deep_text(raw))
+        return not is_too_deep(raw)
     except (*REFUSALS, RecursionError):
         return read_body(raw) is not e.UNREADABLE
 
 
 def read_glance(raw: bytes) -> Glance | None:
     """The message that a line holds, at a glance; `None` where the line is no JSON, or holds something else."""
-    try:  # without asking how deep it is: listings look at every line, and what the stack bears does no harm here
-        return _glance_decoder.decode(raw).message
+    try:
+        message = _glance_decoder.decode(raw).message
+        return None if is_too_deep(raw) else message
     except (*REFUSALS, RecursionError):
         body = read_body(raw)
     return glance(body.message) if isinstance(body, e.Message) else None
@@ -618,7 +623,7 @@ def write_object(wire: JsonObject) -> bytes:
             line = _encode(wire)
         except UNWRITABLE:
             line = _encoded(wire)
-    if may_be_deep(line) and is_deep_text(line):
+    if is_too_deep(line):
         raise _too_deep()
     return line
 

@@ -30,7 +30,7 @@ from sessiontree.core.safe import encodable
 from sessiontree.core.tree import BLANKS
 from sessiontree.format.codec import ANCHOR, PARENT, REFUSALS, VERSION, NotJson, read_object, write_value
 from sessiontree.format.jsonl import Reader
-from sessiontree.format.nesting import looks_deep, may_be_deep
+from sessiontree.format.nesting import is_too_deep, looks_deep
 
 _NOWHERE = 1 << 62
 _NEAR = 64
@@ -308,6 +308,8 @@ class Digest:
         heads, current = data.get("heads"), data.get("current")
         if not is_object(heads) or not isinstance(current, str) or current not in heads:
             raise Unsound
+        if not all(_is_id(name) and (leaf is None or _is_id(leaf)) for name, leaf in heads.items()):
+            raise Unsound
         archived = data.get("archived")
         hidden = {name for name in archived if isinstance(name, str)} if is_list(archived) else ()
         tally.heads = {name: named(leaf) for name, leaf in heads.items()}
@@ -343,8 +345,8 @@ def _value(raw: Raw) -> Any:
 
 
 def _check_nesting(data: bytes) -> None:
-    for raw in filter(may_be_deep, data.split(b"\n")):
-        _object(raw)
+    if any(map(is_too_deep, data.split(b"\n"))):
+        raise Unsound
 
 
 def _object(raw: bytes) -> JsonObject:

@@ -7,15 +7,31 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from sessiontree.core.entries import Body, Entry, EntryId, Label, SessionInfo, raws
+from msgspec.structs import replace
+
+from sessiontree.core.entries import Body, Compaction, Entry, EntryId, Label, SessionInfo, raws
 from sessiontree.core.heads import MAIN, first_record
 from sessiontree.core.plan import ForkPlan
-from sessiontree.format.codec import ANCHOR, PARENT, write_entry, write_value
+from sessiontree.errors import InvalidOperation
+from sessiontree.format.codec import (
+    ANCHOR,
+    LINE_LIMIT,
+    Held,
+    NotJson,
+    read_body,
+    read_line,
+    set_parent,
+    write_entry,
+    write_value,
+)
 from sessiontree.format.splice import set_value
 
 
 def path_fork_lines(plan: ForkPlan, *, name: str | None, now: str, new_id: Callable[[], EntryId]) -> list[bytes]:
-    """The lines behind the header: the path, its live labels, and a head record that makes it `main`."""
+    """The lines behind the header: the path, its live labels, and a head record that makes it `main`.
+
+    Raises `InvalidOperation` if a damaged line keeps a fork from having the context of its source.
+    """
     return lines_of(path_fork_parts(plan, name=name, now=now, new_id=new_id))
 
 
@@ -34,12 +50,8 @@ def path_fork_parts(
     last: EntryId | None = None
     for entry in plan.entries:
         if _changes(entry, plan):
-            raw = next(changed)
-            if entry.id in plan.parents:
-                raw = set_value(raw, PARENT, write_value(plan.parents[entry.id]))
-            if entry.id in plan.anchors:
-                raw = set_value(raw, ANCHOR, write_value(plan.anchors[entry.id]))
-            lines.append(raw)
+            parent = plan.parents.get(entry.id, entry.parent)
+            lines.append(move_line(entry, next(changed), parent, plan.anchors.get(entry.id)))
         else:
             lines.append(entry)
         last = entry.id
@@ -57,6 +69,39 @@ def path_fork_parts(
     if plan.entries:
         annotate(first_record(MAIN, {MAIN: plan.leaf}), now, plan.leaf if plan.leaf is not None else last)
     return lines
+
+
+def move_line(entry: Entry, raw: bytes, parent: EntryId | None, anchor: EntryId | None = None) -> bytes:
+    """The line `raw` of `entry` below another parent, with another anchor if one is given.
+
+    Raises `InvalidOperation` if the new line would be read as something else, as may be where it is damaged.
+    """
+    line = raw if parent == entry.parent else set_parent(raw, parent)
+    if anchor is not None:
+        line = set_value(line, ANCHOR, write_value(anchor))
+    if not _is_same(entry, raw, line, parent, anchor):
+        raise InvalidOperation(
+            f"entry {entry.id!r} on line {entry.line} is damaged and cannot be copied below {parent or 'root'!r};"
+            " copy from the file that `sessiontree doctor --repair` writes"
+        )
+    return line
+
+
+def _is_same(entry: Entry, raw: bytes, line: bytes, parent: EntryId | None, anchor: EntryId | None) -> bool:
+    """Whether readers find the same entry in `line` as in `raw`, but for what was changed on purpose."""
+    if len(line) > LINE_LIMIT:
+        return False
+    try:
+        copy = read_line(line, entry.line, Held(line))
+    except NotJson:
+        return False
+    body, expected = read_body(line), read_body(raw)
+    if anchor is not None and isinstance(expected, Compaction):
+        expected = replace(expected, first_kept=anchor)
+    return (copy.id, copy.type, copy.parent, copy.branch, copy.current, copy.custom_type, body) == (
+        *(entry.id, entry.type, parent, entry.branch, entry.current, entry.custom_type),
+        expected,
+    )
 
 
 def _changes(entry: Entry, plan: ForkPlan) -> bool:

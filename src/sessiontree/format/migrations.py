@@ -95,7 +95,8 @@ class Linear:
             case _:
                 pass
         raw = set_value(raw, PARENT, write_value(parent))
-        raw = set_value(raw, ID, write_value(id))
+        if id is not given:  # one that was given stays as it is spelled
+            raw = set_value(raw, ID, write_value(id))
         self._ids.append(id)
         if isinstance(wire.get("type"), str):
             self._last = id  # other lines are no entries, so nothing can hang from them
@@ -156,13 +157,13 @@ class Dash:
         """Role and content move into a message; the metadata stays where it is."""
         given = wire.get("metadata")
         metadata: JsonObject = given if is_object(given) else {}
-        content = wire.get("content")
-        message: JsonObject = {"role": string(wire.get("role")), "content": content}
+        message: JsonObject = {"role": string(wire.get("role")), "content": None}
+        role, content = value_of(raw, "role"), value_of(raw, "content")
         if message["role"] == "assistant":
             provider, model = string(metadata.get("provider")), string(metadata.get("model"))
             self._model = (provider or self._model[0], model or self._model[1])
+            content = _blocks(content, wire.get("content"))
             message.update(
-                content=_blocks(content),
                 api="unknown",
                 provider=self._model[0],
                 model=self._model[1],
@@ -170,20 +171,28 @@ class Dash:
                 stopReason="stop",
             )
         elif message["role"] == "tool":
+            role, content = b'"toolResult"', _blocks(content, wire.get("content"))
             message.update(
-                role="toolResult",
                 toolCallId=string(metadata.get("toolCallId")),
                 toolName=string(metadata.get("toolName")) or string(metadata.get("tool")),
-                content=_blocks(content),
                 isError=metadata.get("isError") is True,
             )
         message["timestamp"] = milliseconds(string(wire.get("timestamp"))) or 0
-        raw = set_value(raw, "message", write_value(message))
+        written = write_value(message)
+        # What was said moves as it is spelled: bytes that are not UTF-8 are kept, and reported.
+        if role is not None and message["role"]:
+            written = set_value(written, "role", role)
+        if content is not None:
+            written = set_value(written, "content", content)
+        raw = set_value(raw, "message", written)
         return drop_key(drop_key(raw, "role"), "content")
 
 
-def _blocks(content: Any) -> list[JsonObject]:
-    return content if is_list(content) else text_blocks(string(content))
+def _blocks(spelled: bytes | None, content: Any) -> bytes:
+    """The text of a list of blocks that says what `content` says, which is spelled so."""
+    if spelled is None or not (isinstance(content, str) or is_list(content)):
+        return write_value(text_blocks(""))
+    return b'[{"type":"text","text":%b}]' % spelled if isinstance(content, str) else spelled
 
 
 def _made_id(session: str, number: int) -> EntryId:

@@ -1,7 +1,8 @@
 """Nesting: how deep the objects and lists of a line may stand in one another, and whether some stand deeper.
 
 What the stack allows would depend on who calls, so there is one limit for all who read and write,
-and nothing here recurses. What is done with a line that is over it is not here: see `codec`.
+and nothing here recurses. `is_too_deep` is the rule for lines; `is_deep` tells of a value that is no
+line yet. What is done with a line that is over the limit is not here: see `codec`.
 """
 
 from __future__ import annotations
@@ -41,6 +42,14 @@ def may_be_deep(raw: bytes) -> bool:
     """
     size = len(raw)
     return size > SHORT and size - len(raw.replace(b"[", b"", MANY).replace(b"{", b"", MANY)) >= MANY
+
+
+def is_too_deep(raw: bytes) -> bool:
+    """Whether a line is nested deeper than may be: the one rule for all who read and write lines.
+
+    It goes by the text. A value whose key is repeated later counts too, although decoders drop it.
+    """
+    return may_be_deep(raw) and is_deep_text(raw)
 
 
 def looks_deep(lines: bytes) -> bool:

@@ -67,6 +67,10 @@ class Context:
     models: Any = None
     """Finds models by name, so that a handler can call one."""
     ui: Any = None
+    cwd: str | None = None
+    """The folder that tools work in, where somebody has chosen one."""
+    confinement: Any = None
+    """What tools can reach, where something keeps them from the rest."""
 
 
 @dataclass(frozen=True, eq=False)

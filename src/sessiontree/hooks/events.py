@@ -329,6 +329,17 @@ class BeforeToolCall(Event, frozen=True, kw_only=True):
     call: ToolCall
 
 
+class ToolDenied(Event, frozen=True, kw_only=True):
+    """A call is not made, since permissions do not allow it. The model is told."""
+
+    call: ToolCall
+    title: str
+    """The tool, and the command or the path: one line."""
+    reason: str
+    rule: str | None = None
+    """What would have to be allowed for it, as `--allow` takes it."""
+
+
 class ToolStart(Event, frozen=True, kw_only=True):
     call: ToolCall
 
@@ -366,9 +377,20 @@ class ThinkingChanged(Event, frozen=True, kw_only=True):
 
 
 class RetryScheduled(Event, frozen=True, kw_only=True):
+    """A request failed, and is made again after a while."""
+
     attempt: int
+    """Which attempt failed, from 1."""
+    attempts: int
+    """How many there may be."""
     delay: float
+    """Seconds until the next one."""
     error: str
+
+    @property
+    def text(self) -> str:
+        """What a person is told, without the time."""
+        return f"{self.error}. Retrying ({self.attempt} of {self.attempts - 1})"
 
 
 class QueueChanged(Event, frozen=True, kw_only=True):
@@ -410,6 +432,7 @@ EVENTS: dict[str, type[Event]] = {
     "before_message": BeforeMessage,
     "message_end": MessageEnd,
     "before_tool_call": BeforeToolCall,
+    "tool_denied": ToolDenied,
     "tool_start": ToolStart,
     "tool_update": ToolUpdate,
     "tool_result": ToolResult,

@@ -1,8 +1,10 @@
 """The index file: opened, checked, made anew when it is missing, damaged or of another version.
 
 Many processes may use it at once: readers never wait for writers (WAL), and writers take turns,
-a short transaction each. When it cannot be used at all (no room, no permission, something odd in
-its place), work goes on with an index in memory, which is forgotten afterwards.
+a short transaction each. Whatever is read from it has a checksum, and a wrong one is damage too: a
+flipped byte would hide sessions or hits. When it cannot be used at all (no room, no permission, something odd in
+its place), work goes on with an index in memory, which is forgotten afterwards. So it does, with a copy
+of what the file says, while another process keeps the lock.
 """
 
 from __future__ import annotations
@@ -10,20 +12,26 @@ from __future__ import annotations
 import os
 import sqlite3
 import stat
+import zlib
 from collections.abc import Callable, Generator
 from contextlib import ExitStack, closing, contextmanager
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from sessiontree.errors import StoreError
+from sessiontree.errors import LockTimeout, StoreError
+from sessiontree.store import waiting
 from sessiontree.store.files import make_private_directory
 from sessiontree.store.lock import Lock, lock_of
 
 FILE = "index.db"
-VERSION = 6
+VERSION = 7
 """Of the tables below, what `fulltext` finds, and what is taken for sound. Another in the file: it is made anew."""
-BUSY_SECONDS = 30.0
+BUSY_SECONDS = 5.0
+LOCK_SECONDS = 1.0
+"""How long the index is waited for: sessions can be listed without it."""
+COPIED_LIMIT = 1 << 28
+"""A larger index is not copied while it is locked, in bytes."""
 PAGE = 1 << 14
 """Bytes of a page of the file: a listing reads them all, so there had better be few."""
 
@@ -36,19 +44,22 @@ CREATE TABLE files (
     mtime INTEGER NOT NULL,
     inode INTEGER NOT NULL,
     summary BLOB NOT NULL,
+    summary_check INTEGER NOT NULL,         -- the checksum of `summary`
     generation INTEGER NOT NULL DEFAULT 0,  -- counts how often the file was read from its beginning
     kind INTEGER NOT NULL,                  -- of `reading.Kind`
     body INTEGER NOT NULL,                  -- where the first line behind the header starts
     read_to INTEGER NOT NULL,               -- where the last whole line ends
     mark INTEGER NOT NULL,                  -- a checksum of the beginning, and of what stands before read_to
     tally BLOB,                             -- to go on counting from read_to; NULL: from the beginning
-    text_to INTEGER NOT NULL DEFAULT 0      -- where the last chunk ends
+    text_to INTEGER NOT NULL DEFAULT 0,     -- where the last chunk ends
+    checksum INTEGER                        -- of all other columns but `summary`
 );
 CREATE INDEX files_by_folder ON files (folder);
 CREATE TABLE entries (
     file INTEGER NOT NULL,
     first INTEGER NOT NULL,                 -- the number of the first entry
     entries BLOB NOT NULL,                  -- what `digest.Kept` says of them
+    checksum INTEGER NOT NULL,
     PRIMARY KEY (file, first)
 ) WITHOUT ROWID;
 CREATE TABLE chunks (
@@ -57,14 +68,21 @@ CREATE TABLE chunks (
     start INTEGER NOT NULL,
     stop INTEGER NOT NULL,
     newest INTEGER NOT NULL,                -- the time of its newest entry
-    is_full INTEGER NOT NULL
+    is_full INTEGER NOT NULL,
+    checksum INTEGER NOT NULL
 );
 CREATE INDEX chunks_by_file ON chunks (file, start);
 CREATE VIRTUAL TABLE words USING fts5 (
     text, content='', columnsize=0, detail=none, tokenize='trigram case_sensitive 1'
 );
+CREATE TABLE words_check (checksum INTEGER);  -- of all that `words` is stored as; NULL: not counted yet
+INSERT INTO words_check VALUES (NULL);
 PRAGMA user_version = {VERSION};
 """
+FILE_CHECKSUM = (
+    "checksum_of(id, path, folder, size, mtime, inode, generation, kind, body, read_to, mark, tally, text_to)"
+)
+"""In SQL, what stands in the column `checksum` of a row of `files`."""
 
 # https://www.sqlite.org/rescode.html: the file is not what it should be, or a table is missing or another one.
 DAMAGE = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR, sqlite3.SQLITE_MISMATCH}
@@ -84,6 +102,17 @@ class _Unusable(Exception):
     """There can be no index file here."""
 
 
+class _Locked(_Unusable):
+    """Another process keeps the lock."""
+
+
+def checksum_of(*values: int | bytes | None) -> int:
+    return zlib.crc32(_encode(values))
+
+
+_encode = msgspec.msgpack.Encoder().encode
+
+
 class Database:
     def __init__(self, connection: sqlite3.Connection, *, lasting: bool, waits: bool = True) -> None:
         self.connection = connection
@@ -92,6 +121,7 @@ class Database:
         self.waits = waits
         """Whether what can be read again waits for its turn to be kept."""
         self.execute = connection.execute
+        connection.create_function("checksum_of", -1, checksum_of, deterministic=True)
 
     @contextmanager
     def transaction(self, mode: Literal["IMMEDIATE", "DEFERRED"] = "IMMEDIATE") -> Generator[None]:
@@ -127,11 +157,37 @@ def using(home: str, work: Callable[[Database], T], *, waits: bool = True) -> T:
             return _work_on(path, work, waits)
         except _Damaged as damaged:
             _remove(path, damaged.inode)
+        except _Locked:
+            try:
+                with closing(_copied(path)) as connection:
+                    return work(Database(connection, lasting=False))
+            except (sqlite3.Error, OSError, msgspec.MsgspecError, UnicodeDecodeError, Misfit):
+                break  # whoever has the lock may be making it anew
         except _Unusable:
             break
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
         connection.executescript(SCHEMA)
         return work(Database(connection, lasting=False))
+
+
+def _copied(path: str) -> sqlite3.Connection:
+    """What the index file says, in memory. Nothing is written to the file, and nothing of it is taken away."""
+    from urllib.parse import quote
+
+    status = os.lstat(path)
+    if not stat.S_ISREG(status.st_mode) or status.st_size > COPIED_LIMIT:
+        raise OSError("not an index that can be copied")
+    memory = sqlite3.connect(":memory:", isolation_level=None)
+    try:
+        address = f"file:{quote(path)}?mode=ro"
+        with closing(sqlite3.connect(address, uri=True, timeout=LOCK_SECONDS)) as source:
+            source.backup(memory)
+        if memory.execute("PRAGMA user_version").fetchone() != (VERSION,):
+            raise sqlite3.DatabaseError("an index of another version")
+    except BaseException:
+        memory.close()
+        raise
+    return memory
 
 
 def _work_on(path: str, work: Callable[[Database], T], waits: bool) -> T:
@@ -183,12 +239,25 @@ def _prepare(connection: sqlite3.Connection, inode: int) -> None:
     if version == 0 and not connection.execute("SELECT 1 FROM sqlite_schema").fetchone():
         connection.execute(f"PRAGMA page_size = {PAGE}")
         connection.execute("PRAGMA journal_mode = WAL")
-        connection.executescript(f"BEGIN IMMEDIATE; {SCHEMA} COMMIT;")
-    elif version != VERSION:
+        connection.executescript(f"BEGIN IMMEDIATE; {SCHEMA}")
+        connection.execute(f"PRAGMA application_id = {_checksum_of_schema(connection)}")
+        connection.execute("COMMIT")
+    elif version != VERSION or _application(connection) != _checksum_of_schema(connection):
         raise _Damaged(inode)
     connection.execute("PRAGMA synchronous = NORMAL")
     connection.execute("PRAGMA cache_size = -32000")
     connection.execute("SELECT 1 FROM files").fetchone()
+
+
+def _checksum_of_schema(connection: sqlite3.Connection) -> int:
+    """A flipped byte there may make a table mean something else. It is kept where a file tells whose it is."""
+    rows: list[Any] = connection.execute("SELECT * FROM sqlite_schema").fetchall()
+    return zlib.crc32(repr(rows).encode("utf-8", "replace")) >> 1  # which has no sign
+
+
+def _application(connection: sqlite3.Connection) -> int:
+    (application,) = connection.execute("PRAGMA application_id").fetchone()
+    return application
 
 
 def _remove(path: str, inode: int) -> None:
@@ -210,7 +279,11 @@ def _locked(path: str) -> Generator[None]:
         stack.callback(lock.close)
         try:
             make_private_directory(os.path.dirname(path))
-            stack.enter_context(lock)
+            with waiting.limited_to(LOCK_SECONDS):
+                stack.enter_context(lock)
+        except LockTimeout as error:
+            waiting.report(f"the index is locked: going on without it ({error})")
+            raise _Locked from error
         except (OSError, StoreError) as error:
             raise _Unusable from error
         yield

@@ -16,7 +16,7 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from sessiontree.errors import NotFound
-from sessiontree.store.files import reason_of
+from sessiontree.store.files import reason_of, shut
 from sessiontree.store.postgres.address import is_address
 
 SUFFIX = ".jsonl"
@@ -93,7 +93,7 @@ def files_in(folder: str, also: str | None = None, *, hidden: bool = True) -> li
     except OSError as error:
         return [_unseen(folder, error)]
     finally:
-        os.close(fd)
+        shut(fd)
 
 
 def _unseen(path: str, error: OSError) -> Found:

@@ -7,13 +7,14 @@ for the next time.
 from __future__ import annotations
 
 import os
+import zlib
 from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import TypeAlias
 
 import msgspec
 
 from sessiontree.format.digest import Digest, Kept, Tally
-from sessiontree.index.database import Database, Misfit
+from sessiontree.index.database import FILE_CHECKSUM, Database, Misfit, checksum_of
 from sessiontree.index.folder import Found, is_text
 from sessiontree.index.helpers import helpers_for
 from sessiontree.index.reading import NOT_KEPT, Passed, Past, Reading, SessionSummary, broken, read_anew, read_on
@@ -49,6 +50,8 @@ def summaries(
         row = known.pop(os.fsencode(path), None)
         if row is not None and row[1:4] == file[1:4]:  # size, time and inode
             try:
+                if zlib.crc32(row[4]) != row[5]:
+                    raise Misfit
                 summary = _summaries.decode(row[4])
             except TypeError as error:
                 raise Misfit from error
@@ -65,8 +68,10 @@ def summaries(
     ]
 
 
-def _known(db: Database, folders: Iterable[str], root: str | None) -> dict[bytes, tuple[bytes, int, int, int, bytes]]:
-    columns = "path, size, mtime, inode, summary"
+def _known(
+    db: Database, folders: Iterable[str], root: str | None
+) -> dict[bytes, tuple[bytes, int, int, int, bytes, int]]:
+    columns = "path, size, mtime, inode, summary, summary_check"
     if root is None:
         rows = [
             row
@@ -130,8 +135,13 @@ def digest_of(db: Database, path: str) -> Digest | None:
 
 
 def _past(db: Database, path: str) -> Past | None:
-    row = db.execute(f"SELECT {_PAST} FROM files WHERE path = ?", (os.fsencode(path),)).fetchone()
-    return None if row is None else msgspec.convert(row, Past)
+    statement = f"SELECT checksum = {FILE_CHECKSUM}, {_PAST} FROM files WHERE path = ?"
+    row = db.execute(statement, (os.fsencode(path),)).fetchone()
+    if row is None:
+        return None
+    if not row[0]:
+        raise Misfit
+    return msgspec.convert(row[1:], Past)
 
 
 def _read(db: Database, file: Found, passed: Passed) -> Reading:
@@ -140,11 +150,17 @@ def _read(db: Database, file: Found, passed: Passed) -> Reading:
 
 
 def _digest(db: Database, past: Past) -> Digest:
-    rows = db.execute("SELECT entries FROM entries WHERE file = ? ORDER BY first", (past.id,))
+    rows = db.execute("SELECT file, first, entries, checksum FROM entries WHERE file = ? ORDER BY first", (past.id,))
     try:
-        return Digest(_tallies.decode(past.tally or b""), (_kept.decode(entries) for (entries,) in rows))
+        return Digest(_tallies.decode(past.tally or b""), [_checked(*row) for row in rows])
     except (TypeError, ValueError) as error:
         raise Misfit from error
+
+
+def _checked(file: int, first: int, entries: bytes, checksum: int) -> Kept:
+    if checksum_of(file, first, entries) != checksum:
+        raise Misfit
+    return _kept.decode(entries)
 
 
 # Keeping it
@@ -163,7 +179,8 @@ def _keep(db: Database, batch: list[Reading]) -> None:
 
 
 _COLUMNS = (
-    "path", "folder", "size", "mtime", "inode", "summary", "kind", "body", "read_to", "mark", "tally", "generation",
+    "path", "folder", "size", "mtime", "inode", "summary", "summary_check", "kind", "body", "read_to", "mark", "tally",
+    "generation",
 )  # fmt: skip
 _INSERT = f"INSERT OR IGNORE INTO files ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))})"
 _UPDATE = f"UPDATE files SET {', '.join(f'{name} = ?' for name in _COLUMNS)} WHERE id = ?"
@@ -171,13 +188,15 @@ _UPDATE = f"UPDATE files SET {', '.join(f'{name} = ?' for name in _COLUMNS)} WHE
 
 def _keep_one(db: Database, reading: Reading) -> None:
     found, past, path = reading.found, reading.past, os.fsencode(reading.found.path)
+    summary = _encode(_storable(reading.summary))
     values = (
         path,
         os.path.dirname(path),
         found.size,
         found.mtime,
         found.inode,
-        _encode(_storable(reading.summary)),
+        summary,
+        zlib.crc32(summary),
         reading.kind,
         reading.body,
         reading.read_to,
@@ -199,8 +218,10 @@ def _keep_one(db: Database, reading: Reading) -> None:
             db.execute("UPDATE files SET text_to = 0 WHERE id = ?", (id,))
             db.execute("DELETE FROM entries WHERE file = ?", (id,))
             db.execute("DELETE FROM chunks WHERE file = ?", (id,))
+    db.execute(f"UPDATE files SET checksum = {FILE_CHECKSUM} WHERE id = ?", (id,))
     if reading.entries:
-        db.execute("INSERT INTO entries VALUES (?, ?, ?)", (id, reading.first, reading.entries))
+        kept = (id, reading.first, reading.entries)
+        db.execute("INSERT INTO entries VALUES (?, ?, ?, ?)", (*kept, checksum_of(*kept)))
 
 
 def _storable(summary: SessionSummary) -> SessionSummary:

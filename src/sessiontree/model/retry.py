@@ -1,8 +1,8 @@
 """Trying again: a model round another one, which asks again when a failure may pass.
 
 Only failures that may pass (`ModelError.passing`: too many requests, a fault of the server or the network, a timeout)
-are tried again, and only while nothing of the answer has been yielded: what was shown cannot be taken back, so an
-answer that breaks off in the middle is the caller's to judge.
+are tried again, and only while nothing of the answer has been yielded: what was shown cannot be taken back. When a
+stream breaks off in the middle, the agent writes down what has arrived and asks again itself.
 """
 
 from __future__ import annotations
@@ -65,21 +65,22 @@ class Retrying:
                         yield event
                 return
             except ModelError as error:
-                delay = self._delay(error, attempt)
+                delay = backoff(error, attempt, self.base_delay)
                 if begun or not error.passing or attempt == self.attempts or delay is None:
                     raise
                 if self.on_retry is not None:
                     self.on_retry(Retry(error=error, attempt=attempt, attempts=self.attempts, delay=delay))
             await self._sleep(delay)
 
-    def _delay(self, error: ModelError, attempt: int) -> float | None:
-        """Seconds to wait after the failure of an attempt; `None` when the provider asks for too many.
 
-        Each wait is twice as long as the one before, less up to a quarter by chance, so that many who failed
-        together do not come back together.
-        """
-        asked = error.retry_after or 0
-        if asked > LONGEST_DELAY:
-            return None
-        backoff = min(self.base_delay * 2.0 ** (attempt - 1), LONGEST_DELAY)
-        return max(asked, backoff * random.uniform(0.75, 1))
+def backoff(error: ModelError, attempt: int, base_delay: float) -> float | None:
+    """Seconds to wait after the failure of an attempt; `None` when the provider asks for too many.
+
+    Each wait is twice as long as the one before, less up to a quarter by chance, so that many who failed together do
+    not come back together.
+    """
+    asked = error.retry_after or 0
+    if asked > LONGEST_DELAY:
+        return None
+    longest = min(base_delay * 2.0 ** (attempt - 1), LONGEST_DELAY)
+    return max(asked, longest * random.uniform(0.75, 1))

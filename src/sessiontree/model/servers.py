@@ -40,22 +40,28 @@ class Server(Struct, frozen=True, kw_only=True):
 def ask(server: Server, url: str | None = None) -> Served | None:
     """What a server serves; `None` when there is none at its address."""
     base = (url or server.address()).rstrip("/").removesuffix("/v1")
-    listed = _get(f"{base}/v1/models").get("data")
+    models = served_at(base)
+    return None if models is None else Served(models, server.ask_window(base))
+
+
+def served_at(url: str, key: str | None = None) -> tuple[str, ...] | None:
+    """The models that a server lists; `None` when there is none at this address."""
+    listed = _get(f"{url.rstrip('/').removesuffix('/v1')}/v1/models", key).get("data")
     if not is_list(listed):
         return None
     names = [string(model.get("id")) for model in filter(is_object, listed)]
-    models = tuple(name for name in names if name and "embed" not in name.lower())
-    return Served(models, server.ask_window(base))
+    return tuple(name for name in names if name and "embed" not in name.lower())
 
 
-def _get(url: str) -> dict[str, Any]:
+def _get(url: str, key: str | None = None) -> dict[str, Any]:
     """The JSON object at a URL; an empty one when there is none."""
     try:
         parts = urlsplit(url)
         kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
         connection = kind(parts.hostname or "", parts.port, timeout=PATIENCE)
         try:
-            connection.request("GET", parts.path, headers={"Accept": "application/json"})
+            authorized = {} if key is None else {"Authorization": f"Bearer {key}"}
+            connection.request("GET", parts.path, headers={"Accept": "application/json", **authorized})
             response = connection.getresponse()
             value = json.loads(response.read(1 << 20)) if response.status == 200 else None
         finally:

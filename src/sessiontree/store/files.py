@@ -6,10 +6,12 @@ No session here, and no lines: bytes, names and folders.
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
+import signal
 from collections.abc import Generator, Iterable
 from contextlib import suppress
-from time import monotonic, time_ns
+from time import monotonic, sleep, time_ns
 from typing import TypeAlias
 
 from sessiontree.errors import StoreError
@@ -20,6 +22,9 @@ NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
 """What `link` says on a file system that has none."""
 
 
+PRIVATE = 0o600
+"""The mode of files: their owner's alone."""
+
 PIECE = 1 << 24
 """How much is read at once, in bytes."""
 
@@ -27,6 +32,9 @@ SECOND = 1_000_000_000
 TICK, COARSE_TICK = SECOND // 50, 3 * SECOND
 """Two changes of a folder that are no further apart may have one time: by the clock of the kernel, and on file systems
 that keep whole seconds. In nanoseconds."""
+
+LEASE_SECONDS = 5.0
+"""How long a file that another process has to itself is waited for, which takes it microseconds."""
 
 BELIEVED = 1.0
 """How long a look at names is believed, in seconds."""
@@ -111,6 +119,53 @@ class Folder:
         shut(self._fd)
 
 
+def open_at_once(path: str, flags: int) -> int:
+    """Open a file that may be a pipe or a device by now, which is never waited for.
+
+    A file whose end is being cut by another process (`cut_if_alone`) is closed to others for a moment.
+    """
+    until = monotonic() + LEASE_SECONDS
+    while True:
+        try:
+            return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
+        except BlockingIOError:
+            if monotonic() > until:
+                raise
+            sleep(0.001)
+
+
+def cut_if_alone(fd: int, size: int, start: int) -> bool:
+    """Cut a file of `size` bytes at `start`, if nobody else has it open. Says whether it was cut.
+
+    The kernel lets `ftruncate` wait for a `write` of another process and then cuts off what that has written. A write
+    lease is granted only while nobody else has the file open, and others cannot open it before the lease ends.
+    """
+    lease = getattr(fcntl, "F_SETLEASE", None)
+    if lease is None:  # not Linux
+        return False
+    try:
+        fcntl.fcntl(fd, fcntl.F_SETSIG, signal.SIGURG)  # whoever opens the file has us signalled; SIGIO would end us
+        fcntl.fcntl(fd, lease, fcntl.F_WRLCK)
+    except OSError:  # somebody has it open, it is not our file, or the file system has no leases
+        return False
+    try:
+        if os.fstat(fd).st_size != size:
+            return False
+        os.ftruncate(fd, start)
+        return True
+    finally:
+        with suppress(OSError):
+            fcntl.fcntl(fd, lease, fcntl.F_UNLCK)
+
+
+_BLANKS = bytes(byte if byte == 0x0A else 0x20 for byte in range(256))
+
+
+def blanked(data: bytes) -> bytes:
+    """So many bytes that say nothing: blank lines where lines were, the last one ended."""
+    return data[:-1].translate(_BLANKS) + b"\n" if data else b""
+
+
 def read_all(fd: int, start: int, size: int) -> bytes:
     """Bytes of a file; fewer where it ends."""
     if 0 < size <= PIECE:
@@ -137,6 +192,19 @@ def write_all(fd: int, data: bytes) -> None:
         done += written
 
 
+def open_private(path: str, flags: int) -> int:
+    """Open a file that is this user's alone; if it is made, its owner can read and write it whatever the umask is."""
+    fd = os.open(path, flags | os.O_CLOEXEC, PRIVATE)
+    try:
+        if os.fstat(fd).st_mode & PRIVATE != PRIVATE:
+            with suppress(PermissionError):  # another user's file
+                os.fchmod(fd, PRIVATE)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
 def write_private(path: str, data: bytes | Iterable[bytes], *, over: bool = True) -> None:
     """Put a file in its place whole, or not at all, for this user alone; where one is, only if it may be written over.
 
@@ -145,9 +213,10 @@ def write_private(path: str, data: bytes | Iterable[bytes], *, over: bool = True
     from tempfile import mkstemp
 
     try:
-        fd, beside = mkstemp(dir=os.path.dirname(path) or os.curdir, prefix=".sessiontree-")  # 0600
+        fd, beside = mkstemp(dir=os.path.dirname(path) or os.curdir, prefix=".sessiontree-")
         try:
             with open(fd, "wb") as file:
+                os.fchmod(fd, PRIVATE)
                 file.writelines((data,) if isinstance(data, bytes) else data)
                 file.flush()
                 os.fsync(fd)

@@ -1,18 +1,21 @@
 """A store in a file of JSON lines: append-only, safe against crashes, shared by many processes.
 
-Writers take turns by `flock` on `<file>.lock`, a short time each. When `append` returns, the lines
-are where the durability says:
+Writers take turns by `flock`, a short time each: first on `<file>.lock`, as all versions do, then on the
+session file itself, which has one lock whatever its names are. When `append` returns, the lines are where
+the durability says:
 
     fsync   on the disk: they survive a power cut (the default)
     flush   with the operating system: they survive the death of this process; synced on close
     none    with the operating system, and never synced
 
-A write that fails is rolled back to the last whole line. After a failed sync nobody knows what the
-disk holds, so the writer refuses to go on until it is opened anew. An unfinished last line, or a
-batch cut short, which a crash leaves, is no part of the session; it is moved to a `.torn-…` file
-beside it before anything is appended, never deleted and never joined with the next line. A rewrite
-makes a new file, keeps the old one as a backup, and puts the new one in its place at once. Files are
-0600, directories 0700, whatever the umask.
+A write that fails is taken back: cut off if nobody else has the file open, and blanked otherwise, since
+a program that takes no lock may be writing behind it. After a failed sync nobody knows what the disk
+holds, so the writer refuses to go on until it is opened anew. An unfinished last line was left by a crash,
+or another program is still writing it. The next append moves it to a `.torn-…` file if nobody else has the
+session open; otherwise it ends the line with a newline and goes to a line of its own. A batch cut short by
+a crash is copied to a `.torn-…` file and taken back before anything is appended. A rewrite makes a new
+file, keeps the old one as a backup, and puts the new one in its place at once. Files are 0600, directories
+0700, whatever the umask.
 """
 
 from __future__ import annotations
@@ -21,9 +24,10 @@ import os
 import stat
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from fcntl import LOCK_EX, flock
+from fcntl import LOCK_UN, flock
 from os import write
 from typing import Literal, NoReturn, TypeAlias, TypeVar, get_args
+from weakref import WeakSet
 
 from sessiontree.errors import Conflict, InvalidOperation, NotFound, StoreError
 from sessiontree.format.codec import LINE_LIMIT
@@ -34,10 +38,13 @@ from sessiontree.store.files import (
     NO_LINKS,
     Folder,
     Identity,
+    blanked,
+    cut_if_alone,
     discard,
     identity_of,
     make_private_directory,
     numbered,
+    open_at_once,
     read_all,
     reason_of,
     shut,
@@ -46,6 +53,7 @@ from sessiontree.store.files import (
     write_all,
 )
 from sessiontree.store.lock import Lock, lock_of
+from sessiontree.store.waiting import Wait, take
 
 Durability: TypeAlias = Literal["fsync", "flush", "none"]
 Done = TypeVar("Done")
@@ -76,7 +84,7 @@ class JsonlStore:
         self._identity: Identity | None = None
         self._poisoned: str | None = None
         self.set_aside: list[str] = []
-        """Files that unfinished last lines were moved to."""
+        """Files that unfinished last lines and batches were moved to."""
         try:
             # The file itself: all who reach it, through links too, must share its lock.
             self._file = os.path.realpath(path)
@@ -87,6 +95,7 @@ class JsonlStore:
         self._folder = os.path.dirname(self._file)
         self._names = Folder(self._folder)
         self._lock = Lock(lock_of(self._file))
+        _stores.add(self)
 
     def create(self, lines: Sequence[bytes]) -> Cursor:
         make_private_directory(self._folder)
@@ -245,7 +254,7 @@ class JsonlStore:
             fd = self._open(READ)
             identity = identity_of(os.fstat(fd))
             if self._identity not in (None, identity):
-                os.close(fd)
+                shut(fd)
                 raise self._replaced()
             self._identity = identity
             self._read_fd = fd
@@ -271,6 +280,25 @@ class JsonlStore:
         if os.pread(fd, len(seen), start - len(seen)) != seen:
             raise self._changed()
         return status.st_size
+
+    def after_take_back(self, cursor: Cursor) -> Cursor | None:
+        """The same place, if all that happened to what was read before it is that a writer took its last lines back.
+
+        Those are blank then; see `_take_back`. `None` if something else happened.
+        """
+        identity, start, seen = cursor.value
+        with self._reading():
+            fd = self._readable()
+            now = os.pread(fd, len(seen), start - len(seen))
+            is_same = identity_of(os.fstat(fd)) == identity
+        blank_end = now[len(now.rstrip()) :]
+        kept = len(now) - len(blank_end)
+        if not is_same or len(now) < len(seen) or not now.endswith(b"\n") or now == seen:
+            return None
+        # Lines are blanked as a whole: what is left before them ends with its newline, unless it is out of sight.
+        if now[:kept] != seen[:kept] or (kept and not blank_end.startswith(b"\n")):
+            return None
+        return Cursor((identity, start, now))
 
     def _ended_since(self, fd: int, start: int) -> bytes:
         """The newline of a line that was whole but for it when it was read up to `start`."""
@@ -305,15 +333,17 @@ class JsonlStore:
         if seen and seen[-1] != NEWLINE:
             lines = [b"", *lines]
         data = joined(lines, self.where)
-        size, before, lock = len(data), len(seen), self._lock
+        size, before, at, lock = len(data), len(seen), start, self._lock
         # As `_alone` would do it, in one run: half of an append's time is calls, and most are of one line.
         try:
             lock.turn.acquire()
             held = lock.fd
             if held is None:
                 held = lock.open()
-            flock(held, LOCK_EX)
+            take(held, lock.path)
             fd = self._fd
+            if fd is not None:
+                take(fd, self.where)
             if (
                 fd is None
                 or is_batch
@@ -322,19 +352,26 @@ class JsonlStore:
                 or not self._names.is_still()
                 or os.pread(fd, before + 1, start - before) != seen  # and nothing behind it
             ):
-                fd = self._looked_at(after)
+                fd, at = self._looked_at(after)
+                if at > start and self._move_tail(fd, start, at):
+                    at = start
+                if at > start:  # the unfinished line may be another program's: it stays, and is ended
+                    lines, data, size = [b"", *lines], b"\n" + data, size + 1
             if is_batch:
                 is_noted = True
-                lock.note(start, lines)
+                lock.note(at, lines)
             try:
                 done = write(fd, data)
                 if done < size:
                     write_all(fd, data[done:])
+            except OSError:
+                self._roll_back(fd, data, at)
+                raise
             except BaseException:
-                self._roll_back(fd, data, start)
+                self._roll_back_part(fd, data, at)
                 raise
             if self._syncs:
-                self._sync(fd, data, start)
+                self._sync(fd, data, at)
             try:
                 end = os.lseek(fd, 0, os.SEEK_CUR)
             except OSError as error:
@@ -344,19 +381,17 @@ class JsonlStore:
             if is_noted:
                 lock.clear()
                 is_noted = False
-            lock.release()
+            self._unlock()
         except BaseException as error:
             try:
                 if is_noted and self._poisoned is None:
                     lock.clear()
-                if lock.is_ours:
-                    lock.release()
             finally:  # something may break in on that, too
-                lock.give_up()
+                self._recover()
             if isinstance(error, OSError):
                 self._fail(error)
             raise
-        if end != start + size:
+        if at > start or end != start + size:
             return after
         return Cursor((identity, end, data[-SEEN:] if size >= SEEN else (seen + data)[-SEEN:]))
 
@@ -364,8 +399,10 @@ class JsonlStore:
         return self._alone(lambda: self._replace(lines, after))
 
     def _replace(self, lines: Sequence[bytes], after: Cursor) -> Cursor:
-        old = self._at(after)
-        size = os.fstat(old).st_size
+        old, size = self._at(after)
+        start = after.value[1]
+        if size > start:  # the rewritten file has whole lines only
+            self._set_aside(start, self._all(old, start, size - start))
         temporary, cursor = self._written_beside(".tmp", joined_parts(lines, self.where), sync=True)
         try:
             backup = self._backed_up()
@@ -451,19 +488,18 @@ class JsonlStore:
     # Opening
 
     def _open(self, flags: int) -> int:
-        flags |= os.O_CLOEXEC | os.O_NONBLOCK
         try:
             try:
-                fd = os.open(self._file, flags | QUIETLY)
+                fd = open_at_once(self._file, flags | QUIETLY)
             except PermissionError:
-                fd = os.open(self._file, flags)
+                fd = open_at_once(self._file, flags)
         except (FileNotFoundError, NotADirectoryError):
             raise NotFound("session file", self.where) from None
         try:
             if not stat.S_ISREG(os.fstat(fd).st_mode):
                 raise StoreError(self.where, "not a regular file")
         except (OSError, StoreError):
-            os.close(fd)
+            shut(fd)
             raise
         return fd
 
@@ -485,6 +521,7 @@ class JsonlStore:
                 fd = self._let_go()
             if fd is None:
                 fd = self._fd = self._open(WRITE)
+                take(fd, self.where)
                 there = os.fstat(fd)
                 self._fd_identity = identity_of(there)
         except (FileNotFoundError, NotFound):
@@ -499,53 +536,137 @@ class JsonlStore:
         except OSError:
             return False
 
-    def _at(self, after: Cursor) -> int:
-        """The open file, if it ends at `after` once an unfinished last line is out of the way."""
+    def _at(self, after: Cursor) -> tuple[int, int]:
+        """The open file, if no line stands behind `after`, and where it ends: an unfinished line may stand there."""
         fd, there = self._standing()
-        size, start = self._check_seen(fd, after, there), after.value[1]
-        if size > start and not self._mend_tail(fd, start, size):
-            raise Conflict(self.where, "others wrote first")
-        return fd
+        _, start, seen = after.value
+        size = self._check_seen(fd, after, there)
+        if size > start:
+            tail = read_all(fd, start, min(size - start, LONGEST + 1))
+            if b"\n" in tail or seen[-1:] not in (b"", b"\n"):
+                raise Conflict(self.where, "others wrote first")
+            self._check_length(len(tail))
+            if is_whole_line(tail):
+                raise Conflict(self.where, "others wrote first")
+        return fd, size
 
-    def _looked_at(self, after: Cursor) -> int:
+    def _looked_at(self, after: Cursor) -> tuple[int, int]:
         """The same, after a close look at all names: they are believed to stay until their folder changes."""
         self._lock.confirm()
-        fd = self._at(after)
+        fd, size = self._at(after)
         self._names.believe()
-        return fd
+        return fd, size
 
     def _settled(self, fd: int, there: os.stat_result) -> os.stat_result:
-        """The same, without what a dead writer left of a batch: that is set aside."""
+        """The same, without what a dead writer left of a batch: that is copied to a file of its own."""
         start = self._lock.begun(fd, there.st_size)
         if start is not None:
-            self._set_aside(start, self._all(fd, start, there.st_size - start))
-            if os.fstat(fd).st_size == there.st_size:
-                os.ftruncate(fd, start)
+            left = self._all(fd, start, there.st_size - start)
+            self._set_aside(start, left)
+            self._take_back(fd, start, left)
         self._lock.clear()
         return os.fstat(fd)
 
+    def _take_back(self, fd: int, start: int, written: bytes) -> None:
+        """Remove bytes that a holder of the lock wrote to the end of the file, and nothing that stands behind them."""
+        if not written:
+            return
+        self._share_file()
+        if cut_if_alone(fd, start + len(written), start):
+            return
+        over = self._open(os.O_RDWR)  # not for appending: the system would put it at the end
+        try:
+            if identity_of(os.fstat(over)) != identity_of(os.fstat(fd)):
+                raise Conflict(self.where, "the file was replaced by another program")
+            blank, done = blanked(written), 0
+            while done < len(blank):
+                done += os.pwrite(over, memoryview(blank)[done:], start + done)
+        finally:
+            shut(over)
+
+    def _share_file(self) -> None:
+        """Read by the same open file as we write: `cut_if_alone` takes another one for somebody else's."""
+        fd, reading = self._fd, self._read_fd
+        if fd is not None and reading is not None and self._identity == self._fd_identity:
+            os.dup2(fd, reading, inheritable=False)  # at once: other threads may be reading
+
+    def wait_for_lock(self) -> Wait | None:
+        """A wait for the process that is writing to the session, if there is one; see `waiting`."""
+        with self._reading():
+            return self._lock.other_holder()
+
+    def after_fork(self) -> None:
+        """In a process that was forked: its parent's open files have the parent's locks, and would outlive it."""
+        reading, self._read_fd = self._read_fd, None
+        if reading is not None and self._fd is not None:
+            with suppress(OSError):  # where the system has no such names, it is opened again by its own
+                self._read_fd = os.open(f"/proc/self/fd/{reading}", READ | os.O_CLOEXEC)
+            shut(reading)
+        else:
+            self._read_fd = reading
+        self._let_go()
+
     @contextmanager
     def held(self) -> Generator[None]:
-        """While it is entered nobody else writes, and there is nothing left of a batch whose writer died."""
+        """While it is entered nobody else writes, and there is nothing left of a batch whose writer died.
+
+        Raises `StoreError`, and `LockTimeout` if another process keeps the lock.
+        """
+        reading = None
         try:
-            with self._lock:
+            try:
+                self._lock.acquire()
                 if self._lock.has_note:
                     self._standing()
-                yield
+                else:
+                    reading = self._open(READ)  # it may be a file that nobody can write to
+                    take(reading, self.where)
+            except OSError as error:
+                self._fail(error)
+            yield
+            self._unlock()
         except BaseException:
-            self._lock.give_up()
+            self._recover()
             raise
+        finally:
+            shut(reading)
 
     def _alone(self, work: Callable[[], Done]) -> Done:
         """What `work` gives, while nobody else writes. The lock is nobody's afterwards, whatever breaks in."""
         try:
-            with self._lock:
-                return work()
+            self._lock.acquire()
+            if self._fd is not None:
+                take(self._fd, self.where)
+            done = work()
+            self._unlock()
+            return done
         except BaseException as error:
-            self._lock.give_up()
+            self._recover()
             if isinstance(error, OSError):
                 self._fail(error)
             raise
+
+    def _unlock(self) -> None:
+        """Let go of the lock on the file, then of the one on the lock file."""
+        fd = self._fd
+        if fd is not None:
+            try:
+                flock(fd, LOCK_UN)
+            except OSError as error:
+                self._let_go()
+                if error.errno is None:
+                    raise
+        self._lock.release()
+
+    def _recover(self) -> None:
+        """Let go of both locks after something failed or broke in."""
+        try:
+            if self._lock.is_ours:
+                self._unlock()
+        finally:  # something may break in on that, too
+            if self._lock.is_ours:
+                self._let_go()
+                self._lock.give_up()
 
     # Writing
 
@@ -568,29 +689,29 @@ class JsonlStore:
             if read_all(fd, start, written) != data[:written]:
                 self._poison("another program wrote behind a write that failed")
                 return
-            os.ftruncate(fd, start)
+            self._take_back(fd, start, data[:written])
             self._poisoned = before
         except OSError as error:
             if error.errno is None:
                 raise
             self._poison(f"a failed write could not be taken back ({reason_of(error)})")
 
+    def _roll_back_part(self, fd: int, data: bytes, start: int) -> None:
+        """The same when something broke in. If all was written, others may have read it, so it stays."""
+        if read_all(fd, start, len(data)) != data:
+            self._roll_back(fd, data, start)
+
     def _poison(self, reason: str) -> None:
         self._poisoned = reason
 
-    def _mend_tail(self, fd: int, start: int, size: int) -> bool:
-        """Move an unfinished last line out of the way, to a file of its own; `False` when there are whole lines."""
-        tail = read_all(fd, start, min(size - start, LONGEST + 1))
-        if b"\n" in tail:
-            return False
-        self._check_length(len(tail))
-        if is_whole_line(tail):
-            return False
-        self._set_aside(start, tail)
-        if os.fstat(fd).st_size != size:
-            return False
-        os.ftruncate(fd, start)
-        return True
+    def _move_tail(self, fd: int, start: int, size: int) -> bool:
+        """Move an unfinished last line to a file of its own, if nobody can be writing it. Says whether it was moved."""
+        self._set_aside(start, self._all(fd, start, size - start))
+        self._share_file()
+        if cut_if_alone(fd, size, start):
+            return True
+        discard(self.set_aside.pop())
+        return False
 
     def _set_aside(self, start: int, tail: bytes) -> None:
         path, _ = self._written_beside(f".torn-{start}", [tail], sync=True)
@@ -674,6 +795,17 @@ class JsonlStore:
         if error.errno is None:
             raise error
         raise StoreError(self.where, reason_of(error)) from error
+
+
+_stores: WeakSet[JsonlStore] = WeakSet()
+
+
+def _forked() -> None:
+    for store in _stores:
+        store.after_fork()
+
+
+os.register_at_fork(after_in_child=_forked)
 
 
 class _Shorter(Conflict):

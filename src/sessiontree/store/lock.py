@@ -1,6 +1,6 @@
 """The lock file of a session: writers take turns by `flock` on it, a short time each.
 
-What a writer notes in it while a batch is on its way is in `batch`.
+What a writer notes in it while a batch is on its way is in `batch`; how it waits for its turn, in `waiting`.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from weakref import WeakSet
 from sessiontree.errors import StoreError
 from sessiontree.store import batch
 from sessiontree.store.files import identity_of, reason_of, shut
+from sessiontree.store.waiting import Wait, configured_limit, is_locked, take
 
 TRIES = 100
 """How often a lock file is opened anew that is taken away each time."""
@@ -42,10 +43,10 @@ class Lock:
         _locks.add(self)
 
     def acquire(self) -> None:
-        """Wait for our turn."""
+        """Wait for our turn. Raises `LockTimeout` if another process keeps the lock."""
         try:
             self.turn.acquire()
-            fcntl.flock(self.open() if self.fd is None else self.fd, fcntl.LOCK_EX)
+            take(self.open() if self.fd is None else self.fd, self.path)
             self.confirm()
         except BaseException as error:
             self.give_up()
@@ -69,8 +70,18 @@ class Lock:
             if self._is_there():
                 return
             self._let_go()
-            fcntl.flock(self.open(), fcntl.LOCK_EX)
-        raise StoreError(self.path, "it is another file each time it is opened, so it is no lock")
+            take(self.open(), self.path)
+        raise StoreError(self.path, "the lock file keeps being replaced; cannot lock")
+
+    def other_holder(self) -> Wait | None:
+        """A wait for whoever has the lock, unless it is free or a thread of this process has it. It takes no turn."""
+        if not self.turn.acquire(blocking=False):
+            return None
+        try:
+            fd = self.open() if self.fd is None else self.fd
+            return Wait(fd, self.path, configured_limit()) if is_locked(fd) else None
+        finally:
+            self.turn.release()
 
     def _is_there(self) -> bool:
         """Whether it is still the file at its name. Looks for a note, too."""

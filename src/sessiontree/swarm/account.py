@@ -10,6 +10,7 @@ import threading
 
 from msgspec import Struct, field
 
+from sessiontree.agent.calls import denied_call
 from sessiontree.comparison import usages
 from sessiontree.core.entries import (
     AgentAction,
@@ -55,7 +56,7 @@ from sessiontree.swarm.facts import (
     read_deed,
     read_fact,
 )
-from sessiontree.swarm.status import OVER, AgentInfo, AgentState, SwarmState, SwarmStatus
+from sessiontree.swarm.status import MOST_DENIED, OVER, AgentInfo, AgentState, SwarmState, SwarmStatus
 
 
 class Stopwatch(Struct):
@@ -95,6 +96,8 @@ class AgentAccount(Struct):
     retry: float | None = None
     """How long to wait before it is tried again."""
     error: str | None = None
+    denied: tuple[str, ...] = ()
+    """Calls that permissions did not allow."""
     cost: float = 0.0
     tokens: float = 0
     answer: Entry | None = None
@@ -319,6 +322,9 @@ class Account(Struct):
         if isinstance(body, Message):
             if not agent.spawn.begins:
                 self._begin(agent, now)
+            refused = denied_call(body.message)
+            if refused is not None and refused not in agent.denied and len(agent.denied) < MOST_DENIED:
+                agent.denied = (*agent.denied, refused)
             if agent.begun and role(body.message) == "assistant":
                 agent.turns += 1
                 if not stopped_abnormally(body.message):
@@ -387,6 +393,7 @@ class Account(Struct):
             seconds=spending.seconds,
             text=agent.text if agent.ended == "completed" else None,
             error=agent.error,
+            denied=agent.denied,
         )
 
 

@@ -24,7 +24,8 @@ from sessiontree.core.entries import EntryId
 from sessiontree.core.times import iso
 from sessiontree.errors import InvalidOperation, StoreError
 from sessiontree.home import home
-from sessiontree.store.files import discard, make_private_directory, read_all, reason_of, shut
+from sessiontree.store.files import PRIVATE, discard, make_private_directory, open_private, read_all, reason_of, shut
+from sessiontree.store.waiting import take
 from sessiontree.swarm.budget import Kind, Level
 
 SUFFIX = ".events.jsonl"
@@ -169,6 +170,7 @@ class EventLog:
         self.temporary = path is None
         if path is None:
             self._fd, self.path = tempfile.mkstemp(prefix="sessiontree-", suffix=SUFFIX)
+            os.fchmod(self._fd, PRIVATE)
         else:
             self.path = os.fspath(path)
 
@@ -188,7 +190,7 @@ class EventLog:
             fd = self._opened(write=True)
             assert fd is not None
             try:
-                fcntl.flock(fd, fcntl.LOCK_EX)
+                take(fd, self.path)
                 try:
                     torn = self._catch_up()
                     numbered = replace(event, seq=self._last + 1, time=event.time or iso(time.time_ns() // 1_000_000))
@@ -216,8 +218,8 @@ class EventLog:
             try:
                 if write:
                     make_private_directory(os.path.dirname(self.path))
-                flags = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | (os.O_CREAT if write else 0)
-                self._fd = os.open(self.path, flags, 0o600)
+                flags = os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | (os.O_CREAT if write else 0)
+                self._fd = open_private(self.path, flags)
             except FileNotFoundError:
                 return None
             except OSError as error:

@@ -19,6 +19,7 @@ from msgspec import Struct
 
 from sessiontree.agent.agent import Agent
 from sessiontree.agent.loop import Outcome
+from sessiontree.agent.permissions import Permissions
 from sessiontree.agent.tool import Tool
 from sessiontree.config import Config
 from sessiontree.core.context import build_context
@@ -28,6 +29,7 @@ from sessiontree.core.places import PREFIX, check_branch_name, free_name
 from sessiontree.core.tree import Tree
 from sessiontree.errors import Ambiguous, InvalidOperation, NotFound, SessionTreeError
 from sessiontree.hooks.bus import Hooks
+from sessiontree.hooks.events import ToolDenied
 from sessiontree.model.base import Model
 from sessiontree.session import Branch, Place, Session
 from sessiontree.swarm.budget import Budget
@@ -55,6 +57,7 @@ from sessiontree.swarm.findings import result_to_wire as result_to_wire
 from sessiontree.swarm.hold import hold_of
 from sessiontree.swarm.meter import BudgetExhausted, Meter
 from sessiontree.swarm.scoring import MEASURES, Candidate, Score, Scorer, check_names, scorer_of
+from sessiontree.swarm.status import MOST_DENIED
 from sessiontree.swarm.tools import begun_with
 
 CONCURRENCY = 4
@@ -110,6 +113,8 @@ class Options(TypedDict, total=False):
     budget: Budget | None
     """For all runs and their scores together, those of an earlier process too; its time is that since `run`."""
     watch: Watch | None
+    permissions: Permissions | None
+    """Decide about the tool calls of all runs; without them, all tools may be used."""
 
 
 async def experiment(
@@ -336,7 +341,10 @@ class Experiment:
             system=arm.system,
             settings=arm.settings or self._options.get("settings"),
             thinking=arm.thinking,
+            permissions=self._options.get("permissions"),
         )
+        denied: dict[str, None] = {}
+        agent.hooks.listen(lambda event: denied.setdefault(event.title) if isinstance(event, ToolDenied) else None)
         start = time.monotonic()
         try:
             outcome = await (agent.continue_() if arm.prompt is None else agent.prompt(arm.prompt))
@@ -354,6 +362,7 @@ class Experiment:
             seconds=time.monotonic() - start,
             answer=None if outcome.message is None else outcome.message.id,
             error=_error(outcome),
+            denied=list(denied)[:MOST_DENIED],
         )
 
     async def _score(self, scorer: Scorer, trial: Trial, made: Made, branch: Branch) -> Score:

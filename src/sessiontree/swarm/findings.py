@@ -54,6 +54,8 @@ class Run(Struct, frozen=True, kw_only=True):
     scores: Scores
     notes: dict[str, str]
     """What scorers say beside it."""
+    denied: tuple[str, ...] = ()
+    """Tool calls that permissions did not allow: the tool, and the command or the path."""
 
     def value(self, metric: str) -> float | None:
         """What it has by a metric; `None` where that is not known."""
@@ -171,6 +173,8 @@ class Made(Struct, frozen=True, kw_only=True, rename="camel"):
     answer: EntryId | None = None
     """The model's last message."""
     error: str | None = None
+    denied: list[str] = []
+    """Tool calls that permissions did not allow."""
 
     @property
     def ok(self) -> bool:
@@ -208,6 +212,7 @@ class Scored(Struct, frozen=True, kw_only=True, rename="camel", tag="run", tag_f
             measured=tuple(self.measured),
             scores=self.scores,
             notes=self.notes,
+            denied=tuple(made.denied),
         )
 
 

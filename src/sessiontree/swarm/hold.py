@@ -14,7 +14,7 @@ from typing import Any
 
 from sessiontree.errors import StoreError
 from sessiontree.session import Session
-from sessiontree.store.files import discard, make_private_directory, reason_of, shut
+from sessiontree.store.files import discard, make_private_directory, open_private, reason_of, shut
 from sessiontree.store.postgres.address import is_address
 from sessiontree.store.postgres.hold import DatabaseHold
 from sessiontree.swarm.events import SUFFIX, spool_path
@@ -93,7 +93,7 @@ class Hold:
         """The lock file, if nobody on this machine has it."""
         try:
             make_private_directory(os.path.dirname(path))
-            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            fd = open_private(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW)
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:

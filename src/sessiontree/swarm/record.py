@@ -18,8 +18,9 @@ from sessiontree.swarm.account import Account, Accounts
 from sessiontree.swarm.facts import Created, Deed, Fact, Spawn, deed_body, fact_body
 from sessiontree.swarm.status import SwarmStatus
 
-WRITERS = 4
-"""Threads of their own for looking into sessions and writing to them, which wait for the disk."""
+WRITERS = 64
+"""Threads of their own for looking into sessions and writing to them, which wait for the disk, and for a lock that
+another process keeps. There are as many as are needed at once."""
 
 T = TypeVar("T")
 

@@ -13,6 +13,8 @@ SwarmState: TypeAlias = Literal["created", "running", "paused", "completed", "fa
 
 OVER: frozenset[SwarmState] = frozenset({"completed", "failed", "cancelled", "destroyed"})
 """Swarms that have come to their end."""
+MOST_DENIED = 20
+"""How many different calls that were denied are told of one agent or run."""
 
 
 class AgentSpec(Struct, frozen=True, kw_only=True):
@@ -45,6 +47,8 @@ class AgentInfo(Struct, frozen=True, kw_only=True):
     """Its result, once it has completed."""
     error: str | None
     """What went wrong last."""
+    denied: tuple[str, ...] = ()
+    """Tool calls that permissions did not allow, each once: the tool, and the command or the path."""
 
 
 class SwarmStatus(Struct, frozen=True, kw_only=True):

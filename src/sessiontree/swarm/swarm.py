@@ -14,6 +14,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from sessiontree.agent.permissions import Permissions
 from sessiontree.agent.system import SystemPart
 from sessiontree.agent.tool import Tool
 from sessiontree.comparison import Comparison
@@ -80,6 +81,7 @@ class Swarm:
         settings: Config | None = None,
         system: str | Sequence[SystemPart] | None = None,
         thinking: str | None = None,
+        permissions: Permissions | None = None,
         budget: Budget | None = None,
         agent_budget: Budget | None = None,
         at: Place = "HEAD",
@@ -93,7 +95,7 @@ class Swarm:
 
         `agents` is how many work, or what each of them is to be; `max_agents` how many `scale` may ask for. `model` is
         a model or the name of one; `model_of` finds others by name. `tools` is `None` where it is left to an executor.
-        `at` is where agents begin.
+        `at` is where agents begin. Without `permissions`, agents may use all of their tools.
         """
         specs = () if isinstance(agents, int) else tuple(agents)
         count = agents if isinstance(agents, int) else len(specs)
@@ -139,6 +141,7 @@ class Swarm:
             settings=settings,
             system=system,
             thinking=thinking,
+            permissions=permissions,
         )
         self._named = self._draft.tools
         self._equip(session, self._draft.swarm, outfit, executor, now)
@@ -186,6 +189,7 @@ class Swarm:
         settings: Config | None = None,
         system: str | Sequence[SystemPart] | None = None,
         thinking: str | None = None,
+        permissions: Permissions | None = None,
         anew: bool = False,
         executor: Executor | None = None,
         now: Callable[[], int] = _wall_clock,
@@ -211,6 +215,7 @@ class Swarm:
             settings=settings,
             system=created.system if system is None and not anew else system,
             thinking=created.thinking if thinking is None and not anew else thinking,
+            permissions=permissions,
         )
         swarm._named = None if anew else created.tools
         swarm._equip(session, created.swarm, outfit, executor, now)
@@ -496,6 +501,15 @@ class Swarm:
         if not self._draft.branching:
             raise InvalidOperation(f"swarm {self.name} does not have branching enabled")
 
+    async def _check_going_on(self) -> None:
+        """Raises `InvalidOperation` when no further agent can begin anywhere."""
+        account = await self._record.look()
+        if account.over:
+            raise InvalidOperation(
+                f"swarm {self.name} is {account.status}: no agent of it would begin on another branch; "
+                "change the branches of the session instead"
+            )
+
     async def create_branch(self, name: str, description: str | None = None, *, at: Place = None) -> EntryId:
         """A branch for an agent to work on, where further agents would begin or at a place; gives its first entry.
 
@@ -503,6 +517,7 @@ class Swarm:
         """
         self._check_branching()
         await self._create()
+        await self._check_going_on()
         session, account = self.session, self._account
         own = account.branch == account.own
         place = at if at is not None else session.tree[account.start] if own else account.branch
@@ -517,6 +532,7 @@ class Swarm:
         """Have agents that are not there yet begin at the head of another branch. Nobody is moved."""
         self._check_branching()
         await self._create()
+        await self._check_going_on()
         self.session.branch(name)
         await self._record.tell(Switched(swarm=self.id, branch=name))
 

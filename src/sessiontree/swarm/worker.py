@@ -14,10 +14,12 @@ from typing import Any
 
 from sessiontree.agent.agent import Agent
 from sessiontree.agent.loop import Outcome
+from sessiontree.agent.permissions import Permissions
 from sessiontree.agent.system import SystemPart
 from sessiontree.agent.tool import Tool, ToolError, tool
 from sessiontree.config import Config
 from sessiontree.core.entries import BranchSummary, CustomMessage, Entry, Message, Usage
+from sessiontree.core.figures import pluralize
 from sessiontree.core.messages import role, spent, stopped_abnormally, text, tool_calls
 from sessiontree.errors import InvalidOperation, NotFound, SessionTreeError
 from sessiontree.hooks.bus import Hooks
@@ -82,6 +84,7 @@ class Outfit:
     settings: Config | None = None
     system: str | Sequence[SystemPart] | None = None
     thinking: str | None = None
+    permissions: Permissions | None = None
 
 
 class Worker:
@@ -192,6 +195,7 @@ class Worker:
             system=outfit.system,
             settings=outfit.settings,
             thinking=outfit.thinking,
+            permissions=outfit.permissions,
         )
         self._at_work[work.agent], self._models[work.agent] = agent, model
         try:
@@ -243,14 +247,14 @@ class Worker:
             if len(wanted) < 2:
                 raise ToolError("a task is split into two parts or more: otherwise do it yourself")
             if len(wanted) > room:
-                raise ToolError(f"there is room for {room} more agents: do it in fewer parts, or yourself")
+                raise ToolError(f"there is room for {pluralize(room, 'more agent')}: do it in fewer parts, or yourself")
             if account.agents[agent].parts:
                 raise ToolError("the task is split already")
             deed = Split(swarm=record.id, parts=tuple(wanted))
             await record.did(agent, deed)
             return f"The task is split into {len(wanted)} parts. Their results follow."
 
-        return tool(split_task, description=SPLIT)
+        return tool(split_task, description=SPLIT, does="reads")
 
     # What happens, as events
 

@@ -18,15 +18,17 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from msgspec import Struct
 from rich.text import Text
+from textual import events
 from textual.binding import Binding, BindingType
 from textual.screen import Screen
 
-from sessiontree.config import Config
+from sessiontree.config import Config, PermissionMode
 from sessiontree.core.entries import EntryId
 from sessiontree.core.places import free_name
 from sessiontree.core.safe import safe, safe_lines
 from sessiontree.errors import InvalidOperation, NotFound, SessionTreeError
 from sessiontree.session import Branch, Session
+from sessiontree.store import waiting
 from sessiontree.tui.chat import ChatScreen
 from sessiontree.tui.keys import Key, faults, keymap, listed
 from sessiontree.tui.ordered import OrderedApp
@@ -46,6 +48,8 @@ if TYPE_CHECKING:
 
 ENDING = (signal.SIGHUP, signal.SIGTERM)
 """What one gets when the terminal is closed or the system ends: the app is left as by its key."""
+LOCK_SECONDS = 2.0
+"""How long the thread that draws the screen waits for a lock."""
 OTHERS_SECONDS = 1.0
 """How often is looked whether somebody else has written."""
 
@@ -68,6 +72,9 @@ class Start(Struct, frozen=True, kw_only=True):
     branch: str | None = None
     model: str | None = None
     extensions: tuple[str, ...] = ()
+    permission_mode: PermissionMode | None = None
+    allow: tuple[str, ...] = ()
+    """Rules of permissions for this time."""
     settings: Config = Config()
     light: bool = False
     fresh: bool = False
@@ -101,6 +108,11 @@ class SessionApp(OrderedApp[None]):
         self.theme = "ansi-dark" if self.no_color else theme_for(start.light).name
         self.set_keymap(keymap(start.settings.keys))
 
+    async def on_event(self, event: events.Event) -> None:
+        if isinstance(event, events.Key | events.Paste) and not event.is_forwarded:
+            self.chat.permission.note_key()
+        await super().on_event(event)
+
     def get_theme_variable_defaults(self) -> dict[str, str]:
         return {"muted": "ansi_default" if self.no_color else DARK.variables["muted"]}
 
@@ -123,10 +135,15 @@ class SessionApp(OrderedApp[None]):
     # Beginning
 
     def on_mount(self) -> None:
+        waiting.report = self._report_wait
+        waiting.set_limit(LOCK_SECONDS)
         with suppress(ValueError, RuntimeError):  # signals come to the main thread alone
             for number in ENDING:
                 asyncio.get_running_loop().add_signal_handler(number, self.leave)
         self.call_after_refresh(self._begin)
+
+    def _report_wait(self, text: str) -> None:
+        self.ui.notify(text, "warning")
 
     def _begin(self) -> None:
         self.run_worker(self._open(), group="open", exit_on_error=True)
@@ -167,8 +184,10 @@ class SessionApp(OrderedApp[None]):
 
     async def _sit_down(self, session: Session) -> bool:
         """Begin in a session. Says whether one is in it now."""
+        from sessiontree.agent.permissions import Permissions
         from sessiontree.agent.tools import builtin_tools
         from sessiontree.commands.desk import Desk
+        from sessiontree.home import home
         from sessiontree.tui.commands import app_commands
         from sessiontree.tui.ui import AppHost
 
@@ -177,6 +196,13 @@ class SessionApp(OrderedApp[None]):
         if branch is None:
             session.close()
             return False
+        permissions = Permissions.of_user(
+            self.start.settings,
+            home(),
+            mode=self.start.permission_mode,
+            allow=self.start.allow,
+            asker=self.ui.ask_permission,
+        )
         self.desk = Desk(
             branch.session,
             branch=branch,
@@ -187,6 +213,8 @@ class SessionApp(OrderedApp[None]):
             host=AppHost(self),
             settings=self.start.settings,
             fresh=self.start.fresh,
+            cwd=self.start.cwd,
+            permissions=permissions,
         )
         self.chat.sit_down(self.desk)
         await self.desk.start()
@@ -304,7 +332,7 @@ class SessionApp(OrderedApp[None]):
         if entries and not self._followed:
             self._followed = True
             self.ui.notify("another process writes to this session: what it writes is shown here", "warning")
-        if entries and desk.branch.leaf != before:
+        if desk.branch.leaf != before:
             self.chat.reload()
 
     # Ending
@@ -328,6 +356,8 @@ class SessionApp(OrderedApp[None]):
         self.exit(message=message)
 
     def on_unmount(self) -> None:
+        waiting.report = waiting.log_wait
+        waiting.set_limit(None)
         for number in ENDING:
             asyncio.get_running_loop().remove_signal_handler(number)
         self._take_mark_away()
@@ -496,6 +526,9 @@ def _prepare() -> None:
 def _size(session: Session) -> object:
     """How far the session goes: something else when others have written."""
     try:
-        return session.store.end().cursor.value if session.file is None else os.stat(session.file).st_size
+        if session.file is None:
+            return session.store.end().cursor.value
+        status = os.stat(session.file)
+        return status.st_size, status.st_mtime_ns  # what a writer takes back leaves the size as it is
     except (OSError, SessionTreeError):
         return None

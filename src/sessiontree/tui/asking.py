@@ -10,6 +10,7 @@ from sessiontree.commands.command import Argument, Command, Typed, Words, quoted
 from sessiontree.commands.desk import Desk
 from sessiontree.commands.text import excerpt, short
 from sessiontree.core.entries import EntryId
+from sessiontree.core.figures import pluralize
 from sessiontree.core.outline import plain_text, row_text
 from sessiontree.errors import InvalidOperation
 
@@ -85,7 +86,8 @@ async def _chosen_branch(desk: Desk) -> str | None:
         head = session.tree[info.head] if info.head is not None and info.head in session.tree else None
         last = "(empty)" if head is None else excerpt(row_text(head), 60)
         mark = "●" if info.name == desk.branch.name else " "
-        shown[f"{mark} {info.name.ljust(width)}  {short(info.head)}  {info.entry_count:>5} entries  {last}"] = info.name
+        entries = pluralize(info.entry_count, "entry", "entries")
+        shown[f"{mark} {info.name.ljust(width)}  {short(info.head)}  {entries:>13}  {last}"] = info.name
     chosen = await desk.ui.select("Which branch?", list(shown))
     return None if chosen is None else f"/switch {quoted(shown[chosen])}"
 

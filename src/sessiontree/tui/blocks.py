@@ -23,7 +23,7 @@ from sessiontree.core.entries import (
     ModelChange,
     ThinkingLevelChange,
 )
-from sessiontree.core.figures import short_count
+from sessiontree.core.figures import pluralize, short_count, tell_tokens
 from sessiontree.core.merge import is_merge
 from sessiontree.core.messages import (
     ToolCall,
@@ -56,6 +56,8 @@ class Block:
     state: State = "done"
     diff: bool = False
     """Whether the text is a diff, which is not hidden when folded."""
+    written: str = ""
+    """The content of a file that a call writes: shown with its result, unless that has a diff."""
     tail: bool = False
     """Whether the end of the text tells more than its beginning."""
     unfolded: bool | None = None
@@ -88,7 +90,8 @@ class Blocks:
         made = [block for entry in entries for block in self.of_entry(entry)]
         for block in made:
             if block.state == "live":
-                block.state, block.text = "failed", "(there is no result)"
+                block.state = "failed"
+                block.text = "\n\n".join(filter(None, ["(there is no result)", block.written]))
         return made
 
     def of_entry(self, entry: Entry) -> list[Block]:
@@ -109,7 +112,7 @@ class Blocks:
             case Custom(custom_type=kind) if kind in self.renderers:
                 yield self._rendered(entry, Block("custom", head=kind))
             case Compaction(summary=summary, tokens_before=tokens):
-                yield Block("summary", head=f"compacted, {short_count(tokens)} tokens before", text=summary)
+                yield Block("summary", head=f"compacted, {tell_tokens(tokens)} before", text=summary)
             case BranchSummary(summary=summary) as body:
                 what = "merged from another branch" if is_merge(body) else "summary of a branch that was left"
                 yield Block("summary", head=what, text=summary)
@@ -180,6 +183,7 @@ class Blocks:
     def called(self, call: ToolCall, state: State = "live") -> Block:
         """The block of a call, as it is before anything has come of it."""
         block = Block("tool", head=call_line(call.name, call.arguments), state=state, tail=call.name == "bash")
+        block.text = block.written = _written(call.name, call.arguments)
         self._calls[call.id] = block
         return block
 
@@ -193,9 +197,13 @@ class Blocks:
             yield block
         details = message.get("details")
         diff = string(details.get("diff")) if is_object(details) else ""
-        block.text = diff or _content(message.get("content"))
+        failed = message.get("isError") is True
+        said = _content(message.get("content"))
+        if block.written and not diff:
+            said = f"{said}\n\n{block.written}" if failed else block.written
+        block.text = diff or said
         block.diff = bool(diff)
-        block.state = "failed" if message.get("isError") is True else "done"
+        block.state = "failed" if failed else "done"
         block.changed()
 
 
@@ -205,10 +213,22 @@ def call_line(name: str, arguments: Any) -> str:
     if name == "bash" and isinstance(given.get("command"), str):
         return f"$ {given['command']}"
     told = next((string(given[key]) for key in ("path", "file_path", "pattern", "query", "url") if given.get(key)), "")
+    written = given.get("content")
+    if name == "write" and isinstance(written, str):
+        return f"{name} {told}, {pluralize(_lines(written), 'line') if written else 'empty'}"
     others = [f"{key}={value}" for key, value in given.items() if _short(value) and value != told]
     if given.get("old_text") is not None:
         others = []
     return " ".join([name, *filter(None, [told]), *others]) if given else name
+
+
+def _written(name: str, arguments: Any) -> str:
+    """The content of a file that a call writes."""
+    return string(arguments.get("content")) if name == "write" and is_object(arguments) else ""
+
+
+def _lines(text: str) -> int:
+    return text.removesuffix("\n").count("\n") + 1
 
 
 def _short(value: Any) -> bool:
@@ -237,5 +257,5 @@ def _content(content: object) -> str:
 
 def _image(block: JsonObject) -> str:
     kind = string(block.get("mimeType")).removeprefix("image/") or "?"
-    data = string(block.get("data"))
-    return f"[image: {kind}, {short_count(len(data.rstrip('=')) * 3 // 4)} bytes]"
+    size = len(string(block.get("data")).rstrip("=")) * 3 // 4
+    return f"[image: {kind}, {pluralize(size, 'byte', shown=short_count(size))}]"

@@ -19,7 +19,9 @@ from textual.screen import Screen
 from textual.timer import Timer
 
 from sessiontree.catalog import check_copied
+from sessiontree.commands.command import is_words
 from sessiontree.core.entries import Message
+from sessiontree.core.figures import pluralize
 from sessiontree.core.safe import safe
 from sessiontree.errors import ReadOnly, SessionTreeError
 from sessiontree.hooks import events as told
@@ -32,6 +34,7 @@ from sessiontree.tui.editor import CHAT_BINDINGS, Choices, Editor
 from sessiontree.tui.footer import Footer, facts_of
 from sessiontree.tui.keys import hints
 from sessiontree.tui.line import Line
+from sessiontree.tui.permission import PermissionPanel
 from sessiontree.tui.tally import Tally
 from sessiontree.tui.transcript import Transcript
 
@@ -78,6 +81,7 @@ class ChatScreen(Screen[None]):
         self._choices = Choices()
         self.editor = Editor(self._choices, id="editor")
         self.transcript = Transcript(id="transcript")
+        self.permission = PermissionPanel()
         self.footer = Footer()
         self.history = History()
         self._drafts: Drafts | None = None
@@ -103,6 +107,8 @@ class ChatScreen(Screen[None]):
         self._failure = ""
         """What went wrong last with what was asked for."""
         self._since = 0.0
+        self._until: float | None = None
+        """When what is waited for is over."""
         self._escaped = 0.0
         self._left = 0.0
         self._unsaid = ""
@@ -115,13 +121,14 @@ class ChatScreen(Screen[None]):
         yield self.transcript
         yield self._work
         yield self._queue
+        yield self.permission
         yield self._choices
         yield self.editor
         yield self.footer
 
     def on_mount(self) -> None:
         self._thread, self._loop = threading.get_ident(), get_running_loop()
-        self.transcript.dress(Pen(self.app.look))
+        self.transcript.dress(Pen(self.app.look, unfolds=hints(self, ("unfold", "unfolds"))))
         self._aborts, self._takes_back = hints(self, ("abort", "aborts")), hints(self, ("take_back", "takes back"))
         self.set_interval(0.12, self._spin)
 
@@ -168,6 +175,8 @@ class ChatScreen(Screen[None]):
         self.update_footer()
 
     def _welcome(self) -> str:
+        if self.desk is not None and self.desk.session.tree.real_count:
+            return "this is the start of the session: your next message begins a new path, /undo goes back"
         said = ["a new session: say something", "/help lists the commands", hints(self, ("hotkeys", "the keys"))]
         return ", ".join(filter(None, said))
 
@@ -297,13 +306,24 @@ class ChatScreen(Screen[None]):
         return "running" if any(block.state == "live" for block in self._commands) else ""
 
     def _give_back(self, said: str, *, words: bool) -> None:
+        """Put what failed in the editor again. A command is selected: who types it again does not append to it."""
         if not self.editor.text:
-            self.editor.put_words([said]) if words else self.editor.put(said)
+            self.editor.put_words([said]) if words else self.editor.put_selected(said)
 
     def put_in_editor(self, text: str) -> None:
-        """What was said to the model, to be said anew. What is being typed is not lost: undo brings it back."""
-        self.editor.put_words([text])
-        self.editor.focus()
+        """Put a message in the editor, to be said anew. A draft that was there goes to the history."""
+        editor = self.editor
+        draft = editor.words.strip("\n")
+        if draft.strip() and draft != text:
+            self.history.add(said_to_model(draft) if is_words(editor.text.strip("\n")) else draft)
+            editor.remember([*self.history.lines])
+            kept = "Your draft is in the history"
+            self.notify(
+                ": ".join(filter(None, [kept, hints(self, ("previous", "from the first line brings it back"))])),
+                timeout=8,
+            )
+        editor.put_words([text])
+        editor.focus()
 
     # What is told
 
@@ -327,11 +347,12 @@ class ChatScreen(Screen[None]):
             self.transcript.add(Block("error", text=text))
             self._failure = text
 
-    def do(self, what: str) -> None:
-        """Say what is under way; nothing, when nothing is."""
+    def do(self, what: str, *, left: float | None = None) -> None:
+        """Say what is under way; nothing, when nothing is. What waits for a while counts down the seconds `left`."""
         if what and not self._doing:
             self._since = time.monotonic()
         self._doing = what
+        self._until = None if left is None else time.monotonic() + left
         self._work.set_class(bool(what), "-shown")
         self._spin()
 
@@ -339,7 +360,10 @@ class ChatScreen(Screen[None]):
         if self._doing:
             seconds = time.monotonic() - self._since
             sign = SPINNER[int(seconds * 8) % len(SPINNER)]
-            said = filter(None, [f"{sign} {safe(self._doing)}", f"{seconds:.0f} s", self._aborts])
+            shown = (
+                f"{seconds:.0f} s" if self._until is None else f"in {max(0.0, self._until - time.monotonic()):.0f} s"
+            )
+            said = filter(None, [f"{sign} {safe(self._doing)}", shown, self._aborts])
             self._work.say(" · ".join(said))
 
     def set_status(self, key: str, text: str | None) -> None:
@@ -364,6 +388,8 @@ class ChatScreen(Screen[None]):
                 self.do("working")
             case told.MessageEnd(entry=entry):
                 self._written(entry)
+            case told.ToolDenied():
+                self.do("working")
             case told.ToolStart(call=call):
                 self.do(f"running {call.name}")
             case told.ToolUpdate(call=call, text=text):
@@ -382,8 +408,8 @@ class ChatScreen(Screen[None]):
                 self._ended(aborted, error)
             case told.QueueChanged(steering=steering, follow_up=follow_up):
                 self._queued((*steering, *follow_up))
-            case told.RetryScheduled(delay=delay, error=error):
-                self.do(f"trying again in {delay:.0f} s, {error}")
+            case told.RetryScheduled(delay=delay):
+                self.do(event.text, left=delay)
             case told.BeforeCompact():
                 self.do("compacting")
             case told.Compacted(compaction_entry=entry):
@@ -420,7 +446,7 @@ class ChatScreen(Screen[None]):
         if kind == "tool":
             last.drawn["length"] = last.drawn.get("length", 0) + len(delta.text)
             name = last.head.partition(" …")[0]
-            last.head = f"{name} … {last.drawn['length']} characters"
+            last.head = f"{name} … {pluralize(last.drawn['length'], 'character')}"
         else:
             last.text += delta.text
         self._soon(last)
@@ -460,7 +486,9 @@ class ChatScreen(Screen[None]):
 
     def _ended(self, aborted: bool, error: str | None) -> None:
         if self._live:
-            self.transcript.replace(self._live, [])
+            # It was never written, so it stands only here: what it says stays to be read and copied.
+            shown = [block for block in self._live if block.text]
+            self.transcript.replace(self._live, shown)
             self._live = []
         for block in self.transcript.blocks[-20:]:
             if block.state == "live" and block not in self._commands:
@@ -564,6 +592,9 @@ class ChatScreen(Screen[None]):
                 self.editor.put("\n\n".join(filter(None, [come, text])))
 
         edit(self.app, before, put)
+
+    def action_permission(self) -> None:
+        self.permission.take_keyboard()
 
     def action_unfold(self) -> None:
         self.transcript.unfold_all(not self.transcript.unfolded)

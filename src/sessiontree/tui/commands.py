@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -13,6 +12,7 @@ from sessiontree.commands.builtin import builtin_commands
 from sessiontree.commands.command import Command, Done, Registry
 from sessiontree.commands.desk import Desk
 from sessiontree.commands.seeing import compared, two_places
+from sessiontree.commands.sessions import export_session, tell_exported
 
 if TYPE_CHECKING:
     from sessiontree.tui.app import SessionApp
@@ -38,10 +38,10 @@ def app_commands(app: SessionApp) -> Registry:
         return Done()
 
     async def export(desk: Desk, args: Sequence[str]) -> Done:
-        done = await shared["export"].run(desk, args) or Done()
-        if args[0].endswith(".html"):
-            app.open_page(os.path.join(desk.cwd, os.path.expanduser(args[0])))
-        return done
+        path, form = await export_session(desk, args[0] if args else None)
+        if form == "html":
+            app.open_page(path)
+        return tell_exported(path, form)
 
     async def diff(desk: Desk, args: Sequence[str]) -> Done:
         from sessiontree.tui.beside import of_diff

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -34,6 +34,8 @@ class Offer(Struct, frozen=True):
     start: int
     """Where in the text before the cursor the word begins."""
     choices: tuple[Choice, ...]
+    replaces_typed: bool = False
+    """Whether Enter takes the first choice: the typed word can stand for nothing else. Otherwise the word stays."""
 
 
 NOTHING = Offer(0, ())
@@ -50,13 +52,21 @@ class Completer:
         mention = MENTION.search(before)
         if mention is not None:
             begun = mention[1].lstrip('"')
-            return Offer(mention.start(), tuple(Choice(f"@{_quoted(path)}") for path in self._matching(begun)))
+            paths = exact_first(self._matching(begun), begun)
+            choices = tuple(Choice(f"@{_quoted(path)}") for path in paths)
+            return Offer(mention.start(), choices, bool(begun) and not self._exists(begun))
         if not before.startswith("/") or "\n" in before:
             return NOTHING
         completion = self._desk.commands.complete(self._desk, before)
         helps = {f"/{command.name}": command.help for command in self._desk.commands} if not completion.start else {}
-        choices = [Choice(choice, helps.get(choice, "")) for choice in completion.choices[:MOST]]
-        return Offer(completion.start, tuple(choices))
+        word = before[completion.start :]
+        choices = [Choice(choice, helps.get(choice, "")) for choice in exact_first(completion.choices, word)[:MOST]]
+        # An argument may be new, such as a label: only the name of a command must be one that there is.
+        is_unknown = not completion.start and word not in completion.choices
+        return Offer(completion.start, tuple(choices), is_unknown)
+
+    def _exists(self, path: str) -> bool:
+        return "\0" not in path and os.path.lexists(os.path.join(self._desk.cwd, os.path.expanduser(path)))
 
     def _matching(self, begun: str) -> list[str]:
         if begun.startswith(("/", "~", "..")):
@@ -70,6 +80,11 @@ class Completer:
                 self._files = []
             self._read_at = time.monotonic()
         return ranked(self._files, begun)[:MOST]
+
+
+def exact_first(choices: Sequence[str], word: str) -> list[str]:
+    """The choices, with the word itself before those that only begin with it."""
+    return sorted(choices, key=lambda choice: choice != word)
 
 
 def _in_folder(begun: str) -> Iterable[str]:

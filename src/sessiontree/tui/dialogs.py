@@ -17,6 +17,7 @@ from textual.widgets import Input, OptionList, TextArea
 from textual.widgets.option_list import Option
 
 from sessiontree.core.safe import safe, safe_lines
+from sessiontree.tui.clipboard import send_to_clipboard
 from sessiontree.tui.find import Find
 from sessiontree.tui.keys import bind, hints
 from sessiontree.tui.line import Line
@@ -192,7 +193,7 @@ class Write(Dialog[str]):
         """Copy what is selected; leave where there is nothing, as other dialogs are left by this key."""
         area = self.query_one(TextArea)
         if area.selected_text:
-            self.app.copy_to_clipboard(area.selected_text)
+            self.notify(send_to_clipboard(self.app, area.selected_text), timeout=2)
         elif not area.text:
             self.dismiss(None)
 

@@ -15,8 +15,9 @@ from msgspec import Struct
 from sessiontree.commands.command import is_words
 from sessiontree.errors import StoreError
 from sessiontree.home import home
+from sessiontree.regular_file import read_regular
 from sessiontree.session import Session
-from sessiontree.store.files import make_private_directory
+from sessiontree.store.files import make_private_directory, open_private
 from sessiontree.tui.presence import is_open
 
 REMEMBERED = 1000
@@ -109,8 +110,7 @@ class Drafts:
 
 def _read(path: str) -> _Kept | None:
     try:
-        with open(path, "rb") as file:
-            return msgspec.json.decode(file.read(), type=_Kept)
+        return msgspec.json.decode(read_regular(path), type=_Kept)
     except (OSError, msgspec.MsgspecError, UnicodeError):
         return None
 
@@ -138,8 +138,7 @@ class History:
 
     def _read(self) -> list[Line]:
         try:
-            with open(self._file, "rb") as file:
-                return msgspec.json.Decoder(Line).decode_lines(file.read())[-REMEMBERED:]
+            return msgspec.json.Decoder(Line).decode_lines(read_regular(self._file))[-REMEMBERED:]
         except (OSError, msgspec.MsgspecError, UnicodeError):
             return []
 
@@ -153,13 +152,13 @@ class History:
                 self.lines = self.lines[-REMEMBERED:]
                 _write(self._file, b"".join(msgspec.json.encode(said) + b"\n" for said in self.lines))
             else:
-                with open(os.open(self._file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as file:
+                with open(open_private(self._file, os.O_WRONLY | os.O_CREAT | os.O_APPEND), "ab") as file:
                     file.write(msgspec.json.encode(line) + b"\n")
 
 
 def _write(path: str, data: bytes) -> None:
     """Put a private file in place, whole."""
     beside = f"{path}.{os.getpid()}"
-    with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+    with open(open_private(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb") as file:
         file.write(data)
     os.replace(beside, path)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from rich.cells import cell_len
@@ -18,6 +18,7 @@ from rich.style import Style
 from rich.text import Text
 from textual.strip import Strip
 
+from sessiontree.core.figures import pluralize
 from sessiontree.core.safe import safe, safe_lines
 from sessiontree.tui.blocks import Block
 from sessiontree.tui.theme import Look
@@ -27,6 +28,7 @@ FOLDED_LINES = 5
 FOLDED_DIFF = 16
 GUTTER = 2
 TAB = 4
+NO_NEWLINE = "\\ No newline at end of file"
 LONGEST = 4000
 """Lines of one block that are drawn when it is unfolded; `/export` and the tool's own file have the rest."""
 
@@ -34,8 +36,10 @@ LONGEST = 4000
 class Pen:
     """Draws blocks in one look."""
 
-    def __init__(self, look: Look) -> None:
+    def __init__(self, look: Look, *, unfolds: str = "") -> None:
+        """`unfolds` says which key unfolds a block."""
         self.look = look
+        self._unfolds = unfolds
         self._console = Console(
             file=io.StringIO(),
             force_terminal=True,
@@ -107,18 +111,25 @@ class Pen:
             lines = _limited(lines, limit + 1, block.tail)
         if hidden <= 1:
             return lines
-        more = _row([Segment(f"… {hidden} more lines", self.look.muted + Style(italic=True))], width)
+        note = ", ".join(filter(None, [f"… {pluralize(hidden, 'more line')}", "" if opened else self._unfolds]))
+        more = _row([Segment(note, self.look.muted + Style(italic=True))], width).crop(0, width)
         return [more, *lines] if block.tail else [*lines, more]
 
-    def _diff(self, lines: Iterable[str], width: int) -> list[Strip]:
+    def _diff(self, lines: Sequence[str], width: int) -> list[Strip]:
+        """A unified diff with the numbers of its lines; one in another form as it stands."""
         look = self.look
-        styles = {"+": look.success, "-": look.error, "@": look.user}
-        return [
-            strip
-            for line in lines
-            if not line.startswith(("--- ", "+++ "))
-            for strip in self._plain(line, width, styles.get(line[:1], look.muted))
-        ]
+        styles = {"+": look.success, "-": look.error}
+        numbered = list(_numbered(lines))
+        digits = max((len(number) for number, _, _ in numbered), default=0)
+        lead = digits + 1 if digits and digits + 12 < width else 0
+        strips: list[Strip] = []
+        for number, sign, words in numbered:
+            style = styles.get(sign, look.muted)
+            said = f"{sign} {words}" if number else words
+            first, *others = self._plain(said, width - lead, style)
+            strips.append(Strip([Segment(f"{number:>{digits}} " if lead else "", look.muted), *first]))
+            strips += [Strip([Segment(" " * lead), *other]) for other in others]
+        return strips
 
     def _foldable(
         self, block: Block, sign: str, mark: Style, opened: bool, head: str, style: Style, width: int
@@ -215,6 +226,35 @@ class Pen:
 
 
 # Lines
+
+
+HUNK = re.compile(r"@@ -(\d{1,9})(?:,(\d{1,9}))? \+(\d{1,9})(?:,(\d{1,9}))? @@.*")
+
+
+def _numbered(lines: Sequence[str]) -> Iterator[tuple[str, str, str]]:
+    """The number, the sign and the words of each line of a diff. One that is taken away has its old number."""
+    old = new = old_left = new_left = 0
+    begun = False
+    for line in lines:
+        sign, words = line[:1], line[1:]
+        if sign == "-" and old_left:
+            yield str(old), sign, words
+            old, old_left = old + 1, old_left - 1
+        elif sign == "+" and new_left:
+            yield str(new), sign, words
+            new, new_left = new + 1, new_left - 1
+        elif sign in ("", " ") and old_left and new_left:
+            yield str(new), " ", words
+            old, new, old_left, new_left = old + 1, new + 1, old_left - 1, new_left - 1
+        elif (hunk := HUNK.fullmatch(line)) is not None:
+            if begun:
+                yield "", "", "⋯"
+            begun = True
+            old, old_left, new, new_left = (1 if part is None else int(part) for part in hunk.groups())
+        elif line == NO_NEWLINE:
+            yield "", "", "  (no newline at the end)"
+        elif not line.startswith(("--- ", "+++ ")):
+            yield "", sign, line
 
 
 def _row(segments: Iterable[Segment], width: int, style: Style | None = None) -> Strip:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from itertools import count
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rich.cells import cell_len
@@ -16,10 +18,13 @@ from textual.binding import BindingType
 from textual.message import Message
 from textual.widget import Widget
 from textual.widgets import TextArea
+from textual.widgets.text_area import EditResult, Selection
 
 from sessiontree.commands.command import is_words
+from sessiontree.core.figures import pluralize
 from sessiontree.core.safe import safe, safe_lines
 from sessiontree.hooks.calling import in_thread
+from sessiontree.tui.clipboard import send_to_clipboard
 from sessiontree.tui.completion import NOTHING, Completer, Offer
 from sessiontree.tui.drafts import Draft, Line
 from sessiontree.tui.keys import bind
@@ -41,6 +46,7 @@ CHAT_BINDINGS: list[BindingType] = [
     bind("browse", "screen.browse"),
     bind("page_up", "screen.page(-1)"),
     bind("page_down", "screen.page(1)"),
+    bind("permission", "screen.permission"),
     bind("hotkeys", "app.command('/hotkeys')"),
 ]
 """What keys do in the whole chat. The editor has them too: they win over its own."""
@@ -57,27 +63,32 @@ class Choices(Widget):
     def __init__(self) -> None:
         super().__init__()
         self.offer: Offer = NOTHING
-        self.at = 0
+        self.before = ""
+        """The text before the cursor that the offer is for."""
+        self.at: int | None = None
+        """The choice that Enter takes; with none, Enter takes what is typed."""
 
-    def show(self, offer: Offer) -> None:
-        self.offer, self.at = offer, 0
+    def show(self, offer: Offer, before: str = "") -> None:
+        self.offer, self.before = offer, before
+        self.at = 0 if offer.replaces_typed else None
         self.set_class(bool(offer.choices), "-open")
         self.refresh(layout=True)
 
     def step(self, by: int) -> None:
-        self.at = (self.at + by) % len(self.offer.choices)
+        count = len(self.offer.choices)
+        self.at = (0 if by > 0 else count - 1) if self.at is None else (self.at + by) % count
         self.refresh()
 
     @property
     def chosen(self) -> str:
-        return self.offer.choices[self.at].text
+        return self.offer.choices[self.at or 0].text
 
     def render(self) -> RenderResult:
         longest = max((cell_len(choice.text) for choice in self.offer.choices), default=0) + 2
         table = Table.grid(padding=(0, 2, 0, 0), expand=False)
         table.add_column(no_wrap=True, overflow="ellipsis", min_width=min(longest, self.size.width))
         table.add_column(no_wrap=True, overflow="ellipsis")
-        first = max(0, min(self.at - SHOWN // 2, len(self.offer.choices) - SHOWN))
+        first = max(0, min((self.at or 0) - SHOWN // 2, len(self.offer.choices) - SHOWN))
         for index, choice in enumerate(self.offer.choices[first : first + SHOWN], first):
             mark = "› " if index == self.at else "  "
             style = Style(bold=True) if index == self.at else Style()
@@ -132,6 +143,8 @@ class Editor(TextArea):
             self.sure = sure
 
     def __init__(self, choices: Choices, *, id: str | None = None) -> None:
+        self._pastes: dict[str, str] = {}
+        """Long pastes by what stands for them in the text."""
         super().__init__(
             id=id,
             soft_wrap=True,
@@ -145,7 +158,6 @@ class Editor(TextArea):
         self.claimed: Callable[[str], bool] = lambda key: False
         """Which keys extensions have: they win over those that only move the cursor."""
         self._choices = choices
-        self._pastes: dict[str, str] = {}
         self._history: list[Line] = []
         self._back = 0
         """How far back in the history one is."""
@@ -159,20 +171,27 @@ class Editor(TextArea):
     @property
     def words(self) -> str:
         """The text, with what was pasted in full."""
-        said = self.text
-        for mark, pasted in self._pastes.items():
-            said = said.replace(mark, pasted)
-        return said
+        return self._pattern.sub(lambda mark: self._pastes[mark[0]], self.text) if self._pastes else self.text
 
     @property
     def draft(self) -> Draft:
         return Draft(text=self.text, pastes={mark: said for mark, said in self._pastes.items() if mark in self.text})
+
+    @property
+    def _pattern(self) -> re.Pattern[str]:
+        """Matches what stands for a paste. There is at least one."""
+        return re.compile("|".join(map(re.escape, self._pastes)))
 
     def put(self, text: str) -> None:
         """Another text, which can be undone."""
         self._close()
         self.replace(safe_lines(text), (0, 0), self.document.end)
         self.move_cursor(self.document.end)
+
+    def put_selected(self, text: str) -> None:
+        """Put a text in place of this one, selected, so that what is typed next replaces it."""
+        self.put(text)
+        self.select_all()
 
     def put_words(self, words: Sequence[str], text: str = "") -> None:
         """What was for the model before a text. It is for the model again, whatever it begins with."""
@@ -197,9 +216,43 @@ class Editor(TextArea):
 
     def _mark(self, text: str) -> str:
         """What stands for a text."""
-        mark = f"[paste {len(self._pastes) + 1}: {_lines(text)} lines, {len(text)} characters]"
-        self._pastes[mark] = text
-        return mark
+        for number in count(len(self._pastes) + 1):
+            mark = f"[paste {number}: {pluralize(_lines(text), 'line')}, {pluralize(len(text), 'character')}]"
+            if mark not in self._pastes:
+                self._pastes[mark] = text
+                return mark
+        raise AssertionError
+
+    # A paste is one unit: the cursor stands before or behind it, and nothing deletes a part of it.
+
+    def _spans(self, row: int) -> list[tuple[int, int]]:
+        """Where pastes are in a line."""
+        if not self._pastes or row >= self.document.line_count:
+            return []
+        return [mark.span() for mark in self._pattern.finditer(self.document.get_line(row))]
+
+    def validate_selection(self, selection: Selection) -> Selection:
+        """Keep both ends out of pastes: each goes on in the direction in which it moved.
+
+        The mouse may rest inside a paste, so what it drags goes on away from where the selection begins.
+        """
+        before = self.selection
+        start = self._outside(selection.start, before.start)
+        return Selection(start, self._outside(selection.end, start if self._selecting else before.end))
+
+    def _outside(self, location: tuple[int, int], before: tuple[int, int]) -> tuple[int, int]:
+        row, column = location
+        for start, end in self._spans(row):
+            if start < column < end:
+                return row, end if location > before else start
+        return location
+
+    def _delete_via_keyboard(self, start: tuple[int, int], end: tuple[int, int]) -> EditResult | None:
+        first, last = sorted((start, end))
+        if first != last:
+            first = next(((first[0], at) for at, to in self._spans(first[0]) if at < first[1] < to), first)
+            last = next(((last[0], to) for at, to in self._spans(last[0]) if at < last[1] < to), last)
+        return super()._delete_via_keyboard(first, last)
 
     def on_text_area_changed(self) -> None:
         self.set_class(self.text.startswith("!"), "-shell")
@@ -226,7 +279,7 @@ class Editor(TextArea):
         offer = await in_thread(self.completer.offer, before)
         if before == self._before:
             whole = len(offer.choices) == 1 and before[offer.start :] == offer.choices[0].text
-            self._choices.show(NOTHING if whole else offer)
+            self._choices.show(NOTHING if whole else offer, before)
 
     @property
     def completing(self) -> bool:
@@ -242,8 +295,13 @@ class Editor(TextArea):
         self._close()
         return was
 
+    @property
+    def _offers_now(self) -> bool:
+        """Whether the choices are for the text as it is now, and not as it was before the last key."""
+        return self.completing and self._choices.before == self._before
+
     def action_complete(self) -> None:
-        if self.completing:
+        if self._offers_now:
             start, chosen = self._choices.offer.start, self._choices.chosen
             before = self._before
             blank = "" if chosen.endswith("/") else " "
@@ -275,10 +333,13 @@ class Editor(TextArea):
             await self.app.run_action(bound.binding.action, bound.node)
 
     def action_submit(self) -> None:
-        if self.completing and self._choices.chosen != self._before[self._choices.offer.start :]:
-            whole = self._choices.offer.start == 0 and self._before.startswith("/")
+        """Submit the text as it is typed, unless a choice is highlighted: then take that one first."""
+        before = self._before
+        if self.completing and not self._offers_now and self.completer is not None and _is_name(before):
+            self._choices.show(self.completer.offer(before), before)  # Enter came before the choices did
+        if self._offers_now and self._choices.at is not None:
             self.action_complete()
-            if not whole:
+            if not _is_name(before):
                 return
         row, column = self.cursor_location
         if column and self.document.get_line(row)[column - 1 : column] == "\\":
@@ -330,20 +391,29 @@ class Editor(TextArea):
 
     def action_clear(self) -> None:
         if self.selected_text:
-            self.action_copy()
+            self._copy(self.selected_text)
+            self.move_cursor(self.cursor_location)
         elif copied := self.screen.get_selected_text():
-            self.app.copy_to_clipboard(copied)
+            self._copy(copied)
             self.screen.clear_selection()
         elif self.text:
             self.clear_words()
         else:
             self.post_message(self.Leave(sure=False))
 
+    def _copy(self, text: str) -> None:
+        self.notify(send_to_clipboard(self.app, text), timeout=2)
+
     def action_leave(self) -> None:
         if self.text:
             self.action_delete_right()
         else:
             self.post_message(self.Leave(sure=True))
+
+
+def _is_name(before: str) -> bool:
+    """Whether a text is the name of a command so far."""
+    return before.startswith("/") and not any(letter.isspace() for letter in before)
 
 
 def _lines(text: str) -> int:

@@ -10,7 +10,7 @@ from rich.text import Text
 from textual.app import RenderResult
 from textual.widget import Widget
 
-from sessiontree.core.figures import dollars, short_count
+from sessiontree.core.figures import dollars, short_count, tell_tokens
 from sessiontree.core.safe import safe
 from sessiontree.tui.tally import Count, Taken
 
@@ -39,7 +39,7 @@ class Facts(Struct, frozen=True, kw_only=True):
 def facts_of(desk: Desk, count: Count) -> Facts:
     session, model = desk.session, desk.model
     home = os.path.expanduser("~")
-    folder = session.cwd
+    folder = desk.cwd
     if folder == home or folder.startswith(home + os.sep):
         folder = "~" + folder[len(home) :]
     return Facts(
@@ -81,7 +81,7 @@ class Footer(Widget):
         told = "  ".join(safe(text) for text in self.statuses.values())
         share = (facts.filled or 0) / facts.window if facts.window else 0
         fill = f"{share:.0%} of {short_count(facts.window)}" if facts.window and facts.filled is not None else ""
-        took = [f"{short_count(facts.taken.tokens)} tokens"] if facts.taken.tokens else []
+        took = [tell_tokens(facts.taken.tokens)] if facts.taken.tokens else []
         took += [dollars(facts.taken.cost)] if facts.taken.cost else []
         thinking = f" · thinking {facts.thinking}" if facts.thinking != "off" else ""
         model = Text(f"{safe(facts.model) or self.model_note}{thinking}")

@@ -44,6 +44,7 @@ CHAT = (
     Key("browse", "ctrl+up", "go through the conversation block by block"),
     Key("page_up", "pageup", "a page up"),
     Key("page_down", "pagedown", "a page down"),
+    Key("permission", "alt+p", "answer the question about a tool call"),
     Key("hotkeys", "f1", "the keys"),
 )
 BROWSE = (

@@ -13,7 +13,7 @@ from hashlib import blake2s
 from sessiontree.errors import StoreError
 from sessiontree.home import home
 from sessiontree.session import Session
-from sessiontree.store.files import make_private_directory
+from sessiontree.store.files import make_private_directory, open_private
 from sessiontree.store.postgres.address import is_address
 
 
@@ -31,7 +31,7 @@ class Presence:
         try:
             make_private_directory(os.path.dirname(self._path))
             while self._fd is None:
-                self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+                self._fd = open_private(self._path, os.O_RDWR | os.O_CREAT)
                 self.alone = _is_free(self._fd)
                 fcntl.flock(self._fd, fcntl.LOCK_SH)
                 if not _leads_to(self._path, self._fd):  # the last one who had it open left just now

@@ -20,6 +20,7 @@ from textual.widgets.option_list import Option
 
 from sessiontree import catalog
 from sessiontree.commands.text import local_time, short
+from sessiontree.core.figures import pluralize
 from sessiontree.core.safe import safe
 from sessiontree.errors import SessionTreeError
 from sessiontree.index.search import Hit
@@ -110,7 +111,7 @@ class SearchScreen(ModalScreen[Hit | None]):
             self._say(str(error))
             return
         self._show(hits)
-        count = f"{len(hits)} hit{'' if len(hits) == 1 else 's'}" if len(hits) < HITS else f"the newest {HITS} hits"
+        count = pluralize(len(hits), "hit") if len(hits) < HITS else f"the newest {HITS} hits"
         said = [count if hits else f"nothing matches {query!r}"]
         if unread:
             said.append(f"{len(unread)} file{'' if len(unread) == 1 else 's'} could not be read")

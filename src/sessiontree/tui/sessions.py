@@ -18,6 +18,7 @@ from textual.widgets.option_list import Option
 
 from sessiontree import catalog, shelf
 from sessiontree.commands.text import local_time
+from sessiontree.core.figures import pluralize
 from sessiontree.core.messages import role, text
 from sessiontree.core.outline import one_line
 from sessiontree.core.safe import safe
@@ -215,7 +216,7 @@ class SessionsScreen(ModalScreen[str | None]):
         when = local_time(summary.modified)
         own = "●" if summary.file == self._own else " "
         fork = f"{'  ' * (row.depth - 1)}└ " if row.depth else ""
-        count = f"  {summary.message_count} message{'' if summary.message_count == 1 else 's'}"
+        count = f"  {pluralize(summary.message_count, 'message')}"
         named = "bold" if summary.name else ""
         shown = Text.assemble((f"{own} {when}  {fork}", "dim"), (safe(one_line(title)), named), (count, "dim"))
         if summary.branch_count > 1:

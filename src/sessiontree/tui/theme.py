@@ -35,7 +35,11 @@ DARK = Theme(
     warning="#d9a962",
     error="#e5878a",
     dark=True,
-    variables={"muted": "#858c98"},
+    variables={
+        "muted": "#858c98",
+        "screen-selection-background": "#2f4f7f",
+        "screen-selection-foreground": "#ffffff",
+    },
 )
 LIGHT = Theme(
     name="sessiontree-light",
@@ -50,7 +54,11 @@ LIGHT = Theme(
     warning="#8f5f00",
     error="#b0323a",
     dark=False,
-    variables={"muted": "#6b7280"},
+    variables={
+        "muted": "#6b7280",
+        "screen-selection-background": "#b9d3f7",
+        "screen-selection-foreground": "#101216",
+    },
 )
 
 

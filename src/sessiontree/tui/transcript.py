@@ -23,6 +23,7 @@ from textual.selection import Selection
 from textual.strip import Strip
 
 from sessiontree.tui.blocks import Block
+from sessiontree.tui.clipboard import send_to_clipboard
 from sessiontree.tui.drawing import Pen
 from sessiontree.tui.keys import bind
 from sessiontree.tui.theme import DARK, look
@@ -199,7 +200,8 @@ class Transcript(ScrollView, can_focus=True):
         selection = self.text_selection
         span = None if selection is None else selection.get_span(top)
         if span is not None:
-            strip = _selected(strip, span, self.screen.get_component_rich_style("screen--selection"))
+            style = self.screen.get_component_rich_style("screen--selection")
+            strip = _selected(strip, span, Style(reverse=True) if self.app.no_color else style)
         return strip.apply_offsets(0, top)
 
     @property
@@ -217,6 +219,10 @@ class Transcript(ScrollView, can_focus=True):
         self.refresh()
 
     # Going through it
+
+    def focus_on_click(self) -> bool:
+        """A click selects or unfolds; the editor keeps the keyboard."""
+        return False
 
     def on_click(self, event: events.Click) -> None:
         index = bisect_right(self._starts, self.scroll_offset.y + event.y - self.gutter.top) - 1
@@ -264,8 +270,7 @@ class Transcript(ScrollView, can_focus=True):
     def action_copy(self) -> None:
         if self._at is not None:
             block = self.blocks[self._at]
-            self.app.copy_to_clipboard(block.text or block.head)
-            self.notify("copied", timeout=2)
+            self.notify(send_to_clipboard(self.app, block.text or block.head), timeout=2)
 
     def action_end(self) -> None:
         self.follow()

@@ -28,6 +28,7 @@ from sessiontree.core.safe import safe
 from sessiontree.errors import SessionTreeError
 from sessiontree.session import Session
 from sessiontree.tui.beside import Beside, BesideScreen, Sides, of_diff
+from sessiontree.tui.clipboard import send_to_clipboard
 from sessiontree.tui.dialogs import Chooser, Write
 from sessiontree.tui.keys import faults, hints, keymap
 from sessiontree.tui.ordered import OrderedApp
@@ -228,9 +229,7 @@ class TreeScreen(ModalScreen[Choice | None]):
 
     def action_copy(self) -> None:
         if self.view.chosen is not None:
-            words = words_of(self._session.tree[self.view.chosen])
-            self._app.copy_to_clipboard(words.encode("utf-8", "replace").decode())
-            self.tell(f"copied {len(words)} characters")
+            self.tell(send_to_clipboard(self._app, words_of(self._session.tree[self.view.chosen])))
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """The key of labels is a letter, which belongs to a search that has begun."""

@@ -14,7 +14,7 @@ from sessiontree.commands.text import local_time, short
 from sessiontree.comparison import usages
 from sessiontree.core.context import explain
 from sessiontree.core.entries import BranchSummary, Compaction, CustomMessage, Entry, EntryId, JsonObject, Message
-from sessiontree.core.figures import dollars, short_count
+from sessiontree.core.figures import dollars, pluralize, tell_tokens
 from sessiontree.core.fulltext import full_text, speaker
 from sessiontree.core.messages import blocks, model_of, role, spent, string
 from sessiontree.core.outline import Calls, row_text
@@ -70,7 +70,7 @@ def described(session: Session, id: EntryId) -> Text:
         f"[{label}]" if label else "",
         f"on {entry.branch}" if isinstance(entry.branch, str) else "",
         "/".join(model) if model and model[1] != "unknown" else "",
-        f"{short_count(sum(item.tokens for item in sums))} tokens" if sums else "",
+        tell_tokens(sum(item.tokens for item in sums)) if sums else "",
         dollars(sum(item.cost for item in sums)) if any(item.cost for item in sums) else "",
     ]
     words = words_of(entry)
@@ -78,7 +78,10 @@ def described(session: Session, id: EntryId) -> Text:
     text.append("\n\n")
     text.append(safe_lines(words[:MOST]) or "(no content)", style="not bold")
     if len(words) > MOST:
-        text.append(f"\n\n… {len(words) - MOST} more characters: `sessiontree show` has them", style="dim not bold")
+        text.append(
+            f"\n\n… {pluralize(len(words) - MOST, 'more character')}: `sessiontree show` has the rest",
+            style="dim not bold",
+        )
     return text
 
 
@@ -88,7 +91,8 @@ def seen_from(tree: Tree, id: EntryId) -> Text:
     entries, calls = explanation.entries, Calls(tree)
     reach = sum(item.reaches for item in entries)
     text = Text(
-        f"From here the model sees {reach} of {len(entries)} entries, about {short_count(explanation.tokens)} tokens\n",
+        f"From here the model sees {reach} of {pluralize(len(entries), 'entry', 'entries')}, "
+        f"about {tell_tokens(explanation.tokens)}\n",
         style="bold",
     )
     if len(entries) > MOST_LINES:

@@ -24,8 +24,9 @@ from textual.strip import Strip
 from textual.worker import Worker
 
 from sessiontree.core.entries import EntryId
+from sessiontree.core.figures import pluralize
 from sessiontree.core.fulltext import fold
-from sessiontree.core.outline import FILTERS, Calls, Outline, Shape, Steps, lay_out, row_text, survey
+from sessiontree.core.outline import FILTERS, Calls, Outline, Shape, Steps, lay_out, row_text, survey, tell_hidden
 from sessiontree.core.safe import safe
 from sessiontree.session import Session
 from sessiontree.tui.keys import bind
@@ -37,8 +38,8 @@ TOLD_SECONDS = 0.1
 """How often it is told how far that work is."""
 GROWN_SECONDS = 1.0
 """How often it is looked whether the session has grown."""
-ROOM = 40
-"""So many columns are left for what a row says, however far in it stands."""
+CURSOR_SHARE, OTHER_SHARE = 4, 2
+"""Connectors take a quarter of the width at most in the row of the cursor, and half of it in any other row."""
 TEXT_ROOM = 20
 """So many of them belong to its text, whatever stands behind it."""
 NAME_ROOM = 24
@@ -130,6 +131,10 @@ class TreeView(ScrollView, can_focus=True):
         self._texts: dict[EntryId, str] = {}
         self._names: dict[int, list[str]] = {}
         """The branches at each row."""
+        self._names_hidden: dict[int, list[str]] = {}
+        """The branches whose heads are hidden, by the nearest row above."""
+        self._active: int | None = None
+        self._active_hidden: int | None = None
 
     @property
     def _leaf(self) -> EntryId | None:
@@ -212,7 +217,7 @@ class TreeView(ScrollView, can_focus=True):
         self._name_branches()
         self._resize()
         if len(outline):
-            self._go_to(self._row_for(self._wanted), keep=True, middle=not grown)
+            self._go_to(self._row_for(self._wanted), keep=True)
         self.refresh()
         self.post_message(self.Changed())
 
@@ -236,8 +241,11 @@ class TreeView(ScrollView, can_focus=True):
 
     # The cursor
 
-    def _go_to(self, row: int, *, keep: bool = False, middle: bool = False) -> None:
-        """Put the cursor on a row, or on the one that it is folded under; with `keep`, it would still be elsewhere."""
+    def _go_to(self, row: int, *, keep: bool = False, still: bool = False) -> None:
+        """Put the cursor on a row, or on the one that it is folded under; with `keep`, it would still be elsewhere.
+
+        That row comes to the middle, unless rows are to stay `still`.
+        """
         assert self.outline is not None
         assert self._folds is not None
         pan, before = self._pan, self._cursor
@@ -245,11 +253,8 @@ class TreeView(ScrollView, can_focus=True):
         self._cursor = self._folds.row(line)
         if not keep:
             self._wanted = self.chosen
-        top, height = self.scroll_offset.y, max(self.size.height, 1)
-        if middle:
-            self._scroll(line - height // 2)
-        elif not top <= line < top + height:
-            self._scroll(line if line < top else line - height + 1)
+        if not still:
+            self._scroll(line - max(self.size.height, 1) // 2)
         if pan != self._pan:
             self.refresh()
         else:
@@ -317,7 +322,7 @@ class TreeView(ScrollView, can_focus=True):
     def on_click(self, event: events.Click) -> None:
         line = self.scroll_offset.y + event.y
         if self._folds is not None and line < len(self._folds):
-            self._go_to(self._folds.row(line))
+            self._go_to(self._folds.row(line), still=True)
 
     # Filters and searching
 
@@ -384,7 +389,7 @@ class TreeView(ScrollView, can_focus=True):
         """How many columns on the left are out of sight, so that the row under the cursor has room for its text."""
         if self.outline is None or not len(self.outline):
             return 0
-        return max(0, self.outline.width(self._cursor) - max(0, self._width - GUTTER - ROOM))
+        return max(0, self.outline.width(self._cursor) - self._width // CURSOR_SHARE)
 
     def text(self, id: EntryId) -> str:
         """What the row of an entry says, safe for a terminal."""
@@ -412,7 +417,7 @@ class TreeView(ScrollView, can_focus=True):
             return "There is nothing in this session yet."
         if self.query_text:
             return f"Nothing that the filter {self.filter} shows says {safe(self.query_text)!r}. Esc clears the search."
-        return f"The filter {self.filter} hides all {count} entries. Ctrl+O is the next one."
+        return f"The filter {self.filter} hides {pluralize(count, 'entry', 'entries')}. Ctrl+O is the next one."
 
     def _parts(self, outline: Outline, folds: Folds, row: int, width: int) -> list[tuple[str, Style]]:
         """The pieces of a row with their styles. The text gives way to what stands behind it."""
@@ -431,8 +436,10 @@ class TreeView(ScrollView, can_focus=True):
             tail.append((f" (and {len(names) - MOST_NAMES} more)", look("branch")))
         if row in folds:
             tail.append((f" (+{len(outline.below(row))})", look("aside")))
-        if row == outline.active or (row in folds and outline.active in outline.below(row)):
+        if row == self._active:
             tail.append((" ← active", look("path")))
+        if hidden := self._hidden(outline, folds, row):
+            tail.append((f" {hidden}", look("aside")))
         taken = sum(cell_len(text) for text, _ in [*lead, *tail])
         text = self.text(id)
         room = max(width - taken, min(TEXT_ROOM, cell_len(text)))
@@ -440,10 +447,23 @@ class TreeView(ScrollView, can_focus=True):
         quiet = text.startswith("[")
         return [*lead, (text, look("aside") if quiet else Style.null()), *tail]
 
+    def _hidden(self, outline: Outline, folds: Folds, row: int) -> str:
+        """What is said of heads that the filter, the search or a fold hides below a row."""
+        names, active = self._names_hidden.get(row, []), row == self._active_hidden
+        if row in folds:
+            below = outline.below(row)
+            inside = (self._names, self._names_hidden)
+            names = [*names, *(name for named in inside for at in named if at in below for name in named[at])]
+            active = active or self._active in below or self._active_hidden in below
+        shown = [_brief(name) for name in names[:MOST_NAMES]]
+        if len(names) > MOST_NAMES:
+            shown.append(f"and {len(names) - MOST_NAMES} more")
+        return tell_hidden(shown, active)
+
     def _prefix(self, outline: Outline, folds: Folds, row: int, width: int) -> str:
         """Connectors, as far as the pan leaves them in sight, with the sign of what can be folded."""
         full = outline.width(row)
-        room = min(max(0, full - self._pan), max(0, width - GUTTER - ROOM))
+        room = min(max(0, full - self._pan), width // OTHER_SHARE)
         prefix = outline.prefix(row, room)
         sign = "⊞" if row in folds else "⊟" if full and outline.below(row) else ""
         if sign and len(prefix) > 1:
@@ -456,7 +476,10 @@ class TreeView(ScrollView, can_focus=True):
         return self.get_component_rich_style(f"tree--{part}", partial=True)
 
     def _name_branches(self) -> None:
-        self._names = {} if self.outline is None else self.outline.branches(self._session.heads)
+        if self.outline is not None:
+            self._names = self.outline.branches(self._session.heads)
+            self._names_hidden = self.outline.branches_hidden(self._session.heads)
+            self._active, self._active_hidden = self.outline.active, self.outline.active_hidden
 
 
 def _brief(name: str) -> str:

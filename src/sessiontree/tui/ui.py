@@ -14,10 +14,12 @@ from sessiontree.core.entries import EntryId
 from sessiontree.core.safe import safe_lines
 from sessiontree.hooks.ui import Level
 from sessiontree.session import Branch, Session
+from sessiontree.tui.clipboard import send_to_clipboard
 from sessiontree.tui.dialogs import Ask, Chooser, Confirm, Framed, Write
 from sessiontree.tui.presence import is_open
 
 if TYPE_CHECKING:
+    from sessiontree.agent.permissions import PermissionAnswer, PermissionQuestion
     from sessiontree.commands.desk import Desk
     from sessiontree.tui.app import SessionApp
 
@@ -61,6 +63,15 @@ class AppUi:
 
     async def confirm(self, title: str, text: str = "", *, default: bool = False) -> bool:
         return bool(await self.ask(Confirm(str(title), str(text), default=default)))
+
+    async def ask_permission(self, question: PermissionQuestion) -> PermissionAnswer | None:
+        """Ask about a tool call, beside what is typed."""
+        chat = self._app.chat
+        chat.do("waiting for your permission")
+        try:
+            return await chat.permission.ask(question)
+        finally:
+            chat.do("working")
 
     async def input(self, title: str, *, placeholder: str = "") -> str | None:
         return await self.ask(Ask(str(title), placeholder=str(placeholder)))
@@ -112,9 +123,8 @@ class AppHost:
     def put_in_editor(self, text: str) -> None:
         self._app.chat.put_in_editor(text)
 
-    def copy(self, text: str) -> bool:
-        self._app.copy_to_clipboard(text)
-        return True
+    def copy(self, text: str) -> str | None:
+        return send_to_clipboard(self._app, text)
 
     def quit(self) -> None:
         self._app.leave()

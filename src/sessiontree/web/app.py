@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from starlette.staticfiles import StaticFiles
 
 from sessiontree._version import __version__
 from sessiontree.commands.models import Models
+from sessiontree.config import PermissionMode
 from sessiontree.core.entries import JsonObject
 from sessiontree.errors import SessionTreeError
 from sessiontree.web import events, experiments, exports, moving, prompts, sessions, swarms, tree, wire
@@ -46,12 +47,27 @@ def create_app(
     allow_run: bool = False,
     models: Models | None = None,
     cwd: str | None = None,
+    projects: Iterable[str] = (),
+    permission_mode: PermissionMode | None = None,
+    allow: tuple[str, ...] = (),
 ) -> FastAPI:
     """The application that answers to the names `hosts`, for whoever has one of the `tokens`.
 
     Agents run only with `allow_run`; `models` finds what they ask, by default as the configuration says.
+    `permission_mode` and the rules in `allow` say what they may do beside reading. They work in the folder `cwd` and in
+    `projects`: see `workplace`.
     """
-    serving = Serving(hosts=hosts, tokens=tokens, limits=limits, allow_run=allow_run, models=models, cwd=cwd)
+    serving = Serving(
+        hosts=hosts,
+        tokens=tokens,
+        limits=limits,
+        allow_run=allow_run,
+        models=models,
+        cwd=cwd,
+        projects=projects,
+        permission_mode=permission_mode,
+        allow=allow,
+    )
 
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncGenerator[None]:

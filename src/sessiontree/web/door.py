@@ -1,14 +1,15 @@
 """The door: what every request passes before any route sees it, and every answer on its way out.
 
-In this order: the name it was sent to, where it comes from, the token, how fast and how much is asked, what kind of
-body it brings and how long that is. Only then is it routed. A request that carries an idempotency key is done once.
-Whatever goes wrong inside is told as an error without a trace, and logged. The page at `/` and its files hold no data
-and take no token.
+In this order: the name it was sent to, where it comes from, the token or the cookie, how fast and how much is asked,
+what kind of body it brings and how long that is. Only then is it routed. A request that carries an idempotency key is
+done once. Whatever goes wrong inside is told as an error without a trace, and logged. The page at `/` and its files
+hold no data and take no token; signing in and out gives a browser its cookie and takes it away.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
@@ -17,11 +18,20 @@ from typing import Any, TypeAlias
 import msgspec
 
 from sessiontree.core.safe import safe
-from sessiontree.errors import SessionTreeError
-from sessiontree.web.guard import Bucket, Headers, bearer, check_content, check_headers, too_large
+from sessiontree.errors import NotFound, SessionTreeError
+from sessiontree.web.guard import (
+    Bucket,
+    Headers,
+    bearer,
+    check_content,
+    check_headers,
+    check_own_page,
+    too_large,
+)
 from sessiontree.web.idempotency import Replied, Replies, fingerprint
 from sessiontree.web.refusals import Refused, refusal
 from sessiontree.web.serving import TOKEN, Serving
+from sessiontree.web.signin import SIGN_IN, SIGN_OUT, secret_of, set_cookie, sign_in
 from sessiontree.web.tokens import Token
 
 Message: TypeAlias = MutableMapping[str, Any]
@@ -80,10 +90,12 @@ class Door:
         try:
             check_headers(scope["headers"], self._serving.hosts)
             if _is_api(scope["path"]):
-                scope[TOKEN] = await self._known(scope["headers"])
+                scope[TOKEN] = await self._known(scope["headers"], writes=scope["method"] in WRITING)
             if self._under_way > self._serving.limits.requests:
                 raise Refused(429, "too many requests are under way")
-            if scope["method"] in WRITING and _is_api(scope["path"]):
+            if scope["path"] in (SIGN_IN, SIGN_OUT):
+                await self._sign(scope, receive, out)
+            elif scope["method"] in WRITING and _is_api(scope["path"]):
                 await self._write(scope, receive, out)
             else:
                 await self._app(scope, receive, out.send)
@@ -97,19 +109,54 @@ class Door:
         finally:
             self._under_way -= 1
 
-    async def _known(self, headers: Headers) -> Token:
-        """The token of a request. Raises `Refused`."""
-        secret = bearer(headers)
+    async def _known(self, headers: Headers, *, writes: bool) -> Token:
+        """The token of a request, from its header or its cookie. Raises `Refused`."""
+        secret, tokens = bearer(headers), self._serving.tokens
+        browser = secret_of(headers, self._serving.hosts.port) if secret is None else None
+        if browser is not None:
+            check_own_page(headers, writes=writes)
         try:
-            token = None if secret is None else self._serving.tokens.find(secret)
+            token = tokens.find(secret) if secret is not None else None
+            if browser is not None:
+                token = tokens.find(browser, "browser")
         except SessionTreeError as error:  # who has no token yet is not told of files
             log.error("no token can be looked up: %s", safe(str(error)))
             raise Refused(500, "no token can be looked up here; the server's log tells why") from error
-        if not self._bucket(STRANGER if token is None else token.id).take(time.monotonic()):
+        if not self._bucket(STRANGER if token is None else token.root).take(time.monotonic()):
             raise Refused(429, "too many requests in a short time")
         if token is None:
             raise Refused(401, "a token is needed: Authorization: Bearer TOKEN")
         return token
+
+    async def _sign(self, scope: MutableMapping[str, Any], receive: Receive, out: _Out) -> None:
+        """Give a browser its cookie, or take it away."""
+        headers: Headers = scope["headers"]
+        if scope["method"] != "POST":
+            raise Refused(405, "this address does not take that method")
+        if not self._bucket(STRANGER).take(time.monotonic()):
+            raise Refused(429, "too many requests in a short time")
+        check_content(headers, self._serving.limits.body)
+        body = await self._body(receive)
+        check_own_page(headers, writes=True)
+        tokens, port = self._serving.tokens, self._serving.hosts.port
+        if scope["path"] == SIGN_IN:
+            made = await asyncio.to_thread(sign_in, tokens, body)
+            told, given = {"id": made.token.id, "expires": made.token.expires}, made.secret
+        else:
+            token = tokens.find(secret_of(headers, port) or "", "browser")
+            if token is not None:
+                with contextlib.suppress(NotFound):  # another request was faster
+                    await asyncio.to_thread(tokens.revoke, token.id)
+            told, given = {}, ""
+        answer = msgspec.json.encode(told)
+        start = [
+            (b"content-type", b"application/json"),
+            (b"content-length", str(len(answer)).encode()),
+            (b"cache-control", b"no-store"),
+            set_cookie(port, given, headers),
+        ]
+        await out.send({"type": "http.response.start", "status": 200, "headers": start})
+        await out.send({"type": "http.response.body", "body": answer})
 
     def _bucket(self, id: str) -> Bucket:
         if id not in self._buckets:

@@ -29,6 +29,7 @@ from sessiontree.web.rendering import Rendered
 from sessiontree.web.rows import Telling, path_row, tree_row
 from sessiontree.web.schema import EVENTS, told
 from sessiontree.web.serving import Call, Reads
+from sessiontree.web.streams import Slot
 from sessiontree.web.wire import TreeRow
 
 router = APIRouter(prefix="/api/sessions/{id}")
@@ -37,6 +38,9 @@ BATCH = 200
 """Entries that are read at once."""
 QUIET_SECONDS = 15.0
 """A comment is sent when nothing else was for so long, so that nobody in between takes the connection for dead."""
+
+Page = Annotated[str | None, Header(max_length=100)]
+"""Which page asks: a stream that it opens again takes the place of the one before."""
 
 _PLACE = re.compile(r"(\d{1,15}-[0-9a-f]{8})(?:\.([0-9a-f]{8})\.(\d{1,15}))?")
 
@@ -58,15 +62,14 @@ async def events(
     id: str,
     after: Annotated[str | None, Query(max_length=200)] = None,
     last_event_id: Annotated[str | None, Header(max_length=200)] = None,
+    sessiontree_page: Page = None,
 ) -> Response:
-    """Live events: `entry`, `head`, `delta`, `tool`, `run`, `queue`, `notice`.
+    """Live events: `entry`, `head`, `delta`, `tool`, `run`, `permission`, `queue`, `notice`.
 
     They go on behind `Last-Event-ID`, or `after`, which may be the ETag of an answer too; without either, from now.
     """
     serving = call.serving
-    if serving.streams >= serving.limits.streams:
-        raise Refused(429, "too many clients listen to events")
-    serving.streams += 1
+    slot = serving.streams.take(call.token, f"sessions/{id}", sessiontree_page)
     try:
         opened = await asyncio.to_thread(serving.sessions.hold, id, call.token)
         try:
@@ -75,14 +78,15 @@ async def events(
             serving.sessions.let_go(opened)
             raise
     except BaseException:
-        serving.streams -= 1
+        serving.streams.free(slot)
         raise
 
     def let_go() -> None:
-        serving.streams -= 1
+        serving.streams.free(slot)
         serving.sessions.let_go(opened)
 
-    return EventStream(_stream(call, opened, come), let_go)
+    slot.wake = opened.feed.wake
+    return EventStream(_stream(call, opened, come, slot), let_go)
 
 
 class EventStream(StreamingResponse):
@@ -119,13 +123,13 @@ def _start(opened: Opened, said: str | None) -> Come:
         return Come(position, number)
 
 
-async def _stream(call: Call, opened: Opened, come: Come) -> AsyncGenerator[bytes]:
+async def _stream(call: Call, opened: Opened, come: Come, slot: Slot) -> AsyncGenerator[bytes]:
     serving, feed = call.serving, opened.feed
     with feed.waiting() as something, opened.watch.on():
         heads: JsonObject | None = None
         yield b": listening\n\n"
         quiet = time.monotonic()
-        while not serving.closing and serving.tokens.has(call.token):
+        while not (serving.closing or slot.is_over) and serving.tokens.has(call.token):
             something.clear()
             try:
                 told, come, heads, full = await asyncio.to_thread(_next, opened, come, heads)

@@ -10,6 +10,7 @@ from fastapi import APIRouter, Depends
 from sessiontree.swarm.experiment import experiments_in, result_to_wire
 from sessiontree.web import wire
 from sessiontree.web.moving import working
+from sessiontree.web.paging import Cursor, Limit, page_of
 from sessiontree.web.schema import told
 from sessiontree.web.serving import Json, Reads, Running, Said
 
@@ -17,11 +18,12 @@ router = APIRouter(prefix="/api")
 
 
 @router.get("/sessions/{id}/experiments", **told(wire.Experiments))
-def list_experiments(call: Reads, id: str) -> Json:
+def list_experiments(call: Reads, id: str, limit: Limit = wire.PAGE, cursor: Cursor = None) -> Json:
     """The experiments of a session, oldest first, with what they tell so far."""
     with call.reading(id) as opened:
-        found = [result_to_wire(result) for result in experiments_in(opened.session)]
-        return Json(wire.Experiments(experiments=found), at=opened)
+        page, following = page_of(experiments_in(opened.session), limit, cursor)
+        found = [result_to_wire(result) for result in page]
+        return Json(wire.Experiments(experiments=found, next=following), at=opened)
 
 
 @router.post("/sessions/{id}/experiments", **told(wire.MadeExperiment, status=202, takes=wire.NewExperiment))
@@ -30,7 +32,7 @@ async def create_experiment(
 ) -> Json:
     """Go on from a place in several ways, each several times, to find out which is better."""
     async with working(call, id) as opened:
-        return Json(await call.serving.trials.create(opened, said), 202)
+        return Json(await call.serving.trials.create(opened, said, await call.workplace(opened)), 202)
 
 
 @router.get("/experiments/{id}", **told(wire.ExperimentState))

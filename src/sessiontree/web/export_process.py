@@ -23,6 +23,7 @@ class ExportOrder(Struct, frozen=True, kw_only=True):
 
     form: str
     branch: str | None = None
+    subtree: str | None = None
     redact: bool = False
     homes: tuple[str, ...] = ()
     """Home folders that a redaction takes out."""
@@ -84,9 +85,10 @@ def _limit_memory(size: int) -> None:
 
 def _make(order: ExportOrder, status: ExportStatus, given: BinaryIO, file: BinaryIO) -> None:
     from sessiontree.export import Redactor, stream
+    from sessiontree.store.jsonl import whole_lines
 
     content = given.read()
-    lines = content[: content.rfind(b"\n") + 1].split(b"\n")[:-1]
+    lines = content[: whole_lines(content)].removesuffix(b"\n").split(b"\n")
     del content
     status.lines = len(lines)
 
@@ -94,7 +96,7 @@ def _make(order: ExportOrder, status: ExportStatus, given: BinaryIO, file: Binar
         status.redacted = count
 
     redactor = Redactor((), homes=order.homes, progress=note) if order.redact else None
-    for piece in stream(lines, order.form, branch=order.branch, redactor=redactor):
+    for piece in stream(lines, order.form, branch=order.branch, subtree=order.subtree, redactor=redactor):
         if status.written + len(piece) > order.size:
             status.error = TOO_LARGE
             status.message = f"the export has more than {order.size >> 20} MB"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import tempfile
 from collections.abc import Iterator
 from typing import IO, Annotated, Literal
@@ -16,7 +17,7 @@ from sessiontree.home import user_homes
 from sessiontree.web import wire
 from sessiontree.web.export_jobs import PIECE, ExportJob
 from sessiontree.web.export_process import ExportOrder
-from sessiontree.web.refusals import no_session
+from sessiontree.web.refusals import Refused, no_session
 from sessiontree.web.schema import told
 from sessiontree.web.serving import Call, Json, Reads, Said
 
@@ -30,6 +31,8 @@ MEDIA = {
     "text": "text/plain; charset=utf-8",
 }
 FILES = tuple(kind.partition(";")[0] for kind in MEDIA.values())
+REPORT = "redaction-report"
+"""The header of an export that says what was redacted."""
 LOOK_SECONDS = 0.05
 """How often a request that waits looks whether its file is there, and its client too."""
 
@@ -43,12 +46,16 @@ async def export_session(
     id: str,
     form: Annotated[Form, Query(alias="format")] = "html",
     branch: Annotated[str | None, Query(min_length=1, max_length=300)] = None,
+    subtree: Annotated[str | None, Query(min_length=1, max_length=300)] = None,
     redact: bool = False,
 ) -> Response:
-    """A session, or the path to a place of it, as a file."""
-    if form == "jsonl" and branch is None and not redact:
+    """A session, the path to a place of it, or an entry with what hangs below it, as a file.
+
+    With `redact`, the header `Redaction-Report` says what was taken out, as JSON.
+    """
+    if form == "jsonl" and branch is None and subtree is None and not redact:
         return await run_in_threadpool(_whole_session, call, id)
-    job = await run_in_threadpool(_start, call, id, form, branch, redact)
+    job = await run_in_threadpool(_start, call, id, form, branch, subtree, redact)
     try:
         while not job.ended.is_set():
             await asyncio.sleep(LOOK_SECONDS)
@@ -64,7 +71,7 @@ def start_export(
     call: Reads, id: str, said: Annotated[wire.NewExport, Depends(Said(wire.NewExport, empty=True))]
 ) -> Json:
     """Begin an export. `GET /exports/{job}` says how far it is."""
-    return Json(_progress(_start(call, id, said.format, said.branch, said.redact)), 202)
+    return Json(_progress(_start(call, id, said.format, said.branch, said.subtree, said.redact)), 202)
 
 
 @router.get("/exports/{job}", **told(wire.ExportProgress))
@@ -87,9 +94,11 @@ def cancel_export(call: Reads, job: str) -> Json:
     return Json(_progress(found))
 
 
-def _start(call: Call, id: str, form: str, branch: str | None, redact: bool) -> ExportJob:
+def _start(call: Call, id: str, form: str, branch: str | None, subtree: str | None, redact: bool) -> ExportJob:
+    if branch is not None and subtree is not None:
+        raise Refused(422, "branch and subtree do not go together")
     homes = tuple(user_homes()) if redact else ()
-    order = ExportOrder(form=form, branch=branch, redact=redact, homes=homes, memory=0, size=0)
+    order = ExportOrder(form=form, branch=branch, subtree=subtree, redact=redact, homes=homes, memory=0, size=0)
     with call.reading(id) as opened:
         session = opened.session
 
@@ -109,13 +118,20 @@ def _start(call: Call, id: str, form: str, branch: str | None, redact: bool) -> 
 
 def _file(job: ExportJob) -> Response:
     size, pieces = job.open_file()
-    return _download(job.name, job.order.form, pieces, size)
+    report = None
+    if job.order.redact:
+        report = json.dumps({"counts": job.status.counts or {}, "linesLeftOut": job.status.left_out})
+    return _download(job.name, job.order.form, pieces, size, report)
 
 
-def _download(name: str, form: str, pieces: Iterator[bytes], size: int | None = None) -> Response:
+def _download(
+    name: str, form: str, pieces: Iterator[bytes], size: int | None = None, report: str | None = None
+) -> Response:
     headers = {"content-disposition": f'attachment; filename="{name}"'}
     if size is not None:
         headers["content-length"] = str(size)
+    if report is not None:
+        headers[REPORT] = report
     return StreamingResponse(pieces, media_type=MEDIA[form], headers=headers)
 
 

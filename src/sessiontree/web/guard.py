@@ -20,6 +20,9 @@ from sessiontree.web.refusals import Refused
 Headers: TypeAlias = Sequence[tuple[bytes, bytes]]
 """As a server hands them over, names in lower case."""
 
+PAGE_HEADER = b"sessiontree-page"
+"""Which page asks. Pages of other origins cannot send it."""
+
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 EVERYWHERE = ("0.0.0.0", "::")
 NAME = re.compile(r"([a-z0-9_.-]+|\[[0-9a-f:.]+\])(?::([0-9]{1,5}))?", re.IGNORECASE)
@@ -35,8 +38,10 @@ class Limits(Struct, frozen=True, kw_only=True):
     """Bytes of a request."""
     requests: int = 256
     """Under way at once."""
-    streams: int = 64
-    """Clients that listen to events."""
+    streams: int = 256
+    """Streams of events, of all tokens."""
+    token_streams: int = 32
+    """Streams of events of one token."""
     connections: int = 512
     rate: float = 200
     """Requests a second of one token, on average."""
@@ -64,6 +69,8 @@ class Limits(Struct, frozen=True, kw_only=True):
     """Until an exported file that nobody fetches is thrown away."""
     deltas: int = 4 << 20
     """Bytes of events that are kept of a session for those who come late."""
+    permission_seconds: float = 300
+    """Until a question about a tool call that nobody answers is a no."""
 
 
 class Hosts(Struct, frozen=True, kw_only=True):
@@ -157,6 +164,32 @@ def bearer(headers: Headers) -> str | None:
         return None
     scheme, _, token = given[0].decode("latin-1").partition(" ")
     return token.strip() if scheme.lower() == "bearer" and token.strip() else None
+
+
+def cookie(headers: Headers, name: str) -> str | None:
+    """The value of a cookie that a request carries."""
+    for key, value in headers:
+        if key == b"cookie":
+            for part in value.decode("latin-1").split(";"):
+                given, equals, said = part.strip().partition("=")
+                if equals and given == name:
+                    return said
+    return None
+
+
+def check_own_page(headers: Headers, *, writes: bool) -> None:
+    """Raises `Refused` for a request with a cookie that another page may have had the browser send.
+
+    A cookie goes along with whatever asks, and pages on other ports of this machine count as the same site. So the
+    browser must say that our page asks, or, for a change, the request carry an origin, which is ours if it came so
+    far, or the header that our page adds and no other page can.
+    """
+    sites = [_text(value) for name, value in headers if name == b"sec-fetch-site"]
+    if any(site not in ("same-origin", "none") for site in sites):
+        raise Refused(403, "pages of other origins are not answered", code="bad_origin")
+    named = {name for name, _ in headers}
+    if writes and "same-origin" not in sites and not named & {b"origin", PAGE_HEADER}:
+        raise Refused(403, "a change by cookie must come from the page of this server", code="bad_origin")
 
 
 class Bucket:

@@ -10,6 +10,7 @@ import asyncio
 import errno
 import socket
 from collections.abc import Callable
+from typing import Any
 
 import h11
 import msgspec
@@ -57,7 +58,8 @@ class Server(uvicorn.Server):
         limits: Limits,
         ready: Callable[[], None] = lambda: None,
     ) -> None:
-        protocol = type("Protocol", (_Protocol,), {"header_seconds": limits.header_seconds})
+        given = {"header_seconds": limits.header_seconds, "most": limits.connections}
+        protocol = type("Protocol", (_Protocol,), given)
         super().__init__(
             uvicorn.Config(
                 app,
@@ -69,7 +71,6 @@ class Server(uvicorn.Server):
                 proxy_headers=False,
                 server_header=False,
                 lifespan="on",
-                limit_concurrency=limits.connections,
                 timeout_keep_alive=15,
                 timeout_graceful_shutdown=CLOSING_SECONDS,
             )
@@ -86,14 +87,50 @@ class Server(uvicorn.Server):
         await super().shutdown(sockets=sockets)
 
 
+async def refuse_connection(scope: Any, receive: Any, send: Any) -> None:
+    """Answer whatever is asked on a connection that is one too many."""
+    said = Refused(503, "too many connections are open; try again a little later", code="too_many")
+    body = msgspec.json.encode(said.wire)
+    headers = [
+        (b"content-type", b"application/json"),
+        (b"content-length", str(len(body)).encode()),
+        (b"connection", b"close"),
+        (b"retry-after", b"1"),
+    ]
+    await send({"type": "http.response.start", "status": said.status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
 class _Protocol(H11Protocol):
-    """HTTP/1.1, with an end to the patience for headers."""
+    """HTTP/1.1, with an end to the patience for headers.
+
+    When there are too many connections, the one that has waited longest without a request makes room for a new one:
+    who opens many and asks nothing must not keep others out. If all are busy, a new one is refused.
+    """
 
     header_seconds = 10.0
+    most = 512
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         super().connection_made(transport)
+        self._quiet_since = self.loop.time()
         self._await_headers()
+        if len(self.connections) > self.most and not self._make_room():
+            self.app = refuse_connection
+
+    def _make_room(self) -> bool:
+        """Close the connection that waits longest for a request, if there is one besides this."""
+        waiting = [one for one in self.connections if isinstance(one, _Protocol) and one is not self and one.is_quiet]
+        if not waiting:
+            return False
+        min(waiting, key=lambda one: one._quiet_since).transport.close()
+        return True
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether no request is under way on this connection."""
+        states = self.conn.our_state, self.conn.their_state
+        return states == (h11.IDLE, h11.IDLE) and not self.transport.is_closing()
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
@@ -104,6 +141,7 @@ class _Protocol(H11Protocol):
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
+        self._quiet_since = self.loop.time()
         if self.conn.trailing_data[0]:  # the next request has begun
             self._await_headers()
 
@@ -112,6 +150,7 @@ class _Protocol(H11Protocol):
         super().connection_lost(exc)
 
     _patience: asyncio.TimerHandle | None = None
+    _quiet_since = 0.0
 
     def _await_headers(self) -> None:
         if self._patience is None:

@@ -14,7 +14,7 @@ from typing import Annotated, Any, TypeVar
 from fastapi import APIRouter, Depends
 
 from sessiontree import catalog
-from sessiontree.core.places import check_branch_name
+from sessiontree.core.places import BRANCH, check_branch_name
 from sessiontree.errors import InvalidOperation
 from sessiontree.model.base import Model
 from sessiontree.ops import navigate as navigating
@@ -80,7 +80,7 @@ def change_branch(
             session.archive_branch(name, archived=said.archived)
         if renamed is not None:
             session.rename_branch(name, renamed)
-        return Json(branches_of(session), at=opened)
+        return Json(branches_of(session, wire.LARGEST_PAGE, None), at=opened)
 
 
 @router.post("/switch-branch", **told(wire.Here, takes=wire.Switch))
@@ -92,7 +92,7 @@ def switch_branch(call: Writes, id: str, said: Annotated[wire.Switch, Depends(Sa
 
 def switched(opened: Opened, branch: str) -> wire.Here:
     opened.session.branch(branch)
-    opened.session.switch(branch)
+    opened.session.switch(f"{BRANCH}{branch}")
     return _here(opened)
 
 
@@ -100,15 +100,16 @@ def _here(opened: Opened) -> wire.Here:
     return wire.Here(current=opened.session.heads.current, leaf=opened.leaf)
 
 
-@router.post("/undo", **told(wire.Here, takes=wire.Nothing, empty=True))
+@router.post("/undo", **told(wire.Undone, takes=wire.Nothing, empty=True))
 def undo(call: Writes, id: str, said: Annotated[wire.Nothing, Depends(Said(wire.Nothing, empty=True))]) -> Json:
-    """Take back the last move or switch; once more, the one before it."""
+    """Undo the last move, switch, merge or promotion, and say which; again, the one before it."""
     with call.writing(id) as opened:
         move = opened.session.heads.undoable
         for branch in () if move is None else move.moved:
             call.serving.at_rest(opened, branch)
-        opened.session.undo()
-        return Json(_here(opened), at=opened)
+        undone = opened.session.undo().undone or ""
+        here = _here(opened)
+        return Json(wire.Undone(current=here.current, leaf=here.leaf, undone=undone), at=opened)
 
 
 @router.post("/label", **told(wire.Labeled, takes=wire.Labeling))
@@ -127,6 +128,8 @@ async def working(call: Call, id: str) -> AsyncGenerator[Opened]:
     kept: AbstractContextManager[Opened] = call.working(id)
     opened = await asyncio.to_thread(kept.__enter__)
     try:
+        for pause in call.serving.sessions.pauses(opened):
+            await asyncio.sleep(pause)
         yield opened
     finally:
         await asyncio.to_thread(kept.__exit__, None, None, None)

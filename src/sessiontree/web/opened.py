@@ -11,7 +11,7 @@ import os
 import threading
 import time
 import zlib
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeVar
@@ -27,6 +27,7 @@ from sessiontree.core.outline import Outline, finish, lay_out, plain_text, surve
 from sessiontree.errors import Conflict, NotFound, StoreError
 from sessiontree.index.folder import id_of
 from sessiontree.session import Session
+from sessiontree.store.jsonl import JsonlStore
 from sessiontree.store.postgres.address import is_address
 from sessiontree.web.guard import Limits
 from sessiontree.web.live import Feed, Watch
@@ -41,6 +42,8 @@ OUTLINES = 8
 
 ANSWERS = 4 << 20
 """Bytes of answers about a session that are kept until it is written to: several clients read the same."""
+WAITING, WAITING_IN_ALL = 2, 8
+"""Requests that wait for the lock of one session, and of all: each keeps a thread, and others need threads too."""
 GISTS = 50_000
 """Entries of a session that are kept as what their row says."""
 
@@ -229,7 +232,11 @@ class Opened:
     def refresh(self) -> None:
         """Take in what others wrote. A file that was replaced is opened anew; one that is gone raises `NotFound`."""
         try:
+            tree = self.session.tree
             if self.session.refresh():
+                self.feed.wake()
+            if self.session.tree is not tree:  # a writer took back what was read
+                self._renew(self.session)
                 self.feed.wake()
         except (Conflict, NotFound) as error:
             try:
@@ -257,6 +264,8 @@ class OpenSessions:
         self._opening: dict[str, threading.Lock] = {}
         self._files: dict[str, str] = {}
         """Where sessions were found, by id."""
+        self._waiting: Counter[str] = Counter()
+        """How many requests wait for the lock of a session, by file."""
 
     @contextmanager
     def reading(self, id: str, token: Token) -> Generator[Opened]:
@@ -296,6 +305,31 @@ class OpenSessions:
             self.let_go(opened)
             return None
         return opened
+
+    def pauses(self, opened: Opened) -> Generator[float]:
+        """How long to pause, again and again, until no other process writes to a session. Raises `LockTimeout`.
+
+        The session can be read meanwhile. Few wait at once: the others are refused, so that they keep no thread.
+        """
+        store = opened.session.store
+        if not isinstance(store, JsonlStore):
+            return
+        wait = store.wait_for_lock()
+        if wait is None:
+            return
+        file = opened.file
+        with self._lock:
+            if self._waiting[file] >= WAITING or self._waiting.total() >= WAITING_IN_ALL:
+                raise wait.timeout()
+            self._waiting[file] += 1
+        try:
+            for pause in wait:
+                yield pause
+                if store.wait_for_lock() is None:
+                    return
+        finally:
+            with self._lock:
+                self._waiting[file] -= 1
 
     def hold_again(self, opened: Opened) -> None:
         """Hold a session that is held already, for something that takes longer."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Sequence
+from typing import Annotated, TypeVar
 
 from fastapi import Query
 
@@ -11,6 +12,8 @@ from sessiontree.web.wire import LARGEST_PAGE
 
 Limit = Annotated[int, Query(ge=1, le=LARGEST_PAGE)]
 Cursor = Annotated[str | None, Query(max_length=600)]
+
+T = TypeVar("T")
 
 END = "end"
 """The cursor of the last page, where there is one."""
@@ -31,3 +34,10 @@ def split(cursor: str) -> tuple[str, int]:
     if not dot:
         raise Refused(400, f"{cursor[:100]!r} is no cursor of this list")
     return place, number(count)
+
+
+def page_of(items: Sequence[T], limit: int, cursor: str | None) -> tuple[Sequence[T], str | None]:
+    """The page of a list that only grows at its end, and the cursor of the one behind it. Raises `Refused`."""
+    start = number(cursor)
+    end = start + limit
+    return items[start:end], str(end) if end < len(items) else None

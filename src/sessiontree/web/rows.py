@@ -34,6 +34,7 @@ from sessiontree.core.messages import (
 from sessiontree.core.outline import REACH, Outline
 from sessiontree.format.codec import NotJson, read_object
 from sessiontree.session import BranchInfo, Session
+from sessiontree.web.paging import page_of
 from sessiontree.web.wire import Branches, BranchRow, PathRow, ToolUse, TreeRow
 
 if TYPE_CHECKING:
@@ -194,8 +195,10 @@ def _use(name: str, arguments: Any, answer: JsonObject | None) -> ToolUse:
     return ToolUse(name=name, arguments=arguments, result=result, ok=answer.get("isError") is not True)
 
 
-def branches_of(session: Session) -> Branches:
-    return Branches(branches=[_branch_row(info) for info in session.branches], current=session.heads.current)
+def branches_of(session: Session, limit: int, cursor: str | None) -> Branches:
+    """A page of the branches. Raises `Refused`."""
+    page, following = page_of(session.branches, limit, cursor)
+    return Branches(branches=[_branch_row(info) for info in page], current=session.heads.current, next=following)
 
 
 def _branch_row(info: BranchInfo) -> BranchRow:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import secrets
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -24,6 +25,7 @@ from sessiontree.agent.agent import Agent
 from sessiontree.agent.tools import builtin_tools
 from sessiontree.commands.desk import Desk
 from sessiontree.commands.models import ConfiguredModels, Models, choose
+from sessiontree.config import PermissionMode
 from sessiontree.core.entries import JsonObject
 from sessiontree.core.safe import safe
 from sessiontree.errors import InvalidOperation, SessionTreeError
@@ -36,12 +38,18 @@ from sessiontree.hooks.events import (
     MessageStart,
     Notice,
     QueueChanged,
+    RetryScheduled,
+    ToolDenied,
     ToolEnd,
     ToolStart,
     ToolUpdate,
 )
 from sessiontree.model.base import Model
 from sessiontree.session import Branch
+from sessiontree.swarm.status import MOST_DENIED
+from sessiontree.web.permissions import PermissionDesk
+from sessiontree.web.refusals import Refused
+from sessiontree.web.workplace import Workplace
 from sessiontree.web.workshop import Workshop
 
 if TYPE_CHECKING:
@@ -64,6 +72,18 @@ class Seat(Struct, frozen=True, eq=False):
     desk: Desk
     extensions: Extensions
 
+    def hooks_at(self, place: Workplace, branch: Branch | None = None) -> Hooks:
+        """The session's handlers, for agents that work at a place."""
+        shared = self.desk.hooks
+        context = replace(shared.context, agent=None, cwd=place.cwd, confinement=place.confinement)
+        if branch is not None:
+            context = replace(context, session=branch.session, branch=branch)
+        hooks = shared.beside(context)
+        hooks.listen(partial(tell_notice, self.opened))
+        if place.note is not None:
+            hooks.show(Notice(level="warning", text=place.note))
+        return hooks
+
     async def put_away(self) -> None:
         with contextlib.suppress(SessionTreeError):
             await self.desk.close()
@@ -71,9 +91,18 @@ class Seat(Struct, frozen=True, eq=False):
 
 
 class Runs:
-    def __init__(self, workshop: Workshop, models: Models | None = None) -> None:
+    def __init__(
+        self,
+        workshop: Workshop,
+        models: Models | None = None,
+        folder: Callable[[str], str] = lambda folder: os.getcwd(),
+        permissions: PermissionDesk | None = None,
+    ) -> None:
         self._workshop = workshop
         self._models = models
+        self._folder = folder
+        """Says which folder belongs to a session that names one: its project's extensions are looked for there."""
+        self._permissions = PermissionDesk() if permissions is None else permissions
         self._seats: dict[str, Seat] = {}
         """By the file of the session."""
         self._at_work: dict[str, dict[str, Run]] = {}
@@ -128,7 +157,15 @@ class Runs:
             hooks = Hooks()
             hooks.listen(partial(tell_notice, opened))
             settings = await asyncio.to_thread(config.load)
-            desk = Desk(opened.session, hooks=hooks, settings=settings, models=self._models, tools=builtin_tools())
+            desk = Desk(
+                opened.session,
+                hooks=hooks,
+                settings=settings,
+                models=self._models,
+                tools=builtin_tools(),
+                cwd=self._folder(opened.session.cwd),
+                permissions=await asyncio.to_thread(self._permissions.of_user, settings),
+            )
             extensions = Extensions(desk)
             await extensions.load()
             await desk.start()
@@ -150,8 +187,12 @@ class Runs:
         images: Sequence[JsonObject],
         model: str | None,
         ended: Callable[[], None],
+        place: Workplace,
+        mode: PermissionMode | None = None,
     ) -> tuple[str, str]:
         """Have an agent answer, and return at once: the run and its branch. `ended` is called when it is over.
+
+        With a permission `mode`, whoever listens is asked about calls that need an answer; without, they are denied.
 
         Where none can begin, `ended` is not called.
         """
@@ -160,14 +201,24 @@ class Runs:
         on = session.head if branch is None else session.branch(branch)
         found = await self.model(seat, on, model)
         self.at_rest(opened, on.name)
-        shared = seat.desk.hooks
-        hooks = shared.beside(replace(shared.context, session=session, branch=on, agent=None))
-        hooks.listen(partial(tell_notice, opened))
-        hooks.listen(_Teller(opened, on.name))
-        thinking = seat.desk.settings.thinking if on.leaf is None else None
-        agent = Agent(on, found, seat.desk.tools, hooks, settings=seat.desk.settings, thinking=thinking)
+        hooks = seat.hooks_at(place, branch=on)
+        teller = _Teller(opened, on.name)
+        hooks.listen(teller)
         id = secrets.token_hex(4)
-        task = asyncio.create_task(self._carry_out(opened, agent, id, text, images, ended))
+        permissions = seat.desk.permissions
+        if permissions is not None and mode is not None:
+            permissions = permissions.with_asker(self._permissions.asker(opened, on.name, id), mode)
+        thinking = seat.desk.settings.thinking if on.leaf is None else None
+        agent = Agent(
+            on,
+            found,
+            seat.desk.tools,
+            hooks,
+            settings=seat.desk.settings,
+            thinking=thinking,
+            permissions=permissions,
+        )
+        task = asyncio.create_task(self._carry_out(opened, agent, id, text, images, ended, teller.denied))
         self._at_work.setdefault(opened.file, {})[on.name] = Run(agent, task)
         return id, on.name
 
@@ -179,6 +230,7 @@ class Runs:
         text: str,
         images: Sequence[JsonObject],
         ended: Callable[[], None],
+        denied: dict[str, str],
     ) -> None:
         name = agent.branch.name
         told: JsonObject = {"branch": name, "run": id}
@@ -199,7 +251,8 @@ class Runs:
         finally:
             agent.close()
             self._forget(opened.file, name)
-            tell("run", {**told, "status": "ended", "error": error})
+            refused = [{"call": title, "reason": reason} for title, reason in denied.items()]
+            tell("run", {**told, "status": "ended", "error": error, "denied": refused})
             ended()
 
     def _forget(self, file: str, branch: str) -> None:
@@ -217,8 +270,11 @@ class Runs:
             raise InvalidOperation(f"no agent is at work on branch {name!r}")
         return run
 
-    async def steer(self, opened: Opened, branch: str | None, text: str) -> str:
+    async def steer(self, opened: Opened, branch: str | None, text: str, *, limited: bool) -> str:
         run = self.run_on(opened, branch)
+        confinement = run.agent.confinement
+        if limited and not (confinement is not None and confinement.is_limited):
+            raise more_rights()
         await run.agent.steer(text)
         return run.agent.branch.name
 
@@ -248,12 +304,18 @@ async def _give_up(runs: Iterable[Run]) -> None:
         await asyncio.wait([run.task for run in given_up], timeout=10)
 
 
+def more_rights() -> Refused:
+    return Refused(403, "the agent was started with more rights than the token has", code="more_rights")
+
+
 def _count(opened: Opened) -> int:
     return len(opened.session.tree.entries)
 
 
 def tell_notice(opened: Opened, event: Event) -> None:
-    """Tell whoever listens to the session of a notice, and the log; other events are not for here."""
+    """Tell whoever listens to the session of a notice or a retry, and the log; other events are not for here."""
+    if isinstance(event, RetryScheduled):
+        event = Notice(level="warning", text=f"{event.text} in {event.delay:.0f} s…")
     if isinstance(event, Notice):
         level = logging.INFO if event.level == "info" else logging.WARNING
         log.log(level, "%s: %s", safe(opened.file), safe(event.text))
@@ -267,6 +329,8 @@ class _Teller:
         self._opened = opened
         self._branch = branch
         self._offsets: dict[str, int] = {}
+        self.denied: dict[str, str] = {}
+        """Calls that were not allowed, and why; as many as one wants to read."""
 
     def __call__(self, event: Event) -> None:
         match event:
@@ -279,6 +343,10 @@ class _Teller:
                 self._tell("delta", kind=kind, text=text, offset=offset, **more)
             case MessageEnd():
                 self._opened.feed.wake()
+            case ToolDenied(call=call, title=title, reason=reason):
+                if len(self.denied) < MOST_DENIED:
+                    self.denied[title] = reason
+                self._tell("tool", call=call.id, name=call.name, status="denied", title=title, reason=reason)
             case ToolStart(call=call):
                 self._tell("tool", call=call.id, name=call.name, status="started")
             case ToolUpdate(call=call, text=text):

@@ -13,6 +13,7 @@ from fastapi.responses import Response
 from msgspec import NODEFAULT, UNSET, inspect
 
 from sessiontree.core.entries import JsonObject
+from sessiontree.web.refusals import Refused
 from sessiontree.web.wire import Answer, Asked, Failure
 
 JSON = "application/json"
@@ -20,19 +21,30 @@ EVENTS = "text/event-stream"
 REFERENCE = "#/components/schemas/{name}"
 
 REFUSALS = {
-    "400": "The request makes no sense as HTTP.",
-    "401": "There is no token, or none that is known.",
-    "403": "The token does not let this be done, or the name or origin is not ours.",
-    "404": "There is no such thing, or the token may not know of it.",
-    "409": "It cannot be done as things are.",
-    "410": "What was asked for goes on from a place that is gone: read it anew.",
-    "412": "The session has changed since.",
-    "413": "The request is too large.",
-    "415": "The request is no JSON.",
-    "422": "What the request says cannot be understood.",
-    "429": "Too many requests.",
-    "502": "The model failed.",
+    400: ("The request makes no sense as HTTP.", "'x' is no cursor of this list"),
+    401: ("There is no token, or none that is known.", "a token is needed: Authorization: Bearer TOKEN"),
+    403: (
+        "The token does not let this be done, or the name or origin is not ours.",
+        "the token does not have the scope 'write'",
+    ),
+    404: ("There is no such thing, or the token may not know of it.", "no session 'nothing'"),
+    409: ("It cannot be done as things are.", "branch 'main' is the current one: switch to another first"),
+    410: (
+        "What was asked for goes on from a place that is gone: read it anew.",
+        "the tree has changed since that page: read it anew",
+    ),
+    412: ("The session has changed since.", "the session has changed since: read it anew"),
+    413: ("The request is too large.", "a request has 16,777,216 bytes at most"),
+    415: ("The request is no JSON.", "the content type is application/json"),
+    422: (
+        "What the request says cannot be understood.",
+        "unknown query parameter 'subtre'; this route takes format, branch, subtree, redact",
+    ),
+    429: ("Too many requests, or too many streams of events.", "too many requests in a short time"),
+    502: ("The model failed.", "the provider answered with 500: overloaded"),
+    503: ("The server is closing, or has too many connections.", "the server is closing"),
 }
+"""What is refused, by its status, with an example of the message."""
 
 
 def told(
@@ -73,15 +85,20 @@ def completed(document: JsonObject, shapes: Iterable[type[Any]]) -> JsonObject:
         {"schemas": components, "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}}
     )
     document["security"] = [{"token": []}]
-    failure = {JSON: {"schema": _reference(Failure), "example": example_of(Failure)}}
+    refusals = {str(status): _refusal_to_wire(status, *told) for status, told in REFUSALS.items()}
     for operations in document["paths"].values():
         for operation in operations.values():
             answers = operation["responses"]
-            answers.update({status: {"description": words, "content": failure} for status, words in REFUSALS.items()})
+            answers.update(refusals)
             for status, answer in answers.items():
                 if status.startswith("2"):
                     answer.setdefault("description", "Done.")
     return document
+
+
+def _refusal_to_wire(status: int, words: str, message: str) -> JsonObject:
+    example = Refused(status, message).wire
+    return {"description": words, "content": {JSON: {"schema": _reference(Failure), "example": example}}}
 
 
 def example_of(shape: Any) -> Any:

@@ -5,31 +5,39 @@ A route has a `Call`: the server, the token, and the way to a session. There is 
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import time
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import msgspec
 from fastapi import Depends, Request
+from fastapi.dependencies.models import Dependant
 from fastapi.responses import Response
+from fastapi.routing import APIRoute
 
 from sessiontree.commands.models import Models
+from sessiontree.config import PermissionMode
 from sessiontree.core.misfit import misfit
 from sessiontree.core.safe import safe
-from sessiontree.errors import Conflict, InvalidOperation, SessionTreeError
+from sessiontree.errors import Conflict, InvalidOperation, SessionTreeError, few
+from sessiontree.store.waiting import limited_to
 from sessiontree.web.encoding import encoded
 from sessiontree.web.export_jobs import ExportJobs
 from sessiontree.web.guard import Hosts, Limits
 from sessiontree.web.opened import Opened, OpenSessions, Position
+from sessiontree.web.permissions import PermissionDesk
 from sessiontree.web.refusals import Refused
 from sessiontree.web.runs import Runs
+from sessiontree.web.streams import Streams
 from sessiontree.web.swarming import Swarms
 from sessiontree.web.tokens import Scope, Token, Tokens
 from sessiontree.web.trials import Trials
 from sessiontree.web.wire import Asked
+from sessiontree.web.workplace import Workplace, Workplaces
 from sessiontree.web.workshop import Workshop
 
 if TYPE_CHECKING:
@@ -38,6 +46,9 @@ if TYPE_CHECKING:
 log = logging.getLogger("sessiontree.web")
 
 T = TypeVar("T")
+
+HELD_SECONDS = 1.0
+"""How long a lock is waited for while a session is held, so that nobody else can read it."""
 
 TOKEN = "sessiontree.token"
 """Where the scope of a request has its token."""
@@ -53,6 +64,9 @@ class Serving:
         allow_run: bool = False,
         models: Models | None = None,
         cwd: str | None = None,
+        projects: Iterable[str] = (),
+        permission_mode: PermissionMode | None = None,
+        allow: tuple[str, ...] = (),
     ) -> None:
         self.hosts = hosts
         self.tokens = tokens
@@ -60,16 +74,17 @@ class Serving:
         self.allow_run = allow_run
         self.cwd = os.getcwd() if cwd is None else cwd
         """The folder of sessions that are made without one."""
+        self.workplaces = Workplaces(self.cwd, projects)
         self.began = time.monotonic()
         self.workshop = Workshop()
         self.sessions = OpenSessions(self.limits)
         self.models = models
-        self.runs = Runs(self.workshop, models)
+        self.permissions = PermissionDesk(permission_mode, allow, self.limits.permission_seconds)
+        self.runs = Runs(self.workshop, models, self.workplaces.folder, self.permissions)
         self.swarms = Swarms(self.sessions, self.runs, self.workshop)
         self.trials = Trials(self.sessions, self.runs, self.workshop)
         self.exports = ExportJobs(self.limits)
-        self.streams = 0
-        """Clients that listen."""
+        self.streams = Streams(self.limits)
         self.closing = False
 
     def offers(self) -> list[Offer]:
@@ -87,13 +102,16 @@ class Serving:
         self.swarms.at_rest(opened, branch)
         self.trials.at_rest(opened, branch)
 
-    async def steer(self, opened: Opened, branch: str | None, text: str) -> str:
-        """Say something to the agent at work on a branch, in the workshop. Raises `InvalidOperation` where none is."""
+    async def steer(self, opened: Opened, branch: str | None, text: str, *, limited: bool) -> str:
+        """Say something to the agent at work on a branch, in the workshop. Raises `InvalidOperation` where none is.
+
+        One whose token is `limited` to projects speaks only to agents that are limited too.
+        """
         name = opened.session.heads.current if branch is None else branch
         hand = self.swarms.hands(opened).get(name)
         if hand is None:
-            return await self.runs.steer(opened, branch, text)
-        await self.swarms.steer(opened, hand, text)
+            return await self.runs.steer(opened, branch, text, limited=limited)
+        await self.swarms.steer(opened, hand, text, limited=limited)
         return name
 
     async def abort(self, opened: Opened, branch: str | None) -> str:
@@ -171,14 +189,17 @@ class Call:
     @contextmanager
     def writing(self, id: str) -> Generator[Opened]:
         """A session to write to, if it is as the request says. Raises `Refused`."""
-        with self.serving.sessions.kept(id, self.token) as opened, self._held(opened):
-            self.check(opened)
-            try:
-                yield opened
-            except Conflict:
-                if self._if_match is None:
-                    raise
-                raise _changed() from None
+        with self.serving.sessions.kept(id, self.token) as opened:
+            for pause in self.serving.sessions.pauses(opened):
+                time.sleep(pause)
+            with limited_to(HELD_SECONDS), self._held(opened):
+                self.check(opened)
+                try:
+                    yield opened
+                except Conflict:
+                    if self._if_match is None:
+                        raise
+                    raise _changed() from None
         opened.feed.wake()
 
     def _held(self, opened: Opened) -> AbstractContextManager[object]:
@@ -210,6 +231,10 @@ class Call:
         if not self.serving.allow_run:
             raise Refused(403, "this server asks no model: it was started without --allow-run", code="no_runs")
 
+    async def workplace(self, opened: Opened) -> Workplace:
+        """Where the agents of a session work for this token. Raises `Refused`."""
+        return await asyncio.to_thread(self.serving.workplaces.find, self.token, opened.session.cwd)
+
 
 def _changed() -> Refused:
     return Refused(412, "the session has changed since: read it anew")
@@ -219,10 +244,31 @@ def _lacks(scope: Scope) -> Refused:
     return Refused(403, f"the token does not have the scope {scope!r}")
 
 
+def _check_query(request: Request) -> None:
+    """Refuse parameters that the route does not know: an ignored one may have been meant to leave something out."""
+    if not request.query_params:
+        return
+    route: APIRoute = request.scope["route"]
+    known = list(_named_in(route.dependant))
+    unknown = sorted({name for name in request.query_params if name not in known})
+    if unknown:
+        takes = f"this route takes {', '.join(known)}" if known else "this route takes none"
+        raise Refused(422, f"unknown query parameter {few([repr(name[:100]) for name in unknown])}; {takes}")
+
+
+def _named_in(dependant: Dependant) -> Iterator[str]:
+    """The names of the query parameters of a route."""
+    for inner in dependant.dependencies:
+        yield from _named_in(inner)
+    for parameter in dependant.query_params:
+        yield parameter.alias
+
+
 def _call(request: Request, scope: Scope) -> Call:
     token: Token = request.scope[TOKEN]
     if scope not in token.scopes:
         raise _lacks(scope)
+    _check_query(request)
     serving: Serving = request.app.state.serving
     if serving.closing:
         raise Refused(503, "the server is closing")
@@ -240,6 +286,7 @@ async def writes(request: Request) -> Call:
 async def runs(request: Request) -> Call:
     call = _call(request, "run")
     call.needs_run()
+    await asyncio.to_thread(call.serving.workplaces.check, call.token)
     return call
 
 

@@ -40,11 +40,21 @@ async def health(call: Reads) -> Json:
 
 
 @router.get("/me", **told(wire.Me))
-async def me(call: Reads) -> Json:
+def me(call: Reads) -> Json:
     """What the token may do."""
     projects = None if call.token.projects is None else list(call.token.projects)
     scopes = list(call.token.scopes)
-    return Json(wire.Me(scopes=scopes, projects=projects, allow_run=call.serving.allow_run, version=__version__))
+    kind = "browser" if call.token.kind == "browser" else "program"
+    return Json(
+        wire.Me(
+            kind=kind,
+            scopes=scopes,
+            projects=projects,
+            allow_run=call.serving.allow_run,
+            permission_mode=call.serving.permissions.usual_mode,
+            version=__version__,
+        )
+    )
 
 
 @router.get("/models", **told(wire.OfferedModels))
@@ -187,6 +197,8 @@ def folder_for(call: Call, cwd: str | None) -> str:
         raise Refused(403, "the token is for other projects")
     if not os.path.isdir(folder):
         raise Refused(422, "there is no such folder")
+    if cwd is not None and projects is None and "run" in call.token.scopes:
+        call.serving.workplaces.confirm(folder)
     return os.path.normpath(folder)
 
 

@@ -30,8 +30,9 @@ from sessiontree.web import wire
 from sessiontree.web.mentions import Homes
 from sessiontree.web.opened import Opened, OpenSessions
 from sessiontree.web.refusals import Refused
-from sessiontree.web.runs import Runs, tell_notice
+from sessiontree.web.runs import Runs, more_rights, tell_notice
 from sessiontree.web.tokens import Token
+from sessiontree.web.workplace import Workplace
 from sessiontree.web.workshop import Workshop
 
 log = logging.getLogger("sessiontree.web")
@@ -75,6 +76,8 @@ class Swarms:
         self._homes = Homes(SWARM, sessions)
         self._live: dict[str, Swarm] = {}
         """Those that this server works on."""
+        self._places: dict[str, Workplace] = {}
+        """Where their agents work."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     def hands(self, opened: Opened) -> dict[str, Hand]:
@@ -100,11 +103,18 @@ class Swarms:
         then = "have it go on" if left or hand.status == "paused" else "wait until it is done"
         raise InvalidOperation(f"{hand.whose} is {what} on branch {branch!r}{where}: stop the swarm, or {then}")
 
-    async def steer(self, opened: Opened, hand: Hand, text: str) -> None:
+    async def steer(self, opened: Opened, hand: Hand, text: str, *, limited: bool) -> None:
         """Say something to an agent that works here. Raises `InvalidOperation` for others, and says where they do."""
         if hand.here is None:
             raise InvalidOperation(f"{hand.whose} does not hear this server: {self._elsewhere(opened, hand)}")
+        self._check_rights(hand.swarm, limited)
         await hand.here.steer(hand.agent, text)
+
+    def _check_rights(self, id: str, limited: bool) -> None:
+        """Raises `Refused` where somebody whose token is limited speaks to agents that are not."""
+        place = self._places.get(id)
+        if limited and place is not None and not place.is_limited:
+            raise more_rights()
 
     def _elsewhere(self, opened: Opened, hand: Hand) -> str | None:
         """Who works on a swarm that this server does not work on."""
@@ -118,7 +128,7 @@ class Swarms:
         """All swarms that a token may see, the newest first."""
         with closing(self._homes.held(token)) as sessions:
             rows = [self._row(opened, status) for opened in sessions for status in self._statuses(opened).values()]
-        return sorted(rows, key=lambda row: row.created_at, reverse=True)
+        return sorted(rows, key=lambda row: (row.created_at, row.id), reverse=True)
 
     def _statuses(self, opened: Opened) -> dict[str, SwarmStatus]:
         with opened.session.held():
@@ -198,7 +208,7 @@ class Swarms:
         if said.model is None and said.session is None:
             self._runs.find()
 
-    async def create(self, opened: Opened, said: wire.NewSwarm) -> str:
+    async def create(self, opened: Opened, said: wire.NewSwarm, place: Workplace) -> str:
         """Make a swarm in a session that is held for it, and start it if that is wanted."""
 
         async def make() -> str:
@@ -211,29 +221,31 @@ class Swarms:
                 model=await self._runs.model(seat, opened.session.head, said.model),
                 model_of=desk.models.find,
                 tools=desk.tools,
-                hooks=desk.hooks,
+                hooks=seat.hooks_at(place),
                 settings=desk.settings,
+                permissions=desk.permissions,
                 **_asked(said),
             )
             if said.start:
-                await self._begin(opened, swarm, swarm.start())
+                await self._begin(opened, swarm, swarm.start(), place)
             return swarm.id
 
         return await self._workshop.do(make())
 
-    async def _begin(self, opened: Opened, swarm: Swarm, begun: Awaitable[None]) -> None:
+    async def _begin(self, opened: Opened, swarm: Swarm, begun: Awaitable[None], place: Workplace) -> None:
         """Have a swarm work; its session is held as long as it does."""
         if swarm.id in self._live:
             await begun
             return
         self._live[swarm.id] = swarm  # from now on nobody else takes its branches
+        self._places[swarm.id] = place
         try:
             await begun
         except BaseException:
-            del self._live[swarm.id]
+            self._forget(swarm.id)
             raise
         if not swarm.running:
-            del self._live[swarm.id]
+            self._forget(swarm.id)
             return
         self._sessions.hold_again(opened)
         task = asyncio.create_task(self._see_through(opened, swarm))
@@ -251,19 +263,24 @@ class Swarms:
             log.exception("swarm %s failed", swarm.id)
             tell_notice(opened, Notice(level="error", text=f"swarm {swarm.name} stopped; the server's log tells why"))
         finally:
-            del self._live[swarm.id]
+            self._forget(swarm.id)
             opened.feed.wake()
             self._sessions.let_go(opened)
 
-    async def do(self, opened: Opened, id: str, deed: Callable[[Swarm], Awaitable[T]]) -> T:
-        """Have something done to a swarm, in the workshop."""
+    def _forget(self, id: str) -> None:
+        del self._live[id], self._places[id]
+
+    async def do(
+        self, opened: Opened, id: str, deed: Callable[[Swarm], Awaitable[T]], place: Workplace | None = None
+    ) -> T:
+        """Have something done to a swarm, in the workshop; what makes agents work needs a place."""
 
         async def work() -> T:
-            return await deed(await self._swarm(opened, id))
+            return await deed(await self._swarm(opened, id, place))
 
         return await self._workshop.do(work())
 
-    async def resume(self, opened: Opened, id: str, said: wire.Resuming) -> None:
+    async def resume(self, opened: Opened, id: str, said: wire.Resuming, place: Workplace) -> None:
         """Have a swarm go on: one that is paused, was not started, or whose process died."""
 
         async def go_on(swarm: Swarm) -> None:
@@ -283,26 +300,30 @@ class Swarms:
                         budget=_relimited(known.budget, said.budget),
                         agent_budget=_relimited(known.agent_budget, said.agent_budget),
                     ),
+                    place,
                 )
             elif said.budget is not None or said.agent_budget is not None:
                 raise InvalidOperation(f"swarm {swarm.name} is {status}: a budget changes while it is paused")
             else:
-                await self._begin(opened, swarm, swarm.start())
+                await self._begin(opened, swarm, swarm.start(), place)
 
-        await self.do(opened, id, go_on)
+        await self.do(opened, id, go_on, place)
 
-    async def _swarm(self, opened: Opened, id: str) -> Swarm:
+    async def _swarm(self, opened: Opened, id: str, place: Workplace | None) -> Swarm:
         live = self._live.get(id)
         if live is not None:
+            self._check_rights(id, place is not None and place.is_limited)
             return live
-        desk = (await self._runs.seat(opened)).desk
+        seat = await self._runs.seat(opened)
+        desk = seat.desk
         return Swarm.open(
             opened.session,
             id,
             model_of=desk.models.find,
             tools=desk.tools,
-            hooks=desk.hooks,
+            hooks=desk.hooks if place is None else seat.hooks_at(place),
             settings=desk.settings,
+            permissions=desk.permissions,
         )
 
     async def close(self) -> None:

@@ -21,15 +21,16 @@ from sessiontree.swarm.status import SwarmStatus
 from sessiontree.swarm.swarm import Swarm
 from sessiontree.web import wire
 from sessiontree.web.encoding import encoded
-from sessiontree.web.events import QUIET_SECONDS, EventStream
+from sessiontree.web.events import QUIET_SECONDS, EventStream, Page
 from sessiontree.web.moving import check_name
 from sessiontree.web.opened import Opened
-from sessiontree.web.paging import Cursor, Limit
+from sessiontree.web.paging import Cursor, Limit, page_of
 from sessiontree.web.refusals import Refused
 from sessiontree.web.rows import branches_of
 from sessiontree.web.schema import EVENTS, told
 from sessiontree.web.serving import Call, Json, Reads, Running, Said, Writes
 from sessiontree.web.sessions import folder_for
+from sessiontree.web.streams import Slot
 from sessiontree.web.tree import tree_page
 
 router = APIRouter(prefix="/api/swarms")
@@ -40,9 +41,15 @@ BATCH = 500
 
 
 @router.get("", **told(wire.Swarms))
-def list_swarms(call: Reads) -> Json:
+def list_swarms(call: Reads, limit: Limit = wire.PAGE, cursor: Cursor = None) -> Json:
     """All swarms of all sessions that the token may see, the newest first."""
-    return Json(wire.Swarms(swarms=call.serving.swarms.listed(call.token)))
+    listed = call.serving.swarms.listed(call.token)
+    if cursor is not None:  # new ones come first: a page goes on behind the swarm that the last one ended with
+        made, _, last = cursor.partition("~")
+        listed = [row for row in listed if (row.created_at, row.id) < (made, last)]
+    page = listed[:limit]
+    following = f"{page[-1].created_at}~{page[-1].id}" if len(listed) > limit else None
+    return Json(wire.Swarms(swarms=page, next=following))
 
 
 @router.post("", **told(wire.MadeSwarm, status=201, takes=wire.NewSwarm))
@@ -57,7 +64,7 @@ async def create_swarm(call: Running, said: Annotated[wire.NewSwarm, Depends(Sai
         id = await asyncio.to_thread(_new_session, said.name, folder)
     opened = await asyncio.to_thread(sessions.hold, id, call.token)
     try:
-        made = await call.serving.swarms.create(opened, said)
+        made = await call.serving.swarms.create(opened, said, await call.workplace(opened))
         return Json(wire.MadeSwarm(id=made, session_id=opened.session.id), 201)
     finally:
         sessions.let_go(opened)
@@ -76,10 +83,11 @@ def get_swarm(call: Reads, id: str) -> Json:
 
 
 @router.get("/{id}/agents", **told(wire.Agents))
-def get_agents(call: Reads, id: str) -> Json:
+def get_agents(call: Reads, id: str, limit: Limit = wire.PAGE, cursor: Cursor = None) -> Json:
     """The agents of a swarm."""
     with call.serving.swarms.found(id, call.token) as (opened, status):
-        return Json(wire.Agents(agents=call.serving.swarms.row(opened, status).agents))
+        page, following = page_of(call.serving.swarms.row(opened, status).agents, limit, cursor)
+        return Json(wire.Agents(agents=list(page), next=following))
 
 
 # Steering
@@ -98,7 +106,7 @@ async def _held(call: Call, id: str) -> AsyncGenerator[Opened]:
 async def _done(call: Call, id: str, deed: Callable[[Swarm], Awaitable[object]]) -> Json:
     """Do something to a swarm, and tell how it is then."""
     async with _held(call, id) as opened:
-        await call.serving.swarms.do(opened, id, deed)
+        await call.serving.swarms.do(opened, id, deed, await call.workplace(opened))
     return await _status(call, id)
 
 
@@ -125,7 +133,7 @@ async def resume(
 ) -> Json:
     """Go on with a swarm that is paused, was not started, or whose process died; with larger budgets if given."""
     async with _held(call, id) as opened:
-        await call.serving.swarms.resume(opened, id, said)
+        await call.serving.swarms.resume(opened, id, said, await call.workplace(opened))
     return await _status(call, id)
 
 
@@ -170,12 +178,12 @@ def get_tree(call: Reads, id: str, filter: Filter = "default", limit: Limit = wi
 
 
 @router.get("/{id}/branches", **told(wire.Branches))
-def get_branches(call: Reads, id: str) -> Json:
+def get_branches(call: Reads, id: str, limit: Limit = wire.PAGE, cursor: Cursor = None) -> Json:
     """The branches of the session that a swarm works in; `current` is where its further agents begin."""
     with call.serving.swarms.found(id, call.token) as (opened, status), opened.session.held():
         _branching(call, status, opened)
-        branches = msgspec.structs.replace(branches_of(opened.session), current=status.current_branch)
-        return Json(branches, at=opened)
+        branches = branches_of(opened.session, limit, cursor)
+        return Json(msgspec.structs.replace(branches, current=status.current_branch), at=opened)
 
 
 @router.post("/{id}/branches", **told(wire.MadeBranch, status=201, takes=wire.NewBranch))
@@ -220,6 +228,7 @@ async def get_events(
     limit: Limit = 1000,
     accept: Annotated[str, Header()] = "",
     last_event_id: Annotated[str | None, Header(max_length=20)] = None,
+    sessiontree_page: Page = None,
 ) -> Response:
     """What happens in a swarm, behind a number; types are joined by commas.
 
@@ -245,28 +254,26 @@ async def get_events(
         if EVENTS not in accept:
             events = await asyncio.to_thread(log.read, after, wanted, agent, limit)
             return Json(wire.SwarmEvents(events=[msgspec.to_builtins(event) for event in events], last=last))
-        if serving.streams >= serving.limits.streams:
-            raise Refused(429, "too many clients listen to events")
+        slot = serving.streams.take(call.token, f"swarms/{id}", sessiontree_page)
     except BaseException:
         serving.sessions.let_go(opened)
         raise
-    serving.streams += 1
 
     def let_go() -> None:
-        serving.streams -= 1
+        serving.streams.free(slot)
         serving.sessions.let_go(opened)
 
-    return EventStream(_stream(call, log, after, wanted, agent), let_go)
+    return EventStream(_stream(call, slot, log, after, wanted, agent), let_go)
 
 
 async def _stream(
-    call: Call, log: EventLog, after: int, types: frozenset[str] | None, agent: str | None
+    call: Call, slot: Slot, log: EventLog, after: int, types: frozenset[str] | None, agent: str | None
 ) -> AsyncGenerator[bytes]:
     serving = call.serving
     yield b": listening\n\n"
     quiet = time.monotonic()
     try:
-        while not serving.closing and serving.tokens.has(call.token):
+        while not (serving.closing or slot.is_over) and serving.tokens.has(call.token):
             events = await asyncio.to_thread(log.read, after, limit=BATCH)
             shown = [event for event in events if _is_wanted(event, types, agent)]
             if shown:

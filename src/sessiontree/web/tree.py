@@ -144,9 +144,9 @@ def get_context(call: Reads, id: str, at: At = PLACE, why: Annotated[bool, Query
 
 
 @router.get("/branches", **told(wire.Branches))
-def get_branches(call: Reads, id: str) -> Json:
+def get_branches(call: Reads, id: str, limit: Limit = wire.PAGE, cursor: Cursor = None) -> Json:
     """All branches, archived ones too, in the order they were made."""
-    return call.told(id, lambda opened: branches_of(opened.session))
+    return call.told(id, lambda opened: branches_of(opened.session, limit, cursor))
 
 
 @router.get("/diff", **told(wire.Diffed))

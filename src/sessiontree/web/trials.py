@@ -30,6 +30,7 @@ from sessiontree.web.refusals import Refused
 from sessiontree.web.runs import Runs
 from sessiontree.web.swarming import budget_of
 from sessiontree.web.tokens import Token
+from sessiontree.web.workplace import Workplace
 from sessiontree.web.workshop import Workshop
 
 log = logging.getLogger("sessiontree.web")
@@ -145,7 +146,7 @@ class Trials:
 
     # Running
 
-    async def create(self, opened: Opened, said: wire.NewExperiment) -> wire.MadeExperiment:
+    async def create(self, opened: Opened, said: wire.NewExperiment, place: Workplace) -> wire.MadeExperiment:
         """Plan an experiment in a session and begin to run it. The session is held as long as it runs.
 
         Raises `Refused` for one that makes no sense, in whatever session.
@@ -178,8 +179,9 @@ class Trials:
                     model=usual,
                     model_of=desk.models.find,
                     tools=desk.tools,
-                    hooks=desk.hooks,
+                    hooks=seat.hooks_at(place),
                     settings=desk.settings,
+                    permissions=desk.permissions,
                     budget=budget,
                     watch=lambda step: opened.feed.wake(),
                 )

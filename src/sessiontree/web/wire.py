@@ -10,7 +10,9 @@ from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
-from sessiontree.config import ThinkingLevel
+from sessiontree.agent.permissions import Scope as PermissionScope
+from sessiontree.agent.tool import Does
+from sessiontree.config import PermissionMode, ThinkingLevel
 from sessiontree.core.entries import JsonObject
 from sessiontree.swarm.status import AgentState, SwarmState
 from sessiontree.swarm.strategies import STRATEGIES
@@ -69,11 +71,15 @@ class Health(Answer, frozen=True, kw_only=True):
 class Me(Answer, frozen=True, kw_only=True):
     """What the token may do."""
 
+    kind: Literal["program", "browser"]
+    """A browser has signed in and can sign out."""
     scopes: list[Literal["read", "write", "run"]]
     projects: list[Folder] | None
     """`null` is all of them."""
     allow_run: bool
     """Whether this server runs agents."""
+    permission_mode: PermissionMode
+    """What agents may do unless a request says otherwise."""
     version: Annotated[str, Meta(examples=["0.1.0"])]
 
 
@@ -195,6 +201,8 @@ class NewExport(Asked, frozen=True, kw_only=True):
     format: Literal["html", "md", "jsonl", "json", "text"] = "html"
     branch: Annotated[str, Meta(min_length=1, max_length=300)] | None = None
     """A place; only the path to it is exported."""
+    subtree: Annotated[str, Meta(min_length=1, max_length=300)] | None = None
+    """An entry; it is exported with everything below it."""
     redact: bool = False
 
 
@@ -348,6 +356,7 @@ class BranchRow(Answer, frozen=True, kw_only=True):
 class Branches(Answer, frozen=True, kw_only=True):
     branches: list[BranchRow]
     current: BranchName
+    next: Next | None
 
 
 class NewBranch(Asked, frozen=True, kw_only=True):
@@ -380,6 +389,11 @@ class Nothing(Asked, frozen=True, kw_only=True):
 class Here(Answer, frozen=True, kw_only=True):
     current: BranchName
     leaf: Id | None
+
+
+class Undone(Here, frozen=True, kw_only=True):
+    undone: Annotated[str, Meta(examples=["the merge of cache into main"])]
+    """What was taken back, in words."""
 
 
 class Navigation(Asked, frozen=True, kw_only=True):
@@ -530,11 +544,44 @@ class Prompt(Asked, frozen=True, kw_only=True):
     model: ModelName | None = None
     images: Annotated[list[Object], Meta(max_length=20)] = []
     """Blocks as a message holds them: `{type: "image", data, mimeType}`."""
+    permission_mode: PermissionMode | None = None
+    """What the agent may do; questions about the rest are events. By default the server's, and nobody is asked."""
 
 
 class Started(Answer, frozen=True, kw_only=True):
     run: Annotated[str, Meta(examples=["7d5e4f60"])]
     branch: BranchName
+
+
+class PendingPermission(Answer, frozen=True, kw_only=True):
+    """A question about a tool call that a run waits for."""
+
+    id: Annotated[str, Meta(examples=["1f2e3d4c"])]
+    branch: BranchName
+    run: Annotated[str, Meta(examples=["7d5e4f60"])]
+    tool: Annotated[str, Meta(examples=["bash"])]
+    does: Does
+    title: Annotated[str, Meta(examples=["bash: npm test"])]
+    detail: Annotated[str, Meta(examples=["npm test"])]
+    """All that the call says, up to a length."""
+    cut: bool
+    """Whether there is more: the session has all of it."""
+    why: Annotated[str, Meta(examples=["it can change anything"])]
+    rule: Annotated[str, Meta(examples=["bash:npm test"])] | None
+    """What an answer for the session or for always allows."""
+    scopes: list[PermissionScope]
+    """The answers that it takes."""
+    expires: Moment
+
+
+class PendingPermissions(Answer, frozen=True, kw_only=True):
+    questions: list[PendingPermission]
+
+
+class PermissionReply(Asked, frozen=True, kw_only=True):
+    answer: PermissionScope
+    reason: Annotated[str, Meta(examples=["Use make instead."], max_length=10_000)] | None = None
+    """With `no`: what the model is told."""
 
 
 class Steering(Asked, frozen=True, kw_only=True):
@@ -623,10 +670,13 @@ class Agent(Answer, frozen=True, kw_only=True):
     seconds: Amount
     text: Text | None
     error: Text | None
+    denied: list[Annotated[str, Meta(examples=["bash: npm test"])]]
+    """Tool calls that permissions did not allow."""
 
 
 class Agents(Answer, frozen=True, kw_only=True):
     agents: list[Agent]
+    next: Next | None
 
 
 class SwarmRow(Answer, frozen=True, kw_only=True):
@@ -663,6 +713,7 @@ class SwarmRow(Answer, frozen=True, kw_only=True):
 
 class Swarms(Answer, frozen=True, kw_only=True):
     swarms: list[SwarmRow]
+    next: Next | None
 
 
 class SwarmInfo(SwarmRow, frozen=True, kw_only=True):
@@ -755,6 +806,7 @@ class Experiments(Answer, frozen=True, kw_only=True):
     experiments: list[
         Annotated[JsonObject, Meta(examples=[{"name": "ab-1", "winner": None, "reason": "not enough data"}])]
     ]
+    next: Next | None
 
 
 class ExperimentState(Answer, frozen=True, kw_only=True):

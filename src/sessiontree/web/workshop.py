@@ -12,7 +12,12 @@ from collections.abc import Coroutine
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
+from sessiontree.store.waiting import set_limit
+
 T = TypeVar("T")
+
+LOCK_SECONDS = 1.0
+"""How long the workshop waits for a lock that another process keeps: everything at work there waits with it."""
 
 
 class Workshop:
@@ -41,6 +46,7 @@ class Workshop:
     @staticmethod
     def _run(loop: asyncio.AbstractEventLoop) -> None:
         asyncio.set_event_loop(loop)
+        set_limit(LOCK_SECONDS)
         loop.run_forever()
         for task in asyncio.all_tasks(loop):
             task.cancel()

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sessiontree.agent.tools import diff
-from sessiontree.agent.tools.diff import Change, unified_diff
+from sessiontree.agent.tools.diff import Change, cut_diff, unified_diff
 
 HUNK = re.compile(r"@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@\n")
 
@@ -95,3 +95,38 @@ def test_a_difference_takes_no_account_of_what_repeats_elsewhere(monkeypatch: py
     every = [Change(found.start(), found.end(), "other") for found in re.finditer("same", text)]
     assert unified_diff(text, every, "x").count("\n+other") == 10_000
     assert seen == [2]
+
+
+def test_a_file_that_is_written_anew_differs_only_where_its_lines_do() -> None:
+    old = "".join(f"line {number}\n" for number in range(5_000))
+    new = old.replace("line 10\n", "ten\n").replace("line 4000\n", "").replace("line 4990\n", "line 4990\nmore\n")
+
+    made = unified_diff(old, [Change(0, len(old), new)], "x")
+
+    assert applied(old, made) == new
+    assert [line for line in made.split("\n")[2:] if line[:1] in "+-" and line] == [
+        "-line 10",
+        "+ten",
+        "-line 4000",
+        "+more",
+    ]
+
+
+def test_a_file_that_is_written_with_other_lines_throughout_differs_in_all_of_them() -> None:
+    old = "".join(f"{number % 7}\n" for number in range(20_000))
+    new = "".join(f"{number % 11} \n" for number in range(20_000))
+
+    assert applied(old, unified_diff(old, [Change(0, len(old), new)], "x")) == new
+
+
+def test_a_long_difference_is_cut_after_a_line_and_says_how_much_is_missing() -> None:
+    made = "".join(f"+line {number}\n" for number in range(10_000))
+
+    cut = cut_diff(made)
+    kept, note = cut.removesuffix("\n").rsplit("\n", 1)
+
+    assert len(cut) <= diff.LONGEST + 100
+    assert made.startswith(f"{kept}\n")
+    assert note == f"\\ {10_000 - len(kept.splitlines())} more lines left out"
+    assert cut_diff(made[:1000]) == made[:1000]
+    assert len(cut_diff("+" + "x" * 10_000_000 + "\n")) <= diff.LONGEST + 100

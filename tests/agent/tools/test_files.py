@@ -12,8 +12,10 @@ import pytest
 
 from sessiontree.agent.tool import Tool, ToolError
 from sessiontree.agent.tools import edit, find, grep, ls, read, write
+from sessiontree.agent.tools.diff import LONGEST
 from sessiontree.agent.tools.files import IMAGE_BYTES
 from sessiontree.agent.tools.output import BYTES, LINES
+from sessiontree.agent.tools.write import DIFFED
 from sessiontree.model.cleaning import Image, Images
 from tests.agent.tools.conftest import Call, text
 
@@ -192,6 +194,40 @@ async def test_a_folder_is_not_written_over(call: Call, folder: Path) -> None:
     with pytest.raises(ToolError, match="surrogate"):
         await call(write, path="a", content="\ud800")
     assert not (folder / "a").exists()
+
+
+async def test_a_file_that_is_written_anew_shows_the_difference(call: Call, folder: Path) -> None:
+    (folder / "a.py").write_text("one\ntwo\nthree\n")
+
+    output = await call(write, path="a.py", content="one\n2\nthree\n")
+
+    assert output.details == {
+        "diff": "--- a/a.py\n+++ b/a.py\n@@ -1,3 +1,3 @@\n one\n-two\n+2\n three\n",
+        "firstChangedLine": 2,
+    }
+
+
+@pytest.mark.parametrize("old", [None, b"same\n", b"\0\0", b"x" * (DIFFED + 1)])
+async def test_a_file_that_is_new_the_same_binary_or_very_large_has_no_difference(
+    call: Call, folder: Path, old: bytes | None
+) -> None:
+    if old is not None:
+        (folder / "a").write_bytes(old)
+
+    output = await call(write, path="a", content="same\n")
+
+    assert output.details is None
+    assert (folder / "a").read_text() == "same\n"
+
+
+async def test_the_difference_that_is_kept_has_a_limit(call: Call, folder: Path) -> None:
+    (folder / "a").write_text("old\n" * 100_000)
+    for tool, arguments in (
+        (edit, {"old_text": "old", "new_text": "older", "replace_all": True}),
+        (write, {"content": "new\n" * 100_000}),
+    ):
+        output = await call(tool, path="a", **arguments)
+        assert len(output.details["diff"]) <= LONGEST + 100
 
 
 async def test_an_edit_replaces_one_piece_and_shows_the_difference(call: Call, folder: Path) -> None:

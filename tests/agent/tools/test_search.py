@@ -119,6 +119,29 @@ async def test_what_was_passed_over_before_the_limit_is_told(call: Call) -> None
     assert said.endswith(f"[These are the first 1 matching lines: there are more. {PASSED_OVER[1:]}")
 
 
+async def test_links_that_lead_out_of_the_folder_are_not_looked_through(call: Call, folder: Path) -> None:
+    (folder.parent / "elsewhere.txt").write_text("needle outside\n")
+    (folder / "link.txt").symlink_to(folder.parent / "elsewhere.txt")
+    (folder / "src" / "inside.txt").symlink_to(folder / "there.txt")
+    (folder / "there.txt").write_text("needle inside\n")
+
+    said = text(await call(grep, pattern="needle"))
+    assert "outside" not in said
+    assert "src/inside.txt:1: needle inside" in said
+    assert "1 file elsewhere" in said
+    assert "src/inside.txt:1: needle inside" in text(await call(grep, pattern="needle", path="src"))
+
+
+async def test_files_of_sessiontree_are_not_looked_through(
+    call: Call, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SESSIONTREE_HOME", str(folder / "own"))
+    (folder / "own").mkdir()
+    (folder / "own" / "token").write_text("needle\n")
+
+    assert "token" not in text(await call(grep, pattern="needle"))
+
+
 async def test_more_than_fits_is_in_a_file(call: Call, folder: Path) -> None:
     (folder / "long.txt").write_text(("needle" + "." * 1000 + "\n") * 100)
 

@@ -17,6 +17,7 @@ from sessiontree.session import Session
 from tests.export.sessions import story
 
 if TYPE_CHECKING:
+    from sessiontree.web.guard import Limits
     from sessiontree.web.listening import Server
     from sessiontree.web.tokens import Made, Scope
 
@@ -62,6 +63,7 @@ def served(
     scopes: Iterable[Scope] = ("read", "write", "run"),
     allow_run: bool = True,
     after: Site | None = None,
+    limits: Limits | None = None,
 ) -> Generator[Site]:
     """Serve the sessions of the home in a thread; `after` another that has ended, at its address with its token."""
     from sessiontree.web.app import create_app
@@ -76,10 +78,11 @@ def served(
         hosts=hosts_of("127.0.0.1", port),
         tokens=Tokens([made.token]),
         allow_run=allow_run,
+        limits=limits,
         models=Scripts(ScriptedModel() if model is None else model),
     )
     ready = threading.Event()
-    server = Server(app, Limits(), ready.set)
+    server = Server(app, limits or Limits(), ready.set)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
     thread.start()
     try:

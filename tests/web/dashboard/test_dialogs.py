@@ -214,7 +214,7 @@ def test_no_key_acts_while_the_session_is_being_loaded(serve: Serve, visit: Visi
     site = serve()
     page = visit(site)
     page.wait_for_selector(".list li")
-    held = Held(page, "**/branches")
+    held = Held(page, "**/branches?*")
     page.goto(f"{site.url}/#/s/{session.id}/talk")
     held.wait()
 

@@ -26,11 +26,10 @@ CONTRAST = (Path(__file__).parents[2] / "export" / "contrast.js").read_text().re
 EVERY_ENTRY = """async () => {
   const { html, render } = await import("/static/js/html.js");
   const { Entry } = await import("/static/js/conversation.js");
-  const headers = { Authorization: `Bearer ${sessionStorage.getItem("sessiontree.token")}` };
   let count = 0;
   for (let cursor = ""; cursor !== null; ) {
     const words = new URLSearchParams({ html: 1, limit: 500, ...(cursor ? { cursor } : {}) });
-    const page = await (await fetch(`/api/sessions/hostile/path?${words}`, { headers })).json();
+    const page = await (await fetch(`/api/sessions/hostile/path?${words}`)).json();
     const holder = document.createElement("div");
     document.getElementById("app").append(holder);
     render(html`${page.entries.map((entry) => html`<${Entry} entry=${entry} />`)}`, holder);
@@ -94,16 +93,16 @@ def test_a_type_or_role_is_only_ever_a_name(serve: Serve, visit: Visit, name: st
 # Tokens
 
 
-def test_the_token_leaves_the_address_and_is_not_kept_beyond_the_tab(serve: Serve, visit: Visit) -> None:
+def test_the_token_leaves_the_address_and_scripts_cannot_read_the_cookie(serve: Serve, visit: Visit) -> None:
     site = serve()
     page = visit(site)
 
     assert site.secret not in page.url
-    assert page.evaluate("JSON.stringify(localStorage)").find(site.secret) < 0
-    assert page.context.cookies() == []
-    other = page.context.new_page()
-    other.goto(site.url)
-    other.wait_for_selector("text=This page needs the token of its server.")
+    assert page.evaluate("JSON.stringify({...localStorage, ...sessionStorage})") == "{}"
+    assert page.evaluate("document.cookie") == ""
+    (cookie,) = page.context.cookies()
+    assert (cookie["name"], cookie["httpOnly"], cookie["sameSite"]) == (f"sessiontree-{site.port}", True, "Strict")
+    assert cookie["value"] != site.secret
 
 
 def test_a_wrong_token_is_asked_for_again(serve: Serve, browser: Any) -> None:
@@ -113,9 +112,9 @@ def test_a_wrong_token_is_asked_for_again(serve: Serve, browser: Any) -> None:
     page = context.new_page()
     page.goto(f"{site.url}/#token=wrong")
 
-    page.wait_for_selector("text=The server does not take this token.")
+    page.wait_for_selector("text=This token is not known here, has expired or was revoked.")
     page.get_by_label("Token").fill(site.secret)
-    page.get_by_role("button", name="Open").click()
+    page.get_by_role("button", name="Sign in").click()
     page.wait_for_selector(".list li")
     context.close()
 
@@ -128,10 +127,11 @@ def gate(serve: Serve, browser: Any) -> Iterator[tuple[Any, Callable[[str], None
     with browser.new_context() as context:
         page = context.new_page()
         page.goto(site.url)
+        page.get_by_text("Sign in with a token").click()
 
         def give(token: str) -> None:
             page.get_by_label("Token").fill(token)
-            page.get_by_role("button", name="Open").click()
+            page.get_by_role("button", name="Sign in").click()
 
         yield page, give, site
 
@@ -140,15 +140,15 @@ def test_who_gives_a_token_while_the_server_is_away_is_told_so(
     gate: tuple[Any, Callable[[str], None], Site],
 ) -> None:
     page, give, site = gate
-    held = Held(page, "**/api/me", most=1)
+    held = Held(page, "**/sign-in", most=1)
     give(site.secret)
     held.wait()
 
     held.lose()
 
-    page.wait_for_selector(".gate .notice.wrong >> text=the server does not answer")
+    page.wait_for_selector(".gate .notice.wrong >> text=The server does not answer")
     give("wrong")
-    page.wait_for_selector(".gate .notice.wrong >> text=The server does not take this token.")
+    page.wait_for_selector(".gate .notice.wrong >> text=This token is not known here")
     give(site.secret)
     page.wait_for_selector(".list li")
     assert page.locator(".notice.wrong").count() == 0
@@ -161,13 +161,13 @@ def test_only_the_token_that_was_given_last_counts(
     page, give, site = gate
     tokens = ["wrong", site.secret]
     there = [".gate .notice.wrong", ".list li"]
-    held = Held(page, "**/api/me", most=1)
+    held = Held(page, "**/sign-in", most=1)
     give(tokens[not right_one_last])
     held.wait()
     give(tokens[right_one_last])
     page.wait_for_selector(there[right_one_last])
 
-    with page.expect_response("**/api/me"):
+    with page.expect_response("**/sign-in"):
         held.release()
     page.wait_for_timeout(100)
 
@@ -239,6 +239,34 @@ def test_a_page_on_another_origin_gets_nothing_even_with_the_token(serve: Serve,
     assert page.evaluate(STEAL, [site.url, site.secret]) == []
     assert [frame.url for frame in page.frames if "token" in frame.url and frame.title() == "sessiontree"] == []
     assert [summary.name for summary in catalog.sessions(all=True)] == ["Make the report fast"]
+    context.close()
+
+
+def test_a_page_on_another_port_gets_nothing_through_the_cookie_of_a_browser_that_is_signed_in(
+    serve: Serve, browser: Any, stranger: str
+) -> None:
+    a_story()
+    site: Site = serve()
+    context = browser.new_context()
+    page = context.new_page()
+    page.goto(site.link)
+    page.wait_for_selector(".list li")
+
+    page.goto(stranger)
+
+    assert page.evaluate(STEAL, [site.url, "unknown"]) == []
+    posted = """async (url) => {
+      const plain = { headers: { "Content-Type": "text/plain" } };
+      for (const way of [plain, { mode: "no-cors" }, { mode: "no-cors", ...plain }]) {
+        const options = { method: "POST", credentials: "include", ...way };
+        await fetch(`${url}/api/sessions`, { ...options, body: '{"name":"stolen"}' }).catch(() => null);
+        await fetch(`${url}/sign-out`, { ...options, body: "{}" }).catch(() => null);
+      }
+    }"""
+    page.evaluate(posted, site.url)
+    assert [summary.name for summary in catalog.sessions(all=True)] == ["Make the report fast"]
+    page.goto(site.url)
+    page.wait_for_selector(".list li")
     context.close()
 
 

@@ -342,7 +342,7 @@ def test_a_key_that_is_held_acts_once(serve: Serve, visit: Visit) -> None:
         page.keyboard.down("u")
     page.keyboard.up("u")
 
-    page.wait_for_selector(".said.on >> text=Took the last move back")
+    page.wait_for_selector(".said.on >> text=Undid the move of dict")
     assert len(asked) == 1
 
 
@@ -365,7 +365,7 @@ def test_what_is_typed_while_a_message_is_sent_stays(serve: Serve, visit: Visit)
 def test_a_message_that_was_written_is_not_offered_again_when_loading_fails(serve: Serve, visit: Visit) -> None:
     session = a_story()
     page = opened(visit, serve(allow_run=False), session.id)
-    page.route("**/branches", lambda route: route.abort())
+    page.route("**/branches?*", lambda route: route.abort())
     page.get_by_label("Add a message to dict").fill("only once")
     page.keyboard.press("Enter")
 
@@ -495,7 +495,7 @@ def test_a_move_whose_answer_comes_late_takes_nobody_away_from_what_is_looked_at
     wait_for_text(page, "A second run takes 40 ms.")
 
     held.let_go()
-    page.wait_for_selector(".said.on >> text=Took the last move back")
+    page.wait_for_selector(".said.on >> text=Undid the move of")
 
     assert page.get_by_label("Branch that is shown").input_value() == "cache"
     assert "A second run takes 40 ms." in path(page)
@@ -554,7 +554,7 @@ def test_branching_labelling_navigating_and_undoing_by_key(serve: Serve, visit: 
     page.wait_for_function("() => document.querySelector('.composer textarea')?.value.startsWith('The report takes')")
     page.keyboard.press("Escape")
     page.keyboard.press("u")
-    page.wait_for_selector(".said.on >> text=Took the last move back")
+    page.wait_for_selector(".said.on >> text=Undid the move of")
     session.refresh()
     assert session.tree.label(session.place("dict")) == "done"
     assert session.heads.current == "another"
@@ -646,7 +646,7 @@ def test_a_session_is_downloaded_without_its_secrets_if_one_likes(serve: Serve, 
 
     page.get_by_role("button", name="Export").click()
     page.get_by_label("As").select_option("md")
-    page.get_by_label("Take secrets out").check()
+    page.get_by_label("Redact secrets").check()
     with page.expect_download() as download:
         page.get_by_role("button", name="Download").click()
 
@@ -654,6 +654,9 @@ def test_a_session_is_downloaded_without_its_secrets_if_one_likes(serve: Serve, 
     text = Path(download.value.path()).read_text()
     assert "The report takes **40 seconds**." in text
     assert SECRET not in text
+    report = page.get_by_role("dialog", name="Exported with secrets redacted")
+    assert "1 × " in report.get_by_role("listitem").first.text_content()
+    report.get_by_role("button", name="Close").click()
     page.wait_for_selector("dialog", state="detached")
     assert page.evaluate("document.activeElement.textContent") == "Export"
 
@@ -798,7 +801,7 @@ def test_an_answer_that_an_event_has_overtaken_takes_nobody_back(serve: Serve, v
     session = a_story()
     page = opened(visit, serve(), session.id)
     wait_for_text(page, "25 ms instead")
-    held = Late(page, "**/branches")
+    held = Late(page, "**/branches?*")
     session.append(st.user("first words"))
     wait_for_text(page, "first words")
     held.wait()
@@ -1002,3 +1005,103 @@ def test_a_phone_has_tabs_instead_of_panes(serve: Serve, visit: Visit, scheme: s
         page.get_by_role("link", name=name).tap()
         page.wait_for_timeout(100)
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), name
+
+
+# Names, notes and places that the page took for something else
+
+
+@pytest.mark.parametrize("name", ["constructor", "__proto__", "toString", "hasOwnProperty"])
+def test_a_branch_may_be_named_like_something_that_every_object_has(serve: Serve, visit: Visit, name: str) -> None:
+    session = a_story()
+    session.create_branch(name, at="HEAD").append(st.user("On a branch with an odd name."))
+    page = opened(visit, serve(), session.id)
+
+    page.get_by_label(f"Prompt on {name}").wait_for()
+    wait_for_text(page, "On a branch with an odd name.")
+    session.switch("main")
+    page.get_by_label("Prompt on main").wait_for()
+    page.get_by_label("Branch that is shown").select_option(name)
+    page.get_by_label(f"Prompt on {name}").wait_for()
+
+    session.rename_branch(name, "plain")
+    page.get_by_label("Prompt on plain").wait_for()
+    session.rename_branch("plain", name)
+    page.get_by_label(f"Prompt on {name}").wait_for()
+    page.get_by_role("link", name="Compare").click()
+    page.wait_for_selector(f".column[aria-label='Branch {name}'] >> text=On a branch with an odd name.")
+
+
+def test_a_tool_call_that_is_not_answered_yet_is_no_damage(serve: Serve, visit: Visit) -> None:
+    session = st.create("busy")
+    session.head.extend([st.user("Look."), st.assistant([st.tool_call("c1", "bash", {"command": "ls"})])])
+    assert [problem.severity for problem in session.problems] == ["note"]
+
+    page = opened(visit, serve(), session.id)
+
+    assert page.get_by_text("This session is damaged").count() == 0
+    assert page.get_by_text("1 note").count() == 1
+
+
+def test_damage_is_told_apart_from_notes(serve: Serve, visit: Visit) -> None:
+    session = st.create("busy")
+    session.head.extend([st.user("Look."), st.assistant([st.tool_call("c1", "bash", {"command": "ls"})])])
+    session.close()
+    with open(session.file, "ab") as file:
+        file.write(b'{"type":"message","id":"broken\n')
+
+    page = opened(visit, serve(), session.id)
+
+    page.get_by_text("This session is damaged: 1 problem").wait_for()
+    assert page.get_by_text("1 note").count() == 1
+
+
+def here(page: Any) -> str | None:
+    """Which entry the tree marks as the place of the session."""
+    page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    return page.locator("#graph").get_attribute("data-here")
+
+
+def test_where_the_session_is_stays_marked_when_the_filter_hides_its_head(serve: Serve, visit: Visit) -> None:
+    put(branching(60, every=1000, id="long"), name="long")
+    session = st.open("long")
+    asked = session.head.append(st.user("Look.")).id
+    session.head.append(st.assistant("I looked."))
+    page = opened(visit, serve(), "long", "tree")
+    drawn(page)
+
+    page.get_by_label("Which entries the tree shows").select_option("user-only")
+    page.wait_for_function("() => document.querySelector('.graph .hint')")
+
+    assert here(page) == asked
+    assert "hidden by the filter" in page.locator(".graph .hint").text_content()
+    page.get_by_role("button", name="Where the session is").click()
+    assert here(page) == asked
+    x, y = map(float, page.locator("#graph").get_attribute("data-here-at").split())
+    box = page.locator("#graph").bounding_box()
+    assert 0 < x < box["width"]
+    assert 0 < y < box["height"]
+
+    page.get_by_label("Which entries the tree shows").select_option("default")
+    page.wait_for_function("() => !document.querySelector('.graph .hint')")
+    assert here(page) == session.head.leaf
+
+
+def test_the_page_says_what_an_undo_took_back(serve: Serve, visit: Visit) -> None:
+    session = a_story()
+    session.switch("main")
+    session.create_branch("try", at="HEAD").append(st.user("Try it."))
+    session.switch("main")
+    leaf = session.head.leaf
+    page = opened(visit, serve(), session.id)
+    page.keyboard.press("m")
+    page.get_by_role("dialog").get_by_role("combobox").select_option("try")
+    page.get_by_role("dialog").get_by_role("textbox").fill("It works.")
+    page.get_by_role("dialog").get_by_role("button", name="Merge").click()
+    page.wait_for_selector("dialog", state="detached")
+    wait_for_text(page, "It works.")
+
+    page.keyboard.press("u")
+
+    page.wait_for_selector(".said.on >> text=Undid the merge of try into main")
+    session.refresh()
+    assert (session.head.name, session.head.leaf) == ("main", leaf)

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct
 
 from sessiontree.agent.tool import Tool, ToolContext, ToolOutput
+from sessiontree.agent.tools.environment import clean_environment
 from sessiontree.agent.tools.output import BYTES, LINES
 from sessiontree.agent.tools.process import Ran, run_command
 
@@ -23,7 +24,14 @@ class Arguments(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 async def run(context: ToolContext) -> ToolOutput:
     arguments: Arguments = context.arguments
-    ran = await run_command(arguments.command, cwd=context.cwd, timeout=arguments.timeout, update=context.update)
+    ran = await run_command(
+        arguments.command,
+        cwd=context.cwd,
+        environment=clean_environment(context.settings),
+        confinement=context.confinement,
+        timeout=arguments.timeout,
+        update=context.update,
+    )
     ended = _ended(ran, arguments.timeout)
     details: dict[str, Any] = {"exitCode": ran.exit_code}
     if ran.full_output is not None:
@@ -47,4 +55,6 @@ bash = Tool(
     f"Of long output the last {LINES} lines or {BYTES} bytes are shown, with the path of a file that has all of it.",
     run=run,
     arguments=Arguments,
+    does="runs",
+    command="command",
 )

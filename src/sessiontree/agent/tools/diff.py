@@ -11,10 +11,20 @@ from collections.abc import Iterable, Iterator, Sequence
 from difflib import SequenceMatcher
 from typing import NamedTuple
 
+from sessiontree.core.figures import pluralize
+
 CONTEXT = 3
 """How many lines are shown round those that differ."""
 FINE = 400
 """Of more lines than this, those that stayed the same between two that differ are not looked for."""
+
+
+FEW = 256
+"""Between more lines, so many that differ are looked for; where there are more, all of them are taken as different."""
+STEPS = 2_000_000
+"""How many lines are compared at most to find them."""
+LONGEST = 64 * 1024
+"""How many characters of a difference are kept in a session."""
 
 
 class Change(NamedTuple):
@@ -50,6 +60,16 @@ def unified_diff(text: str, changes: Sequence[Change], path: str) -> str:
             first = edit.last
         made += _marked(" ", old[first:last])
     return "".join(made).encode("utf-8", "replace").decode()
+
+
+def cut_diff(made: str) -> str:
+    """A difference as it is kept: of a long one the beginning, with a line that says how much is left out."""
+    if len(made) <= LONGEST:
+        return made
+    end = made.rfind("\n", 0, LONGEST) + 1 or LONGEST
+    left = made.count("\n", end)
+    kept = made[:end].removesuffix("\n")
+    return f"{kept}\n\\ {pluralize(left, 'more line')} left out\n"
 
 
 def _lines(text: str) -> list[str]:
@@ -92,7 +112,9 @@ def _edits(text: str, changes: Sequence[Change]) -> Iterator[_Edit]:
                     yield _Edit(line + i, line + j, new[k:m])
         elif old != new:
             before, behind = _same(old, new)
-            yield _Edit(line + before, line + len(old) - behind, new[before : len(new) - behind])
+            rest = new[before : len(new) - behind]
+            for i, j, k, m in _few(old[before : len(old) - behind], rest):
+                yield _Edit(line + before + i, line + before + j, rest[k:m])
 
 
 def _whole_lines(text: str, changes: Sequence[Change]) -> Iterator[Change]:
@@ -118,3 +140,49 @@ def _same(old: Sequence[str], new: Sequence[str]) -> tuple[int, int]:
     before = next((at for at in range(most) if old[at] != new[at]), most)
     behind = next((at for at in range(most - before) if old[-1 - at] != new[-1 - at]), most - before)
     return before, behind
+
+
+def _few(old: Sequence[str], new: Sequence[str]) -> list[tuple[int, int, int, int]]:
+    """The lines of `old` from i to j whose place those of `new` from k to m take, where few differ; otherwise all.
+
+    That is the greedy search of Myers: the furthest that can be come with one more line taken away or added, again and
+    again.
+    """
+    everything = [(0, len(old), 0, len(new))]
+    reached, passed, steps = {1: 0}, list[dict[int, int]](), 0
+    for differing in range(FEW + 1):
+        passed.append(dict(reached))
+        for diagonal in range(-differing, differing + 1, 2):
+            added = diagonal == -differing or (diagonal != differing and reached[diagonal - 1] < reached[diagonal + 1])
+            i = reached[diagonal + 1] if added else reached[diagonal - 1] + 1
+            start = i
+            while i < len(old) and i - diagonal < len(new) and old[i] == new[i - diagonal]:
+                i += 1
+            reached[diagonal] = i
+            steps += i - start + 1
+            if i >= len(old) and i - diagonal >= len(new):
+                return _joined(_back(passed, len(old), len(new)))
+        if steps > STEPS:
+            break
+    return everything
+
+
+def _back(passed: Sequence[dict[int, int]], i: int, k: int) -> Iterator[tuple[int, int, int, int]]:
+    """The single lines that were taken away or added on the way to the end, the last one first."""
+    for differing in range(len(passed) - 1, 0, -1):
+        reached, diagonal = passed[differing], i - k
+        added = diagonal == -differing or (diagonal != differing and reached[diagonal - 1] < reached[diagonal + 1])
+        i = reached[diagonal + 1 if added else diagonal - 1]
+        k = i - (diagonal + 1 if added else diagonal - 1)
+        yield (i, i, k, k + 1) if added else (i, i + 1, k, k)
+
+
+def _joined(single: Iterable[tuple[int, int, int, int]]) -> list[tuple[int, int, int, int]]:
+    """Edits of single lines, the last one first, as edits of lines that follow one another, the first one first."""
+    joined: list[tuple[int, int, int, int]] = []
+    for i, j, k, m in single:
+        if joined and (j, m) == (joined[-1][0], joined[-1][2]):
+            joined[-1] = i, joined[-1][1], k, joined[-1][3]
+        else:
+            joined.append((i, j, k, m))
+    return joined[::-1]

@@ -8,8 +8,10 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from sessiontree.agent.tool import Tool, ToolContext, ToolError, ToolOutput
-from sessiontree.agent.tools.diff import Change, unified_diff
+from sessiontree.agent.tools.confined import confinable
+from sessiontree.agent.tools.diff import Change, cut_diff, unified_diff
 from sessiontree.agent.tools.files import SNIFF, check_regular, is_binary, resolve, to_its_end, write_whole
+from sessiontree.core.figures import pluralize
 
 LARGEST = 32 << 20
 """Files larger than this are not edited."""
@@ -44,9 +46,10 @@ def _edit(arguments: Arguments, cwd: str) -> ToolOutput:
     except OSError as error:
         raise ToolError(f"{arguments.path}: {error.strerror or error}") from error
     line, more = text.count("\n", 0, changes[0].start) + 1, len(changes) - 1
+    others = f", and at {pluralize(more, 'more place')}" if more else ""
     return ToolOutput(
-        content=f"Edited {arguments.path} at line {line}{f', and at {more} more places' if more else ''}.",
-        details={"diff": unified_diff(text, changes, arguments.path), "firstChangedLine": line},
+        content=f"Edited {arguments.path} at line {line}{others}.",
+        details={"diff": cut_diff(unified_diff(text, changes, arguments.path)), "firstChangedLine": line},
     )
 
 
@@ -123,6 +126,8 @@ edit = Tool(
     name="edit",
     description="Replace a piece of a text file. old_text must stand in the file exactly once, blanks and ends of "
     "lines included.",
-    run=run,
+    run=confinable(run),
     arguments=Arguments,
+    does="edits",
+    paths=("path",),
 )

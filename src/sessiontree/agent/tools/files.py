@@ -14,6 +14,7 @@ from typing import ParamSpec, TypeVar
 from sessiontree.agent.tool import ToolError
 from sessiontree.core.entries import JsonObject
 from sessiontree.core.messages import image
+from sessiontree.home import is_private
 from sessiontree.model.cleaning import IMAGE_LIMIT
 
 P = ParamSpec("P")
@@ -32,10 +33,16 @@ IMAGE_BYTES = IMAGE_LIMIT // 4 * 3
 
 
 def resolve(path: str, cwd: str) -> str:
-    """Where `path` leads from `cwd`; `~` is the home. It is left to the system what `..` behind a link is."""
+    """Where `path` leads from `cwd`; `~` is the home. It is left to the system what `..` behind a link is.
+
+    Raises `ToolError` for what is no path, or where secrets of ours are.
+    """
     if not path or "\0" in path:
         raise ToolError(f"{path!r} is no path")
-    return os.path.join(cwd, os.path.expanduser(path))
+    resolved = os.path.join(cwd, os.path.expanduser(path))
+    if is_private(resolved):
+        raise ToolError(f"{path} holds secrets of sessiontree, which tools do not touch")
+    return resolved
 
 
 def resolve_mention(path: str, cwd: str) -> str:

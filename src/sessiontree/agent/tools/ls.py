@@ -8,6 +8,7 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from sessiontree.agent.tool import Tool, ToolContext, ToolError, ToolOutput
+from sessiontree.agent.tools.confined import confinable
 from sessiontree.agent.tools.files import as_text, resolve_mention
 from sessiontree.agent.tools.output import head
 from sessiontree.hooks.calling import in_thread
@@ -43,7 +44,9 @@ def _list(arguments: Arguments, cwd: str) -> ToolOutput:
 ls = Tool(
     name="ls",
     description="List a folder: all names in it, in order, folders with a slash behind them.",
-    run=run,
+    run=confinable(run),
     arguments=Arguments,
     concurrent=True,
+    does="reads",
+    paths=("path",),
 )

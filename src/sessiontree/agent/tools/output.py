@@ -14,10 +14,16 @@ import tempfile
 from collections import deque
 from typing import NamedTuple
 
+from sessiontree.store.files import PRIVATE
+
 LINES = 2000
 BYTES = 50_000
 LINE_BYTES = 2_000
 """How much of one line is shown where lines are told one by one, as by grep."""
+PREFIX = "sessiontree-"
+"""How the names of files of full output begin."""
+KEEPS_FILES = True
+"""Whether a file that is written here is there for whoever reads it later."""
 FILE_BYTES = 256 << 20
 """How large a file of full output may become."""
 
@@ -64,11 +70,22 @@ def head(lines: list[str], *, limit: int = LINES, size: int = BYTES) -> Head:
     return Head("\n".join(shown), len(shown), len(shown) == len(lines))
 
 
+_written: set[str] = set()
+"""Files of full output that this process has told a model about."""
+
+
+def is_full_output(path: str) -> bool:
+    """Whether a file holds what a tool of this process printed: a model may read what it was shown a part of."""
+    return path in _written
+
+
 def full_output(text: str) -> str | None:
     """A new private file with `text`; its path. `None` where none can be written."""
+    if not KEEPS_FILES:
+        return None
     path = None
     try:
-        fd, path = tempfile.mkstemp(prefix="sessiontree-", suffix=".txt")
+        fd, path = _new_file()
         with os.fdopen(fd, "w", encoding="utf-8", errors="replace") as file:
             file.write(text)
     except OSError:
@@ -76,6 +93,14 @@ def full_output(text: str) -> str | None:
             os.unlink(path)
         return None
     return path
+
+
+def _new_file() -> tuple[int, str]:
+    """A new file that only its owner can read, open for writing, and its path."""
+    fd, path = tempfile.mkstemp(prefix=PREFIX, suffix=".txt")
+    os.fchmod(fd, PRIVATE)
+    _written.add(os.path.realpath(path))
+    return fd, path
 
 
 class Tail:
@@ -125,7 +150,7 @@ class Tail:
             return  # behind a gap, nothing more
         with contextlib.suppress(OSError):
             if self._file is None:
-                self._file, self.path = tempfile.mkstemp(prefix="sessiontree-", suffix=".txt")
+                self._file, self.path = _new_file()
             self._filed += os.write(self._file, data[: FILE_BYTES - self._filed])
 
     def text(self) -> str:

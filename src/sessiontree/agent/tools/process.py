@@ -13,11 +13,13 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from io import FileIO
 
 from msgspec import Struct
 
+from sessiontree.agent.sandbox import Confinement, Started
+from sessiontree.agent.tools.environment import clean_environment
 from sessiontree.agent.tools.output import Tail
 from sessiontree.errors import SessionTreeError
 
@@ -56,19 +58,35 @@ class Ran(Struct, frozen=True, kw_only=True):
 
 
 async def run_command(
-    command: str, *, cwd: str, timeout: float | None = None, update: Callable[[str], None] = lambda text: None
+    command: str,
+    *,
+    cwd: str,
+    environment: Mapping[str, str] | None = None,
+    confinement: Confinement | None = None,
+    timeout: float | None = None,
+    update: Callable[[str], None] = lambda text: None,
 ) -> Ran:
-    """Run a shell command to its end. Cancelling the caller ends the command, and what it printed is returned."""
+    """Run a shell command to its end. Cancelling the caller ends the command, and what it printed is returned.
+
+    It gets the variables in `environment` alone, by default those that `clean_environment` gives, and reaches what its
+    `confinement` lets it.
+    """
+    shell = [shutil.which("bash") or "/bin/sh", "-c", command]
+    started = Started(shell, dict(clean_environment() if environment is None else environment), cwd, {})
+    if confinement is not None:
+        started = confinement.start(shell, started.environment, cwd)
     ours, theirs = os.pipe()  # and not asyncio's, which cannot be closed while something else holds the other end
     with os.fdopen(ours, "rb", buffering=0) as output:
         try:
             process = await asyncio.create_subprocess_exec(
-                *(shutil.which("bash") or "/bin/sh", "-c", command),
-                cwd=cwd,
+                *started.arguments,
+                cwd=started.cwd,
+                env=started.environment,
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=theirs,
                 stderr=theirs,
                 start_new_session=True,
+                **started.options,
             )
         except (OSError, ValueError) as error:
             raise CommandError(command, str(error)) from error
@@ -152,6 +170,7 @@ def _drain(output: FileIO) -> None:
             stdin=output,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
+            env=clean_environment(),
             start_new_session=True,
             check=False,
         )

@@ -8,8 +8,10 @@ from typing import Annotated, BinaryIO
 from msgspec import Meta, Struct
 
 from sessiontree.agent.tool import Tool, ToolContext, ToolError, ToolOutput
+from sessiontree.agent.tools.confined import confinable
 from sessiontree.agent.tools.files import SNIFF, check_regular, image_in, is_binary, resolve_mention
 from sessiontree.agent.tools.output import BYTES, LINES, head
+from sessiontree.core.figures import pluralize
 from sessiontree.hooks.calling import in_thread
 
 COUNTED = 64 << 20
@@ -56,7 +58,7 @@ def _text(arguments: Arguments, file: BinaryIO, size: int) -> ToolOutput:
             lines.append(raw.decode("utf-8", "replace").removesuffix("\n").removesuffix("\r"))
             held += len(raw)
     if first > max(total, 1):
-        raise ToolError(f"{arguments.path} has {total} lines, so there is no line {first}")
+        raise ToolError(f"{arguments.path} has {pluralize(total, 'line')}, so there is no line {first}")
     if not lines:
         return ToolOutput(content=f"{arguments.path} is empty.")
     shown = head(lines)
@@ -83,7 +85,9 @@ read = Tool(
     name="read",
     description="Read a text file, or look at an image (png, jpeg, gif, webp). "
     f"At most {LINES} lines or {BYTES} bytes at once: go on with offset.",
-    run=run,
+    run=confinable(run),
     arguments=Arguments,
     concurrent=True,
+    does="reads",
+    paths=("path",),
 )

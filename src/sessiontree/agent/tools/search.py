@@ -11,16 +11,20 @@ import os
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta, Struct
 
 from sessiontree.agent.tool import Tool, ToolContext, ToolError, ToolOutput
+from sessiontree.agent.tools import output
+from sessiontree.agent.tools.confined import confinable
+from sessiontree.agent.tools.environment import clean_environment
 from sessiontree.agent.tools.files import SNIFF, as_text, is_binary, resolve_mention
 from sessiontree.agent.tools.output import BYTES, cut, full_output, head
 from sessiontree.agent.tools.walk import files_below, glob_pattern
+from sessiontree.home import home, is_below, is_private
 from sessiontree.twin import twin_command
 
 TIMEOUT = 30.0
@@ -58,30 +62,35 @@ class Found(Struct, frozen=True, kw_only=True):
     error: str | None = None
 
 
-class Task(Struct, frozen=True, tag_field="kind"):
+class Task(Struct, frozen=True, kw_only=True, tag_field="kind"):
     """What the process is given to do."""
 
     root: bytes
     """As the system has it: the name of a folder need not be text."""
+    cwd: bytes = b""
+    """The working folder, where links may lead; without, they may lead below `root`."""
+    home: bytes = b""
+    """Files of sessiontree itself, which are not looked through."""
 
 
-class Find(Task, frozen=True, tag="find"):
+class Find(Task, frozen=True, kw_only=True, tag="find"):
     arguments: FindArguments
 
 
-class Grep(Task, frozen=True, tag="grep"):
+class Grep(Task, frozen=True, kw_only=True, tag="grep"):
     arguments: GrepArguments
 
 
 async def run_find(context: ToolContext) -> ToolOutput:
     arguments: FindArguments = context.arguments
-    found = await _search(Find(_root(arguments.path, context), arguments))
+    found = await _search(Find(root=_root(arguments.path, context), arguments=arguments))
     return _told(found, "No file has such a name.", f"the first {arguments.limit} files")
 
 
 async def run_grep(context: ToolContext) -> ToolOutput:
     arguments: GrepArguments = context.arguments
-    found = await _search(Grep(_root(arguments.path, context), arguments))
+    root, cwd = _root(arguments.path, context), os.fsencode(context.cwd)
+    found = await _search(Grep(root=root, cwd=cwd, home=os.fsencode(home()), arguments=arguments))
     return _told(found, "No line matches.", f"the first {arguments.limit} matching lines")
 
 
@@ -90,11 +99,14 @@ def _root(path: str, context: ToolContext) -> bytes:
 
 
 async def _search(task: Find | Grep) -> Found:
+    if not output.KEEPS_FILES:  # this is a process of its own already
+        return _checked(_found(task))
     process = await asyncio.create_subprocess_exec(
         *twin_command(__name__),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
+        env=clean_environment(),
     )
     try:
         async with asyncio.timeout(TIMEOUT):
@@ -108,7 +120,10 @@ async def _search(task: Find | Grep) -> Found:
     if process.returncode:
         why = errors.decode("utf-8", "replace").strip().rpartition("\n")[2]
         raise ToolError(f"the search ended with code {process.returncode}{why and f': {why}'}")
-    found = msgspec.json.decode(raw, type=Found)
+    return _checked(msgspec.json.decode(raw, type=Found))
+
+
+def _checked(found: Found) -> Found:
     if found.error is not None:
         raise ToolError(found.error)
     return found
@@ -135,9 +150,14 @@ def _told(found: Found, nothing: str, limit: str) -> ToolOutput:
 
 def main() -> None:
     task = msgspec.json.decode(sys.stdin.buffer.read(), type=Find | Grep)
+    sys.stdout.buffer.write(msgspec.json.encode(_found(task)))
+
+
+def _found(task: Find | Grep) -> Found:
     root = os.fsdecode(task.root)
-    found = find_files(root, task.arguments) if isinstance(task, Find) else grep_lines(root, task.arguments)
-    sys.stdout.buffer.write(msgspec.json.encode(found))
+    if isinstance(task, Find):
+        return find_files(root, task.arguments)
+    return grep_lines(root, task.arguments, os.fsdecode(task.cwd), os.fsdecode(task.home))
 
 
 def find_files(root: str, arguments: FindArguments) -> Found:
@@ -156,7 +176,7 @@ def find_files(root: str, arguments: FindArguments) -> Found:
     return Found(lines=found, more=more, passed_over=_counted(Counter(), closed))
 
 
-def grep_lines(root: str, arguments: GrepArguments) -> Found:
+def grep_lines(root: str, arguments: GrepArguments, cwd: str = "", own: str = "") -> Found:
     try:
         said = re.escape(arguments.pattern) if arguments.literal else arguments.pattern
         pattern = re.compile(said, re.IGNORECASE if arguments.ignore_case else 0)
@@ -171,7 +191,11 @@ def grep_lines(root: str, arguments: GrepArguments) -> Found:
     matched = 0
     passed_over: Counter[str] = Counter()
     closed: list[str] = []
+    leads_out = _leads_out(root, cwd, own)
     for path, named in _candidates(root, arguments.path, glob, closed):
+        if path != root and leads_out(path):
+            passed_over["file elsewhere"] += 1
+            continue
         try:
             lines = _text_lines(path)
         except PassedOver as error:
@@ -196,6 +220,22 @@ def grep_lines(root: str, arguments: GrepArguments) -> Found:
     return Found(lines=shown, passed_over=_counted(passed_over, closed))
 
 
+def _leads_out(root: str, cwd: str, own: str) -> Callable[[str], bool]:
+    """Whether a file that was found is elsewhere: a link may lead out of the folder, where permissions ask first, and
+    files of sessiontree itself are nobody's to search."""
+    base, folder, own = (os.path.realpath(path) if path else "" for path in (root, cwd, own))
+    if folder and is_below(base, folder):
+        base = folder
+    if own and is_below(base, own):
+        own = ""
+
+    def leads_out(path: str) -> bool:
+        real = os.path.realpath(path)
+        return not is_below(real, base) or (bool(own) and is_below(real, own))
+
+    return leads_out
+
+
 def _candidates(root: str, named: str, glob: re.Pattern[str] | None, closed: list[str]) -> Iterator[tuple[str, str]]:
     if os.path.isfile(root):
         yield root, named
@@ -216,6 +256,8 @@ class PassedOver(Exception):
 
 def _text_lines(path: str) -> list[str]:
     """The lines of a file of text. Raises `PassedOver`."""
+    if (os.path.islink(path) or os.path.dirname(path) == os.path.realpath(home())) and is_private(path):
+        raise PassedOver("file with secrets of sessiontree", " holds secrets of sessiontree")
     try:
         if os.path.getsize(path) > LARGEST:
             size = f"larger than {LARGEST >> 20} MiB"
@@ -246,15 +288,19 @@ def _named(folder: str, path: str) -> str:
 find = Tool(
     name="find",
     description="Find files by name. Files that .gitignore leaves out are not found.",
-    run=run_find,
+    run=confinable(run_find),
     arguments=FindArguments,
     concurrent=True,
+    does="reads",
+    paths=("path",),
 )
 grep = Tool(
     name="grep",
     description="Find lines in files by a regular expression. Files that .gitignore leaves out, binary ones and very "
     f"large ones are not looked through. At most {BYTES} bytes are shown.",
-    run=run_grep,
+    run=confinable(run_grep),
     arguments=GrepArguments,
     concurrent=True,
+    does="reads",
+    paths=("path",),
 )

@@ -50,7 +50,7 @@ def glob_pattern(glob: str) -> re.Pattern[str]:
         elif letter == "?":
             made, at = made + "[^/]", at + 1
         elif letter == "[" and (end := glob.find("]", at + 2)) > 0:
-            inside = glob[at + 1 : end].replace("\\", r"\\")
+            inside = glob[at + 1 : end].replace("\\", r"\\").replace("[", r"\[")
             made, at = made + f"[{'^' + inside[1:] if inside[0] in '!^' else inside}]", end + 1
         elif at in choices:
             made, at = made + choices[at], at + 1

@@ -1,4 +1,4 @@
-"""The `write` tool: a whole file, new or in place of an old one."""
+"""The `write` tool: a whole file, new or in place of an old one, with the difference that makes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,14 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from sessiontree.agent.tool import Tool, ToolContext, ToolError, ToolOutput
-from sessiontree.agent.tools.files import check_regular, resolve, to_its_end, write_whole
+from sessiontree.agent.tools.confined import confinable
+from sessiontree.agent.tools.diff import Change, cut_diff, unified_diff
+from sessiontree.agent.tools.files import SNIFF, check_regular, is_binary, resolve, to_its_end, write_whole
+from sessiontree.core.entries import JsonObject
+from sessiontree.core.figures import pluralize
+
+DIFFED = 1 << 20
+"""Of files with more bytes no difference is made."""
 
 
 class Arguments(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -27,18 +34,44 @@ def _write(arguments: Arguments, cwd: str) -> ToolOutput:
         check_regular(path, arguments.path)
     try:
         data = arguments.content.encode()
+        before = _read_text(path) if existed else None
         write_whole(path, data)
     except UnicodeEncodeError:
         raise ToolError("content has half of a surrogate pair, which no file of text can hold") from None
     except OSError as error:
         raise ToolError(f"{arguments.path}: {error.strerror or error}") from error
-    return ToolOutput(content=f"{'Wrote over' if existed else 'Wrote'} {arguments.path}: {len(data)} bytes.")
+    return ToolOutput(
+        content=f"{'Wrote over' if existed else 'Wrote'} {arguments.path}: {pluralize(len(data), 'byte')}.",
+        details=None if before is None else _difference(before, arguments),
+    )
+
+
+def _read_text(path: str) -> str | None:
+    """The text of a file that is to be replaced; `None` where no difference is made: a large or a binary one."""
+    try:
+        with open(path, "rb") as file:
+            raw = file.read(DIFFED + 1)
+    except OSError:
+        return None
+    return None if len(raw) > DIFFED or is_binary(raw[:SNIFF]) else raw.decode("utf-8", "replace")
+
+
+def _difference(before: str, arguments: Arguments) -> JsonObject | None:
+    after = arguments.content
+    if before == after or len(after) > DIFFED:
+        return None
+    made = unified_diff(before, [Change(0, len(before), after)], arguments.path)
+    first = next((at for at, (old, new) in enumerate(zip(before, after, strict=False)) if old != new), None)
+    at = min(len(before), len(after)) if first is None else first
+    return {"diff": cut_diff(made), "firstChangedLine": before.count("\n", 0, at) + 1}
 
 
 write = Tool(
     name="write",
     description="Write a file as a whole, its folders included. What the file held before is replaced: "
     "to change a part of it, use edit.",
-    run=run,
+    run=confinable(run),
     arguments=Arguments,
+    does="edits",
+    paths=("path",),
 )

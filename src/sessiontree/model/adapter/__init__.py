@@ -25,7 +25,7 @@ from sessiontree.config import ModelSettings
 from sessiontree.model.adapter.failures import failure, sentence
 from sessiontree.model.adapter.incoming import Incoming, answer, is_whole
 from sessiontree.model.adapter.outgoing import outgoing, tool_definition
-from sessiontree.model.base import UNKNOWN_WINDOW, Finished, ModelError, ModelEvent, ModelInfo, Request
+from sessiontree.model.base import UNKNOWN_WINDOW, Finished, ModelError, ModelEvent, ModelInfo, Request, cut_off
 from sessiontree.model.providers import Api, Target, known_limits
 
 OWN_ADDRESS = frozenset({"anthropic", "google", "groq", "mistral", "ollama"})
@@ -54,7 +54,7 @@ class ProviderModel:
         return self._info
 
     async def stream(self, request: Request) -> AsyncGenerator[ModelEvent]:
-        model = self._here()
+        model, begun = self._here(), False
         try:
             async with model_request_stream(
                 model,
@@ -65,12 +65,13 @@ class ProviderModel:
                 incoming = Incoming()
                 async for event in stream:
                     for ours in incoming.events(event):
+                        begun = True
                         yield ours
                 response = stream.get()
         except Exception as error:
-            raise failure(self._info.name, error, self._target.key) from error
+            raise failure(self._target, error, self._settings.key_variable, begun=begun) from error
         if not is_whole(response, self._info.api):
-            raise ModelError(self._info.name, "network", "the answer ended before it was whole")
+            raise cut_off(self._info.name)
         yield Finished(answer(response, self._info))
 
     def _request_settings(self, request: Request) -> RequestSettings:

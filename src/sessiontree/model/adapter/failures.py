@@ -8,8 +8,9 @@ from typing import Any
 from pydantic_ai import exceptions
 
 from sessiontree.core.messages import is_object, string
-from sessiontree.model.base import Failure, ModelError
+from sessiontree.model.base import Failure, ModelError, cut_off
 from sessiontree.model.cleaning import clean_text
+from sessiontree.model.providers import PROVIDERS, Target
 
 OVERFLOW = re.compile(
     r"context.{0,12}(length|window|size|limit)|maximum.{0,20}(context|tokens)|prompt is too long|input.{0,20}too long"
@@ -45,15 +46,45 @@ TRANSPORTS = frozenset({"httpx", "httpx2", "httpcore", "httpcore2", "h11", "anyi
 """Libraries whose errors come through as they are."""
 
 
-def failure(model: str, error: Exception, key: str | None) -> ModelError:
-    """What went wrong, told as a `ModelError`. It is written down and shown, so it does not tell the `key`."""
+def failure(target: Target, error: Exception, key_variable: str | None = None, *, begun: bool = False) -> ModelError:
+    """What went wrong, told as a `ModelError`. It is written down and shown, so it does not tell the key.
+
+    The `key_variable` is the environment variable with the key, where the configuration names one; `begun` says that
+    a part of the answer had arrived.
+    """
     status: int | None = getattr(error, "status_code", None)
-    reason = sentence(_without(key, _reason(error))) or type(error).__name__
+    said = sentence(_without(target.key, _reason(error))) or type(error).__name__
     kind = _kind(error, status)
-    if kind in ("rejected", "server") and status != 429 and _is_overflow(reason):
+    if kind in ("rejected", "server") and status != 429 and _is_overflow(said):
         kind = "overflow"
-    said = reason if status is None else f"{reason} ({status})"
-    return ModelError(model, kind, said, status=status, retry_after=_retry_after(error))
+    if kind == "network" and begun:
+        return cut_off(f"{target.provider}:{target.model}", said)
+    reason = _told(target, kind, said, status, key_variable)
+    return ModelError(f"{target.provider}:{target.model}", kind, reason, status=status, retry_after=_retry_after(error))
+
+
+def _told(target: Target, kind: Failure, said: str, status: int | None, key_variable: str | None) -> str:
+    """What happened, in the provider's words, with the status once, and what to do about it."""
+    said = re.sub(rf"\A(error code: |http )?{status}\b[ :-]*", "", said, flags=re.IGNORECASE) or said
+    shown = "" if status is None or re.search(rf"\b{status}\b", said) else f" ({status})"
+    match kind:
+        case "auth" if status == 403:
+            advice = "check what the API key may do, or choose another model"
+            return f"{target.provider} denied access{shown}: {said}; {advice}"
+        case "auth":
+            known = PROVIDERS.get(target.provider)
+            variable = key_variable or (known.keys[0] if known else None)
+            advice = f"set {variable} to a valid key" if variable else "name its environment variable as `key_variable`"
+            return f"{target.provider} refused the API key{shown}: {said}; {advice}"
+        case "rate":
+            return f"{said}{shown}; wait a while, or choose another model"
+        case "network" if status is None:
+            where = target.base_url or target.provider
+            return f"cannot reach {where}: {said}; check the connection"
+        case "rejected" if status == 404:
+            return f"{said}{shown}; `/model` and `sessiontree models` list the models that can be used"
+        case _:
+            return f"{said}{shown}"
 
 
 def _retry_after(error: Exception) -> float | None:

@@ -5,7 +5,6 @@ What is kept there is JSON, and code is never read from it.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
 import sqlite3
@@ -19,8 +18,9 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from sessiontree.errors import InvalidOperation, StoreError
 from sessiontree.home import home
-from sessiontree.store.files import make_private_directory, reason_of
+from sessiontree.store.files import make_private_directory, open_private, reason_of
 from sessiontree.store.postgres.address import default, is_address, parse
+from sessiontree.store.waiting import take
 
 APPLICATION = "sessiontree"
 QUEUE = "sessiontree-agents"
@@ -124,11 +124,11 @@ def _with_hosts_behind(url: str) -> str:
 def _made_file(path: str) -> Generator[None]:
     """A file for its owner alone, in which some can read while another writes. Others wait until it is whole."""
     make_private_directory(os.path.dirname(path))
-    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
-    os.close(os.open(path, flags, 0o600))
-    lock = os.open(f"{path}.lock", flags, 0o600)
+    flags = os.O_RDWR | os.O_CREAT
+    os.close(open_private(path, flags))
+    lock = open_private(f"{path}.lock", flags)
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        take(lock, f"{path}.lock")
         with closing(sqlite3.connect(path, timeout=30)) as connection:
             connection.execute("PRAGMA journal_mode=WAL")
         yield

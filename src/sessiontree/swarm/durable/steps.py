@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from sessiontree.agent.record import SPEAKING
 from sessiontree.core.entries import JsonObject
-from sessiontree.model.base import Failure, Finished, Model, ModelError, ModelEvent, ModelInfo, Request
+from sessiontree.model.base import Failure, Finished, Model, ModelError, ModelEvent, ModelInfo, Request, cut_off
 from sessiontree.session import Branch
 
 NAME = "answer"
@@ -128,7 +128,7 @@ class KeptModel:
                 else:
                     arrived(event)
         if message is None:
-            raise ModelError(self.info.name, "network", "the answer ended before it was whole")
+            raise cut_off(self.info.name)
         return message
 
     def _key(self, request: Request) -> str:

@@ -14,6 +14,10 @@ export class ApiError extends Error {
   }
 }
 
+const PAGE = 2000; // items of a list: the most that the server gives at once
+
+const PAGE_ID = crypto.randomUUID?.() ?? `${Date.now()}-${Math.random()}`; // of this tab, for as long as it is open
+
 const query = (values) => {
   const words = new URLSearchParams();
   for (const [name, value] of Object.entries(values ?? {})) {
@@ -29,24 +33,31 @@ const refusal = async (answer) => {
 };
 
 export class Api {
-  /** `refused` is called when the server does not take the token, unless another was given meanwhile. */
-  constructor(token, refused) {
-    this.token = token;
+  /** `refused` is called when the server does not know this browser: its cookie is missing, expired or revoked. */
+  constructor(refused) {
     this.refused = refused;
   }
 
   /** The bare answer, of which only the status has been looked at. */
   async fetch(path, { method = "GET", values, body, headers, signal } = {}) {
-    const { token } = this;
+    try {
+      return await this.ask(`/api${path}${query(values)}`, { method, body, headers, signal });
+    } catch (error) {
+      if (error.status === 401) this.refused(error);
+      throw error;
+    }
+  }
+
+  async ask(address, { method, body, headers, signal }) {
     let answer;
     try {
-      answer = await fetch(`/api${path}${query(values)}`, {
+      answer = await fetch(address, {
         method,
         signal,
         cache: "no-store",
-        credentials: "omit",
+        credentials: "same-origin",
         headers: {
-          Authorization: `Bearer ${token}`,
+          "Sessiontree-Page": PAGE_ID,
           ...(body === undefined ? {} : { "Content-Type": "application/json" }),
           ...headers,
         },
@@ -57,8 +68,16 @@ export class Api {
       throw new ApiError(0, "unreachable", "the server does not answer; is sessiontree serve running?");
     }
     if (answer.ok) return answer;
-    if (answer.status === 401 && token === this.token) this.refused();
     throw await refusal(answer);
+  }
+
+  /** Get the cookie of this browser for a code or a token; it is out of reach for scripts, this one too. */
+  signIn(credential) {
+    return this.ask("/sign-in", { method: "POST", body: credential });
+  }
+
+  signOut() {
+    return this.ask("/sign-out", { method: "POST", body: {} });
   }
 
   async get(path, values, options) {
@@ -87,7 +106,18 @@ export class Api {
     } while (cursor);
   }
 
-  /** Have a session exported, tell how far that is, and hand the file to the browser's downloads. */
+  /** All items of a list that is paged: those under `name` of each page, with the last page. */
+  async all(path, name) {
+    const found = [];
+    let last;
+    for await (const page of this.pages(path, { limit: PAGE })) {
+      found.push(...page[name]);
+      last = page;
+    }
+    return { ...last, [name]: found };
+  }
+
+  /** Have a session exported, tell how far that is, and hand the file to the browser's downloads; gives what was redacted. */
   async exportSession(base, body, name, tell) {
     let job = await this.post(`${base}/exports`, body);
     const path = `/exports${at(job.id)}`;
@@ -97,21 +127,23 @@ export class Api {
         await new Promise((resolve) => setTimeout(resolve, wait));
         job = await this.get(path);
       }
-      await this.download(`${path}/file`, {}, name);
-      return job;
+      return await this.download(`${path}/file`, {}, name);
     } finally {
       this.send("DELETE", path).catch(() => {});
     }
   }
 
-  /** Hand a file of the server to the browser's downloads. */
+  /** Hand a file of the server to the browser's downloads; gives what was redacted in it, if that was asked for. */
   async download(path, values, name) {
-    const address = URL.createObjectURL(await (await this.fetch(path, { values })).blob());
+    const answer = await this.fetch(path, { values });
+    const report = answer.headers.get("Redaction-Report");
+    const address = URL.createObjectURL(await answer.blob());
     const link = document.createElement("a");
     link.href = address;
     link.download = name;
     link.click();
     setTimeout(() => URL.revokeObjectURL(address), 10_000);
+    return report && JSON.parse(report);
   }
 }
 

@@ -22,7 +22,7 @@ const MOST = 4; // columns that can be read beside each other
 const PAGE = 100;
 
 export class Compare extends Component {
-  state = { shown: null, busy: false, error: null, columns: {}, metric: "cost" }; // `shown`: {names, metric, result}
+  state = { shown: null, busy: false, error: null, columns: new Map(), metric: "cost" }; // `shown`: {names, metric, result}
 
   componentDidMount() {
     this.load();
@@ -58,7 +58,7 @@ export class Compare extends Component {
       const result = await session.compare(names, metric);
       set({ shown: { names, metric, result }, busy: false });
       const read = result.branches.slice(0, MOST).map(async (stats) => [stats.name, await this.column(stats, result.commonAncestor)]);
-      return set({ columns: Object.fromEntries(await Promise.all(read)) });
+      return set({ columns: new Map(await Promise.all(read)) });
     } catch (error) {
       const { shown } = this.state, kept = String(shown?.names) === String(names) ? shown : null;
       return set({ shown: kept, metric: kept?.metric ?? metric, error: error.message, busy: false });
@@ -112,7 +112,7 @@ export class Compare extends Component {
 
   text(name) {
     const { session, promote } = this.props;
-    const { entries = null, more = false } = this.state.columns[name] ?? {};
+    const { entries = null, more = false } = this.state.columns.get(name) ?? {};
     return html`<section class="column" aria-label=${`Branch ${name}`} key=${name}>
       <header>
         <h2>${name}</h2><span class="gap"></span>

@@ -2,7 +2,9 @@
 // the place where one writes. Text of a session is put in as text; the body of an entry is markup the server cleaned.
 import { ofSwarm } from "./addresses.js";
 import { Button, Chip, Cleaned, Component, Empty, Notice, NoRuns, createRef, html } from "./html.js";
-import { clock, day, money, short } from "./figures.js";
+import { clock, day, money, plural, short } from "./figures.js";
+import { own } from "./rows.js";
+import { MODES } from "./permissions.js";
 
 const NEAR = 600; // pixels from an end of the window at which more is loaded
 const TITLES = new Map([["compaction", "Compaction"], ["branch_summary", "Branch summary"], ["custom_message", "Note"]]);
@@ -32,13 +34,13 @@ const LONG = 24; // lines of an output that stay in sight
 const Output = ({ text, failed }) => {
   const lines = text.split("\n").length;
   const block = html`<pre class="block ${failed ? "error" : ""}">${text}</pre>`;
-  return lines > LONG || text.length > 4000 ? html`<details><summary>Output, ${lines} lines</summary>${block}</details>` : block;
+  return lines > LONG || text.length > 4000 ? html`<details><summary>Output, ${plural(lines, "line")}</summary>${block}</details>` : block;
 };
 
 /** The argument that says most of a call. */
 const subjectOf = (values) => {
   if (typeof values !== "object" || values === null) return "";
-  const key = ["path", "file_path", "command", "pattern", "query", "url"].find((name) => typeof values[name] === "string");
+  const key = ["path", "file_path", "command", "pattern", "query", "url"].find((name) => typeof own(values, name) === "string");
   return key ? values[key].split("\n")[0].slice(0, 120) : "";
 };
 
@@ -192,7 +194,7 @@ export const carryDraft = (session, was, now) => {
 
 /** Where one writes. Enter sends, Shift and Enter begin a line. A draft stays when one looks at something else. */
 export class Composer extends Component {
-  state = { error: null, confirmed: null, model: "" }; // `confirmed`: another branch than where it was begun
+  state = { error: null, confirmed: null, model: "", mode: null }; // `confirmed`: another branch than where it was begun
   field = createRef();
 
   componentDidMount() {
@@ -242,12 +244,16 @@ export class Composer extends Component {
       this.setState({ error, confirmed: branch });
       return;
     }
+    if (allowed.run && session.refusal && !session.running.has(branch)) {
+      this.setState({ error: `Not sent, since this page could not show the answer: ${session.refusal}` });
+      return;
+    }
     this.change({ busy: true });
     this.setState({ error: null });
     try {
       if (!allowed.run) await session.add(text.trim());
       else if (session.running.has(branch)) await session.steer(text.trim());
-      else await session.prompt(text.trim(), this.state.model);
+      else await session.prompt(text.trim(), this.state.model, this.state.mode ?? this.props.me.permissionMode);
       const now = this.draft.text; // one may have gone on meanwhile
       if (now.startsWith(text)) this.change({ text: now.slice(text.length).trimStart(), begun: branch });
     } catch (error) {
@@ -271,15 +277,15 @@ export class Composer extends Component {
     this.send();
   };
 
-  render({ session, me, allowed, models }, { error, model }) {
+  render({ session, me, allowed, models }, { error, model, mode }) {
     if (!allowed.write) return null;
     const { branch } = session, { text, busy } = this.draft;
     if (session.info.readOnly) return html`<p class="composer told">${session.info.readOnly}</p>`;
     if (!branch) {
       return html`<p class="composer told">This is a place inside the tree. <b>Go here</b> or <b>branch</b> from it to write.</p>`;
     }
-    const running = session.running.has(branch), swarm = session.info.swarming[branch];
-    if (session.info.experimenting[branch]) {
+    const running = session.running.has(branch), swarm = own(session.info.swarming, branch);
+    if (own(session.info.experimenting, branch)) {
       return html`<p class="composer told">A run of an experiment is at work here. The branch is free when it is done.</p>`;
     }
     if (swarm && !running && !session.info.running.includes(branch)) {
@@ -307,6 +313,11 @@ export class Composer extends Component {
             <select aria-label="Model" value=${model} onChange=${(event) => this.setState({ model: event.target.value })}>
               <option value="">as the session says</option>
               ${models.map((name) => html`<option value=${name}>${name}</option>`)}
+            </select>`}
+          ${allowed.run && !running && html`
+            <select aria-label="What the agent may do" title="What the agent may do" value=${mode ?? me.permissionMode}
+              onChange=${(event) => this.setState({ mode: event.target.value })}>
+              ${MODES.map(([value, words]) => html`<option value=${value}>${words}</option>`)}
             </select>`}
           <span class="gap"></span>
           ${running && swarm && html`<a class="button" href=${ofSwarm(swarm)} title="The agent belongs to a swarm, which can be stopped">Its swarm</a>`}

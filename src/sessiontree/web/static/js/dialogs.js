@@ -20,7 +20,7 @@ class Modal extends Component {
 }
 
 /**
- * Props: `{title, note, fields, action, submit(values, tell), after(answer), close, tell}`. `submit` may tell how far it is; its error is shown and the
+ * Props: `{title, note, list, fields, action, submit(values, tell), after(answer), close, tell}`. `submit` may tell how far it is; its error is shown and the
  * dialog stays. Who closes it before the answer comes goes on with something else: then an error is told, and `after`,
  * which leads to what was made, is not called.
  */
@@ -46,15 +46,16 @@ export class Ask extends Component {
     }
   };
 
-  render({ title, note, fields = [], action, close, danger }, { error, busy, progress }) {
+  render({ title, note, list = [], fields = [], action, close, danger }, { error, busy, progress }) {
     return html`<${Modal} title=${title} close=${close}>
       <form onSubmit=${this.submit}>
         ${note && html`<p class="note">${note}</p>`}
+        ${list.length > 0 && html`<ul class="report">${list.map((line) => html`<li>${line}</li>`)}</ul>`}
         ${fields.map((field, index) => html`<${Control} key=${field.name} field=${field} first=${index === 0} />`)}
         ${busy && progress && html`<p class="note" role="status">${progress}</p>`}
         <${Notice} text=${error} kind="wrong" />
         <div class="row end">
-          <${Button} label="Cancel" onClick=${close} />
+          ${(fields.length > 0 || danger) && html`<${Button} label="Cancel" onClick=${close} />`}
           <${Button} type="submit" kind=${danger ? "danger" : "primary"} label=${busy ? "…" : action} disabled=${busy} />
         </div>
       </form>
@@ -81,18 +82,23 @@ const Control = ({ field, first }) => {
   return html`<${Field} label=${label} help=${help}>${made[kind]()}<//>`;
 };
 
-/** Asks for the token; `given(token)` tries it. */
-export const AskToken = ({ given, wrong }) => {
+/** How to sign in; `given(token)` tries a token. */
+export const SignIn = ({ given, wrong }) => {
   const submit = (event) => {
     event.preventDefault();
     given(valuesOf(event.target).token);
   };
   return html`<main class="gate"><form onSubmit=${submit}>
     <h1>sessiontree</h1>
-    <p class="note">This page needs the token of its server. <code>sessiontree serve</code> prints a link that has it.</p>
-    <${Field} label="Token"><input name="token" type="password" autocomplete="off" autofocus required /><//>
     <${Notice} text=${wrong} kind="wrong" />
-    <${Button} type="submit" kind="primary" label="Open" />
+    <p class="note">This browser is not signed in. On the machine where the server runs, type</p>
+    <pre class="block">sessiontree token link</pre>
+    <p class="note">and open the link that it prints. Each link works once. This browser then stays signed in for 30 days, in all tabs.</p>
+    <details open=${Boolean(wrong) || undefined}>
+      <summary>Sign in with a token</summary>
+      <${Field} label="Token"><input name="token" type="password" autocomplete="off" required /><//>
+      <${Button} type="submit" kind="primary" label="Sign in" />
+    </details>
   </form></main>`;
 };
 

@@ -5,6 +5,7 @@ import { at } from "./api.js";
 import { Intervals, Meter } from "./charts.js";
 import { Button, Chip, Component, Empty, Field, Models, Notice, NoRuns, html, valuesOf } from "./html.js";
 import { figure, measured, plural } from "./figures.js";
+import { own } from "./rows.js";
 
 const LOOK = 700; // milliseconds between two looks at a running experiment
 const SCORERS = { exact: "is exactly", matches: "matches the pattern", judge: "is judged by the model" };
@@ -32,7 +33,7 @@ export class Experiments extends Component {
   async load() {
     const { session, api } = this.props;
     try {
-      const { experiments } = await api.get(`${session.base}/experiments`);
+      const { experiments } = await api.all(`${session.base}/experiments`, "experiments");
       this.setState({ results: [...experiments].reverse() });
     } catch (error) {
       this.setState({ error: error.message });
@@ -203,7 +204,7 @@ const Verdict = ({ result, promote }) =>
 
 /** An arm's estimate as the chart takes it. */
 const interval = (result, metric) => ({ arm, metrics }) => {
-  const { mean, low, high, n = 0 } = metrics[metric] ?? {};
+  const { mean, low, high, n = 0 } = own(metrics, metric) ?? {};
   const range = low === null || low === undefined ? "too few runs for an interval" : `${figure(metric, low)} to ${figure(metric, high)}`;
   const best = arm === result.winner && metric === result.metric;
   return { name: arm, mean, low, high, text: figure(metric, mean), range: `n = ${n}, ${range}`, best };
@@ -242,7 +243,7 @@ const Runs = ({ result, session, promote }) => {
       <td><a href=${ofBranch(session.id, run.branch)}>${run.branch}</a></td>
       ${["cost", "tokens"].map((name) => html`<td>${figure(name, measured(run, name, run[name]))}</td>`)}
       <td>${figure("time", run.seconds)}</td>
-      ${scores.map((name) => html`<td>${figure(name, run.scores[name])}</td>`)}
+      ${scores.map((name) => html`<td>${figure(name, own(run.scores, name))}</td>`)}
       <td class="answer">${run.ok ? (run.text ?? "").slice(0, 160) : run.error}</td>
       <td>${promote && run.ok && html`<${Button} kind="small" label="Promote" onClick=${() => promote(run.branch)} />`}</td>
     </tr>`)}</tbody>

@@ -35,6 +35,7 @@ export class Graph extends Component {
   componentDidUpdate(before) {
     const { props } = this;
     this.pointed = undefined;
+    if (before.layout !== props.layout && !this.isInSight()) this.placed = false;
     if (before.layout !== props.layout && props.follow) this.reveal(props.leaf);
     else if (before.selected !== props.selected && props.selected) this.reveal(props.selected);
     else if (before.leaf !== props.leaf && !props.selected) this.reveal(props.leaf);
@@ -85,13 +86,20 @@ export class Graph extends Component {
     this.draw();
   }
 
+  /** Whether any of the tree is in the window: a filter may take away the part that was. */
+  isInSight() {
+    const { lanes, depth } = this.props.layout, { x, y } = this.view;
+    const across = x < this.width - MARGIN && x + lanes * this.lane() > MARGIN;
+    return across && y < this.height - MARGIN && y + depth * this.row() > MARGIN;
+  }
+
   /** The leaf low in the window, words readable; the root where the session is before everything. */
   home = () => {
     const { layout, leaf } = this.props;
     if (!this.width || !layout.nodes.length) return;
     this.placed = true;
     this.view = { scale: 1, x: MARGIN, y: MARGIN };
-    const { x, y } = this.at(layout.nodes[layout.index.get(leaf) ?? (leaf === null ? 0 : layout.nodes.length - 1)]);
+    const { x, y } = this.at(layout.nodes[layout.index.get(leaf) ?? 0]);
     if (x + this.lane() > this.width) this.view.x += this.width - MARGIN - x - this.lane();
     if (layout.depth * ROW + 2 * MARGIN > this.height) this.view.y += Math.min(0, this.height * 0.7 - y);
     this.ask();
@@ -172,6 +180,9 @@ export class Graph extends Component {
     for (const node of this.drawn) this.drawEntry(pen, node, shown.has(node.number));
     canvas.dataset.drawn = this.drawn.length;
     canvas.dataset.scale = scale.toFixed(4);
+    const here = layout.nodes[layout.index.get(leaf) ?? -1];
+    canvas.dataset.here = here?.row.id ?? "";
+    canvas.dataset.hereAt = here ? Object.values(this.at(here)).map(Math.round).join(" ") : "";
   }
 
   /** The shown path, made anew only when it may be another. */
@@ -246,7 +257,7 @@ export class Graph extends Component {
   }
 
   drawEntry(pen, node, onPath) {
-    const { leaf, selected, heads, running } = this.props;
+    const { leaf, selected, heads, running, isLeafHidden } = this.props;
     const { row } = node, { scale } = this.view, c = this.colours;
     const { x, y } = this.at(node);
     const chosen = row.id === selected, here = row.id === leaf;
@@ -266,7 +277,9 @@ export class Graph extends Component {
       pen.arc(x, y, radius + 3 * size, 0, 2 * Math.PI);
       pen.lineWidth = 1.5;
       pen.strokeStyle = c.green;
+      if (here && isLeafHidden) pen.setLineDash([2.5, 2.5]); // it is further down
       pen.stroke();
+      pen.setLineDash([]);
     }
     if (scale >= READABLE) this.drawWords(pen, node, names, onPath, x, y);
     else if (names.length && this.lane() > 60) this.drawPill(pen, names[0], x + 10, y, c.green, c["green-tint"], 0.9, this.lane() - 30);
@@ -412,7 +425,7 @@ export class Graph extends Component {
     return best && between(best, node.depth, node.depth)[0];
   }
 
-  render({ layout, selected, leaf }) {
+  render({ layout, selected, leaf, isLeafHidden }) {
     const node = layout.nodes[layout.index.get(selected ?? leaf) ?? -1];
     return html`<div class="graph">
       <canvas
@@ -433,6 +446,11 @@ export class Graph extends Component {
         <button type="button" aria-label="The whole tree" title="The whole tree (0)" onClick=${this.fit}>⤢</button>
         <button type="button" aria-label="Where the session is" title="Where the session is" onClick=${this.home}>◎</button>
       </div>
+      ${isLeafHidden && html`<p class="hint" role="status">${
+        leaf
+          ? "The current entry is hidden by the filter. The dashed ring marks the nearest entry above it."
+          : "The current entry is hidden by the filter, and so are all entries above it."
+      }</p>`}
       <div class="unseen" role="status">${node ? `${node.row.role ?? node.row.type}: ${plainText(node.row).slice(0, 160)}` : ""}</div>
     </div>`;
   }

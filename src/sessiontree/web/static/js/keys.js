@@ -8,7 +8,7 @@ export const KEYS = [
   ["In a session", [
     ["t", "to the tree"], ["p", "write a prompt"], ["j k", "next and previous entry"], ["g", "go to the chosen entry"],
     ["b", "new branch from it"], ["l", "label it"], ["f", "fork from it"], ["m", "merge a branch"],
-    ["u", "undo the last move"], ["c", "compare branches"], ["x", "A/B"],
+    ["u", "undo the last move, switch or merge"], ["c", "compare branches"], ["x", "A/B"],
   ]],
   ["In the tree", [
     ["↑ ↓", "along a branch"], ["← →", "to the branch beside"], ["Home End", "to the root, to the leaf"],

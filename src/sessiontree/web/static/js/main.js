@@ -1,7 +1,7 @@
-// The page: takes the token from the link, asks what it may do, and shows the view that the address names.
+// The page: signs in with the code of the link, asks what it may do, and shows the view that the address names.
 import { SESSIONS, SWARMS, go, read } from "./addresses.js";
 import { Api } from "./api.js";
-import { AskToken, Help } from "./dialogs.js";
+import { Help, SignIn } from "./dialogs.js";
 import { Component, Notice, html, render } from "./html.js";
 import { keepTheme, toggleTheme } from "./palette.js";
 import { listen } from "./keys.js";
@@ -10,25 +10,24 @@ import { SwarmView } from "./swarm.js";
 import { Swarms } from "./swarms.js";
 import { Workspace } from "./workspace.js";
 
-const KEY = "sessiontree.token";
 const SHOWN = 2600; // milliseconds that something said stays
+const CREDENTIAL = /^#(code|token)=(.+)$/;
 
-/** The token of the link, which is then taken out of the address and of the history. */
-function takeToken() {
-  const given = /^#token=(.+)$/.exec(location.hash)?.[1];
-  if (given) {
-    sessionStorage.setItem(KEY, decodeURIComponent(given));
-    history.replaceState(null, "", location.pathname);
-  }
-  return sessionStorage.getItem(KEY);
+/** The code or token of the link, which is then taken out of the address. */
+function takeCredential() {
+  const [, kind, value] = CREDENTIAL.exec(location.hash) ?? [];
+  if (!kind) return null;
+  history.replaceState(null, "", location.pathname);
+  return { [kind]: decodeURIComponent(value) };
 }
 
 class App extends Component {
   constructor(props) {
     super(props);
-    this.api = new Api(takeToken(), () => this.refused());
+    this.api = new Api(() => this.refused());
+    this.credential = takeCredential();
     const shown = { route: read(location.hash), help: false, said: null };
-    this.state = { ...shown, me: null, models: [], gate: !this.api.token, error: null };
+    this.state = { ...shown, me: null, models: [], gate: false, error: null };
   }
 
   componentDidMount() {
@@ -40,11 +39,12 @@ class App extends Component {
       w: () => go(SWARMS),
       d: toggleTheme,
     });
-    if (this.api.token) this.enter(this.api.token);
+    this.enter(this.credential);
   }
 
   follow = () => {
-    if (/^#token=/.test(location.hash)) this.enter(takeToken());
+    const credential = takeCredential();
+    if (credential) this.enter(credential);
     this.setState({ route: read(location.hash) });
   };
 
@@ -56,24 +56,47 @@ class App extends Component {
   }
 
   refused() {
-    this.setState({ me: null, gate: true, error: this.api.token ? "The server does not take this token." : null });
+    this.setState(({ me, error }) => ({
+      me: null,
+      gate: true,
+      error: me ? "You have been signed out: the sign-in of this browser has expired or was revoked." : error,
+    }));
   }
 
-  /** Ask what a token may do; nothing comes of it if another is given meanwhile. */
-  async enter(token) {
-    this.api.token = token;
+  /** Sign in, with what was given or by the cookie that there is; nothing comes of it if more is given meanwhile. */
+  async enter(credential) {
+    const entering = (this.entering = {});
+    const isNewest = () => this.entering === entering;
     this.setState({ error: null });
+    let failed = null;
     try {
+      if (credential) await this.api.signIn(credential);
+    } catch (error) {
+      failed = error; // this browser may be signed in already: a link that was used is no reason to ask again
+    }
+    try {
+      if (failed && !credential.code) throw failed;
       const me = await this.api.get("/me");
-      if (this.api.token !== token) return;
-      sessionStorage.setItem(KEY, token);
+      if (!isNewest()) return;
       this.setState({ me, gate: false });
       const { models } = await this.api.get("/models");
       this.setState({ models: models.filter((model) => model.ready).map((model) => model.name) });
     } catch (error) {
-      if (this.api.token === token && error.status !== 401) this.setState({ error: error.message });
+      if (!isNewest()) return;
+      const reason = failed ?? (error.status === 401 ? null : error);
+      if (error.status === 401) this.setState({ me: null, gate: true });
+      if (reason) this.setState({ error: sentence(reason.message) });
     }
   }
+
+  signOut = async () => {
+    try {
+      await this.api.signOut();
+      this.setState({ me: null, gate: true, error: null });
+    } catch (error) {
+      this.tell(error.message, "wrong");
+    }
+  };
 
   tell = (text, kind = "") => {
     clearTimeout(this.timer);
@@ -101,6 +124,7 @@ class App extends Component {
         <a href=${SWARMS} aria-current=${at("swarms", "swarm")}>Swarms</a>
       </nav>
       <span class="gap"></span>
+      ${this.state.me?.kind === "browser" && html`<button type="button" class="words" title="Sign this browser out" onClick=${this.signOut}>Sign out</button>`}
       <button type="button" aria-label="Search" title="Search (/)" onClick=${() => this.search()}>⌕</button>
       <button type="button" aria-label="Light or dark" title="Light or dark (d)" onClick=${toggleTheme}>◐</button>
       <button type="button" aria-label="Keys" title="Keys (?)" onClick=${() => this.setState({ help: true })}>?</button>
@@ -108,7 +132,7 @@ class App extends Component {
   }
 
   render(_, { route, me, gate, error, help, said }) {
-    if (gate) return html`<${AskToken} wrong=${error} given=${(token) => this.enter(token)} />`;
+    if (gate) return html`<${SignIn} wrong=${error} given=${(token) => this.enter({ token })} />`;
     return html`
       ${this.bar(route.view)}
       <${Notice} text=${error} kind="wrong" />
@@ -117,6 +141,8 @@ class App extends Component {
       <div class="said ${said ? "on" : ""} ${said?.kind ?? ""}" role="status" aria-live="polite">${said?.text}</div>`;
   }
 }
+
+const sentence = (words) => `${words.charAt(0).toUpperCase()}${words.slice(1)}.`;
 
 const LOGO = html`<svg viewBox="0 0 24 24" aria-hidden="true">
   <path d="M7 4v16M7 9c0 5 10 1 10 7" />

@@ -6,9 +6,9 @@ import { plural } from "./figures.js";
 const FORMS = [["html", "a page"], ["md", "Markdown"], ["text", "plain text"], ["jsonl", "a session file"], ["json", "JSON"]];
 
 export class Questions {
-  /** `runs()` says whether a model may be asked; `tell` says what was done, `edit` takes a text to be said anew. */
-  constructor(session, { runs, tell, edit }) {
-    Object.assign(this, { session, runs, tell, edit });
+  /** `runs()` says whether a model may be asked; `tell` says what was done, `edit` takes a text to be said anew, `ask` shows a dialog. */
+  constructor(session, { runs, tell, edit, ask }) {
+    Object.assign(this, { session, runs, tell, edit, ask });
   }
 
   /** A field for a summary, which may be left to the model where one may be asked. */
@@ -150,12 +150,26 @@ export class Questions {
       action: "Download",
       fields: [
         { name: "format", label: "As", kind: "choice", value: "html", options: FORMS },
-        { name: "redact", label: "Take secrets out", kind: "check" },
+        { name: "redact", label: "Redact secrets", kind: "check" },
       ],
       submit: ({ format, redact }, tell) => {
         const file = `${session.info.name || session.id}.${format === "text" ? "txt" : format}`;
         return session.api.exportSession(session.base, { format, redact: redact === "yes" }, file, tell);
       },
+      after: (report) => report && this.ask(this.redacted(report)),
+    };
+  }
+
+  /** What an export left out, by kind. */
+  redacted({ counts, linesLeftOut }) {
+    const found = Object.entries(counts);
+    const unread = linesLeftOut ? ` ${plural(linesLeftOut, "unreadable line")} left out.` : "";
+    return {
+      title: "Exported with secrets redacted",
+      note: (found.length ? "Look through the file before you share it: other secrets may remain." : "No secrets were found.") + unread,
+      list: found.map(([kind, many]) => `${many} × ${kind}`),
+      action: "Close",
+      submit: async () => {},
     };
   }
 }

@@ -14,6 +14,12 @@ export const isShown = (filter, { type, role, text, tools }) => {
   return filter === "default" || role !== "toolResult";
 };
 
+/**
+ * What an object of the server has under a name that people choose, a branch's say. Every object has more than its own
+ * keys: `constructor` and `toString` are names of branches as well.
+ */
+export const own = (values, name) => (values && Object.hasOwn(values, name) ? values[name] : undefined);
+
 /** Where each of `fresh` hangs among the rows; null where nobody knows that, or it is not shown any more. */
 export function join(rows, fresh, filter, hidden) {
   const known = new Set(rows.map((row) => row.id));

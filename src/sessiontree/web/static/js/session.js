@@ -8,6 +8,7 @@ import { Stream } from "./stream.js";
 const TREE_PAGE = 1000, PATH_PAGE = 60;
 // Milliseconds: until events are worked out together, until an entry's path is asked for, between looks at the figures
 const SETTLE = 40, STAY = 60, INFO = 1500;
+const POLL = 3000; // milliseconds between looks where no stream can be opened
 const MOST = 5 * PATH_PAGE; // entries of the path that are kept: what is further away is loaded again when one comes back
 const NOWHERE = { end: undefined, start: 0, length: 0, entries: [], way: null };
 
@@ -35,7 +36,9 @@ export class Session {
     this.loading = true;
     this.error = null;
     this.connection = "waiting";
+    this.refusal = null; // why the server opens no stream of events, where it does not
     this.runs = new Map();
+    this.asked = new Map(); // questions about tool calls that are open, by their ids
     this.fresh = []; // entries that have come in and are not yet among the rows
     this.hidden = new Map(); // those that the filter hides, with the shown entry they hang on
     this.whole = false; // whether the rows are all that the filter shows
@@ -53,8 +56,10 @@ export class Session {
       if (this.opening !== opening) return;
       this.listen(place);
       const isFirst = this.path === NOWHERE;
-      if (isFirst) this.setHeads({ [this.current]: this.info.leaf });
+      if (isFirst) this.setHeads(new Map([[this.current, this.info.leaf]]));
       [this.fresh, this.hidden, this.error] = [[], new Map(), null];
+      this.asked = new Map((await this.api.get(`${this.base}/permissions`)).questions.map((one) => [one.id, one]));
+      if (this.opening !== opening) return;
       const branches = this.loadBranches();
       if (!isFirst) await branches; // one of them may be looked at
       await Promise.all([branches, this.loadTree(), this.goOn(this.entries.at(-1)?.id, this.path.start, MOST)]);
@@ -81,14 +86,30 @@ export class Session {
         if (state === "live" && !isFirst) this.stale.info = true; // nobody tells what ended meanwhile
         isFirst &&= state !== "live";
         this.connection = state;
-        if (error) this.error = error.message;
+        if (state === "ended") this.error = error.message;
+        else this.setRefusal(state === "waiting" ? error : null);
         this.changed();
       },
     });
   }
 
+  /** The server opens no stream for this page: why, while what happens is asked for now and then instead. */
+  setRefusal(error) {
+    this.refusal = error && error.message;
+    clearInterval(this.polling);
+    this.polling = this.refusal ? setInterval(() => this.poll(), POLL) : undefined;
+  }
+
+  /** Ask for everything that events would have told. */
+  poll() {
+    if (document.hidden) return;
+    Object.assign(this.stale, { info: true, branches: true, tree: true });
+    this.settleSoon();
+  }
+
   close() {
     this.closed = true;
+    clearInterval(this.polling);
     this.opening = null;
     this.stream?.stop();
     clearTimeout(this.soon);
@@ -100,6 +121,14 @@ export class Session {
 
   get leaf() {
     return this.heads.get(this.current) ?? null;
+  }
+  /** The entry of the tree that stands for the leaf: the nearest one above it where the filter hides it. */
+  get here() {
+    const { leaf } = this;
+    return this.hidden.has(leaf) ? this.hidden.get(leaf) : leaf;
+  }
+  get isHereHidden() {
+    return this.here !== this.leaf;
   }
   /** The branch that is read: none when an entry inside the tree was pointed at. */
   get branch() {
@@ -175,16 +204,17 @@ export class Session {
   loadBranches() {
     return this.load("branches", async (isNewest) => {
       const before = this.heads;
-      const told = await this.api.get(`${this.base}/branches`);
+      const told = await this.api.all(`${this.base}/branches`, "branches");
       if (!isNewest()) return;
       const isNews = this.heads === before; // no event has told more since
       this.branches = told.branches;
       if (isNews) this.current = told.current;
       else this.checkBranches();
-      this.setHeads(Object.fromEntries(isNews ? told.branches.map(({ name, head }) => [name, head]) : this.heads));
+      this.setHeads(isNews ? new Map(told.branches.map(({ name, head }) => [name, head])) : this.heads);
     });
   }
 
+  /** `heads` is a map: names of branches are whatever people choose. */
   setHeads(heads) {
     for (const was of this.heads.keys()) {
       const now = this.nameNow(was, heads);
@@ -192,7 +222,7 @@ export class Session {
     }
     const looking = this.looking && this.nameNow(this.looking, heads);
     this.looking = looking === this.current ? null : looking;
-    this.heads = new Map(Object.entries(heads));
+    this.heads = heads;
     this.entryHeads = new Map();
     const hidden = new Set(this.branches.filter((branch) => branch.archived).map((branch) => branch.name));
     for (const [name, head] of this.heads) {
@@ -202,27 +232,37 @@ export class Session {
 
   /** What a branch is called among other heads: a new name at the same place is its own. Nothing where it is gone. */
   nameNow(name, heads) {
-    if (name in heads) return name;
+    if (heads.has(name)) return name;
     const isIt = ([other, head]) => head === this.heads.get(name) && !this.heads.has(other);
-    return Object.entries(heads).find(isIt)?.[0] ?? null;
+    return [...heads].find(isIt)?.[0] ?? null;
   }
 
   /** The tree, page by page: drawn as it comes the first time, afterwards when it is whole. */
   loadTree() {
     return this.load("tree", async (isNewest) => {
       const rows = [];
+      let leaf = null;
       for await (const page of this.api.pages(`${this.base}/tree`, { filter: this.filter, limit: TREE_PAGE })) {
         if (!isNewest()) return;
         rows.push(...page.entries);
+        leaf = page.leaf;
         if (this.whole) continue;
+        this.findHere(rows, leaf);
         this.total = page.total;
         this.setRows(rows.slice());
         this.changed();
       }
       this.whole = true;
       this.total = rows.length;
+      this.findHere(rows, leaf);
       this.joinFresh(rows);
     });
+  }
+
+  /** Where the filter hides the leaf, note which shown entry is nearest above it: the last one on the way to it. */
+  findHere(rows, leaf) {
+    if (leaf === null || rows.some(({ id }) => id === leaf)) this.hidden.delete(leaf);
+    else this.hidden.set(leaf, rows.findLast(({ active }) => active)?.id ?? null);
   }
 
   /** Rows with what has come in since they were asked for. */
@@ -236,7 +276,7 @@ export class Session {
   setRows(rows) {
     this.rows = rows;
     this.laid = this.leaf;
-    this.layout = lay(rows, this.leaf);
+    this.layout = lay(rows, this.here);
   }
 
   setFilter(filter) {
@@ -364,6 +404,7 @@ export class Session {
     else if (type === "tool") this.hearTool(data);
     else if (type === "queue") this.hearQueue(data);
     else if (type === "run") this.hearRun(data);
+    else if (type === "permission") this.hearPermission(data);
     else if (type === "notice") this.tell(data.text, data.level === "info" ? "" : "wrong");
     this.settleSoon();
   }
@@ -393,7 +434,7 @@ export class Session {
     this.current = told.current;
     this.told = told;
     if (this.branches.length) this.checkBranches();
-    this.setHeads(told.heads);
+    this.setHeads(new Map(Object.entries(told.heads)));
   }
 
   /** Whether the list of branches is as the last event told: a branch more is listed at once, figures a little later. */
@@ -422,12 +463,19 @@ export class Session {
     if (run) run.waiting = [...steering, ...followUp];
   }
 
-  hearRun({ branch, status, error }) {
+  hearRun({ branch, status, error, denied = [] }) {
     if (status === "started") this.runs.set(branch, started());
     else {
+      if (denied.length) this.tell(`Denied: ${denied.map(({ call }) => call).join("; ")}`.slice(0, 500), "");
       this.runs.set(branch, ended(this.runs.get(branch), error));
       this.stale.info = true;
     }
+  }
+
+  hearPermission({ status, ...question }) {
+    if (status === "asked") this.asked.set(question.id, question);
+    else this.asked.delete(question.id);
+    if (status === "expired") this.tell("Nobody answered the question about a tool call in time: it was denied", "wrong");
   }
 
   /** Many events come at once: what they changed is worked out together, a little later. */
@@ -436,12 +484,22 @@ export class Session {
     if (this.closed) return;
     if (this.fresh.length) this.lookSoon();
     if (!this.loads.tree && (this.fresh.length || this.laid !== this.leaf)) this.joinFresh(this.rows);
+    this.seekHere();
     this.hush();
     this.changed();
     this.renew("info", () => this.loadInfo());
     this.renew("branches", () => this.loadBranches());
     this.renew("tree", () => this.loadTree());
     if (!this.loads.path && !this.staying && this.end !== this.path.end) this.guard(() => this.follow());
+  }
+
+  /** The leaf may have moved to an entry that the filter hides, of which no row tells where it is: asked once. */
+  seekHere() {
+    const { leaf } = this;
+    if (this.loads.tree || !this.whole || this.fresh.length) return; // it may be among what comes
+    if (leaf === this.sought || leaf === null || this.hidden.has(leaf) || this.layout.index.has(leaf)) return;
+    this.sought = leaf;
+    this.stale.tree = true;
   }
 
   /** What is stale is loaded when nothing of its kind is: a load that is under way comes to its end. */
@@ -518,8 +576,12 @@ export class Session {
   add(text) {
     return this.act("POST", "/entries", { role: "user", text, branch: this.branch ?? undefined }, { adds: true });
   }
-  prompt(text, model) {
-    return this.api.post(`${this.base}/prompt`, { text, branch: this.branch ?? undefined, ...(model ? { model } : {}) });
+  prompt(text, model, permissionMode) {
+    const said = { text, branch: this.branch ?? undefined, permissionMode, ...(model ? { model } : {}) };
+    return this.api.post(`${this.base}/prompt`, said);
+  }
+  answer(question, scope, reason) {
+    return this.api.post(`${this.base}/permissions${at(question)}`, { answer: scope, ...(reason ? { reason } : {}) });
   }
   steer(text) {
     return this.api.post(`${this.base}/steer`, { text, branch: this.branch ?? undefined });

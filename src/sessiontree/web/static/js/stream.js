@@ -33,7 +33,8 @@ export async function* events(body) {
 }
 
 export class Stream {
-  /** `heard(event)`; `resync()` when the place is lost; `state("live" | "waiting" | "ended", error)`. */
+  /** `heard(event)`; `resync()` when the place is lost; `state("live" | "waiting" | "ended", error)`,
+   * where a waiting stream has an error only when the server has too many streams to open this one. */
   constructor(api, path, { heard, resync, state = () => {}, after = null }) {
     Object.assign(this, { api, path, heard, resync, state, last: after });
     this.pause = FIRST_PAUSE;
@@ -77,6 +78,7 @@ export class Stream {
   async run() {
     while (!this.stopped) {
       const { signal } = (this.connection = new AbortController());
+      let refused = null;
       try {
         const headers = { Accept: "text/event-stream", ...(this.last === null ? {} : { "Last-Event-ID": String(this.last) }) };
         const answer = await this.api.fetch(this.path, { headers, signal });
@@ -95,10 +97,11 @@ export class Stream {
             this.stop();
             return this.state("ended", error);
           }
+          if (error.code === "too_many_streams") refused = error;
         }
       }
       if (this.stopped) return undefined;
-      this.state("waiting");
+      this.state("waiting", refused);
       await this.rest();
     }
     return undefined;

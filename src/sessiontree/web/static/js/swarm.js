@@ -36,7 +36,7 @@ const words = (event) => {
 };
 
 export class SwarmView extends Component {
-  state = { status: null, events: [], saying: {}, error: null, agent: "", dialog: null, connection: "waiting" };
+  state = { status: null, events: [], saying: new Map(), error: null, agent: "", dialog: null, connection: "waiting" };
 
   componentDidMount() {
     this.base = at("swarms", this.props.id);
@@ -59,7 +59,7 @@ export class SwarmView extends Component {
         this.soon ??= setTimeout(() => this.settle(), SETTLE);
       },
       resync: () => {
-        this.setState({ events: [], saying: {} });
+        this.setState({ events: [], saying: new Map() });
         this.listen();
       },
       state: (connection) => this.setState({ connection }),
@@ -69,10 +69,10 @@ export class SwarmView extends Component {
   settle() {
     this.soon = undefined;
     const heard = this.heard.splice(0);
-    const saying = { ...this.state.saying };
+    const saying = new Map(this.state.saying);
     for (const { type, agent, delta } of heard) {
-      if (type === "text_delta") saying[agent] = ((saying[agent] ?? "") + delta).slice(-MOST);
-      else if (type === "turn_start") saying[agent] = "";
+      if (type === "text_delta") saying.set(agent, ((saying.get(agent) ?? "") + delta).slice(-MOST));
+      else if (type === "turn_start") saying.set(agent, "");
     }
     const told = heard.filter((event) => !NOISY.has(event.type));
     this.setState({ saying, events: [...this.state.events, ...told].slice(-KEPT) });
@@ -232,7 +232,7 @@ export class SwarmView extends Component {
   }
 
   agent({ id, branch, role, task, status, text, error, cost, tokens, seconds, attempts, model }) {
-    const saying = text === null && this.state.saying[id];
+    const saying = text === null && this.state.saying.get(id);
     return html`<li class="card" key=${id}>
       <div class="row">
         <b>${id}</b><${Chip} kind=${STATUS[status] ?? ""}>${status}<//><span class="fact">${role}</span>

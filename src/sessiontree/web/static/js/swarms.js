@@ -38,7 +38,7 @@ export class Swarms extends Component {
     if (this.asked) return;
     this.asked = true;
     try {
-      const { swarms } = await this.props.api.get("/swarms");
+      const { swarms } = await this.props.api.all("/swarms", "swarms");
       this.setState({ swarms, lost: null, opens: this.state.opens ?? swarms.length === 0 });
     } catch (error) {
       this.setState({ lost: error.message });

@@ -9,6 +9,7 @@ import { Experiments } from "./experiments.js";
 import { Graph } from "./graph.js";
 import { ago, count, money, plural, short } from "./figures.js";
 import { listen } from "./keys.js";
+import { Permissions } from "./permissions.js";
 import { Questions } from "./questions.js";
 import { Session } from "./session.js";
 import { visible } from "./visible.js";
@@ -17,6 +18,11 @@ const FILTERS = [
   ["default", "conversation"], ["no-tools", "without tools"], ["user-only", "prompts"], ["labeled-only", "labels"], ["all", "everything"],
 ];
 const TABS = [["tree", "Tree"], ["talk", "Conversation"], ["branches", "Branches"], ["compare", "Compare"], ["ab", "A/B"]];
+
+const Problems = ({ kind, problems, children }) => html`<details class=${kind}>
+  <summary>${children}</summary>
+  <ul>${problems.slice(0, 100).map(({ message }) => html`<li>${message}</li>`)}</ul>
+</details>`;
 
 export class Workspace extends Component {
   state = { dialog: null, editing: null };
@@ -33,6 +39,7 @@ export class Workspace extends Component {
       runs: () => this.runs,
       tell: props.tell,
       edit: (text) => this.setState({ editing: { text } }),
+      ask: (dialog) => this.setState({ dialog }),
     });
   }
 
@@ -131,7 +138,10 @@ export class Workspace extends Component {
     }
   }
   undo() {
-    return this.try(() => this.session.undo(), "Took the last move back");
+    return this.try(async () => {
+      const { undone } = await this.session.undo();
+      this.props.tell(`Undid ${undone}`);
+    });
   }
 
   actions = ({ id }) =>
@@ -159,8 +169,9 @@ export class Workspace extends Component {
           <a data-tab=${name} href=${ofSession(session.id, name)} aria-current=${tab === name ? "page" : undefined}>${label}</a>`)}
       </nav>
       <${Notice} text=${session.error} kind="wrong" action=${again} />
+      <${Notice} text=${session.refusal && `No live updates: ${session.refusal}. This page looks for changes every few seconds, and sends no prompts meanwhile.`} />
       ${this.view(tab)}
-      ${dialog && html`<${Ask} ...${dialog} close=${() => this.setState({ dialog: null })} tell=${this.props.tell} />`}
+      ${dialog && html`<${Ask} key=${dialog.title} ...${dialog} close=${() => this.setState({ dialog: null })} tell=${this.props.tell} />`}
     </main>`;
   }
 
@@ -185,6 +196,8 @@ export class Workspace extends Component {
       info.models.at(-1),
       ago(info.modified, Date.now()),
     ];
+    const faults = info.problems.filter(({ severity }) => severity === "fault");
+    const notes = info.problems.filter(({ severity }) => severity !== "fault"); // a call that is not answered yet, say
     const live = session.connection === "live";
     const shelve = () => this.try(() => session.archive(!info.archived), info.archived ? "Brought back" : "Archived");
     return html`<header class="head">
@@ -201,14 +214,14 @@ export class Workspace extends Component {
         </span>
         ${this.writes && html`
           <${Button} label="Rename" kind="desk" onClick=${() => this.ask(this.questions.rename())} />
-          <${Button} label="Undo" keys="u" title="Take the last move back" onClick=${() => this.undo()} />`}
+          <${Button} label="Undo" keys="u" title="Undo the last move, switch or merge" onClick=${() => this.undo()} />`}
         <${Button} label="Export" kind="desk" title="Download the session" onClick=${() => this.setState({ dialog: this.questions.download() })} />
         ${this.writes && html`<${Button} label=${info.archived ? "Bring back" : "Archive"} kind="desk" onClick=${shelve} />`}
       </div>
-      ${info.problems.length > 0 && html`<details class="notice">
-        <summary>This session is damaged: ${plural(info.problems.length, "problem")}</summary>
-        <ul>${info.problems.slice(0, 100).map((problem) => html`<li>${problem.message}</li>`)}</ul>
-      </details>`}
+      ${faults.length > 0 && html`<${Problems} kind="notice" problems=${faults}>
+        This session is damaged: ${plural(faults.length, "problem")}
+      <//>`}
+      ${notes.length > 0 && !session.running.size && html`<${Problems} kind="notes" problems=${notes}>${plural(notes.length, "note")}<//>`}
     </header>`;
   }
 
@@ -228,7 +241,8 @@ export class Workspace extends Component {
       ${tab === "branches" ? this.branchList() : html`<${Graph}
         layout=${session.layout}
         heads=${session.entryHeads}
-        leaf=${session.leaf}
+        leaf=${session.here}
+        isLeafHidden=${session.isHereHidden}
         selected=${session.chosen}
         running=${session.running}
         follow=${!session.selected && !session.looking}
@@ -287,6 +301,7 @@ export class Workspace extends Component {
     return html`<section class="pane talk" aria-label="Conversation">
       ${this.where()}
       <${Conversation} handle=${this.conversation} session=${session} way=${session.path.way} actions=${this.actions} />
+      <${Permissions} session=${session} allowed=${allowed.run} me=${me} />
       <${Composer} session=${session} branch=${session.branch} editing=${this.state.editing} me=${me} allowed=${allowed}
         models=${models} tell=${tell} />
     </section>`;

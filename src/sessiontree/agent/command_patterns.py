@@ -1,0 +1,190 @@
+"""Patterns of shell commands: which rules a command line falls under. Pure: nothing here runs or reads anything.
+
+A rule that allows must never match more than it says, so it matches simple commands only: words and quotes, joined by
+`;`, `&&`, `||`, `|` or newlines, each of them allowed. Whatever else a shell knows (substitutions, redirections,
+groups, background jobs, comments, escapes) is not matched. A rule that restricts may match more than it says.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Collection, Iterable
+from functools import lru_cache
+
+SPECIAL = frozenset("$`\\<>(){}#!&")
+"""What makes a command more than words, outside of quotes."""
+EXPANDING = frozenset("*?[~")
+"""What a shell replaces by names of files."""
+IN_QUOTES = frozenset("$`\\!")
+"""What has a meaning inside double quotes."""
+RESERVED = frozenset({
+    "if", "then", "else", "elif", "fi", "do", "done", "case", "esac", "while", "until", "for", "select", "function",
+    "time", "coproc", "[[", "]]", "{", "}", "!",
+})  # fmt: skip
+WRAPPERS = RESERVED | {
+    "builtin", "command", "doas", "env", "exec", "ionice", "nice", "nohup", "setsid", "stdbuf", "sudo",
+    "timeout", "xargs",
+}  # fmt: skip
+"""Words before the command that is really run."""
+_ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\[[^]]*\])?\+?=")
+_BREAKS = re.compile(r"[;&|\n\r<>(){}`\"'$]+")
+
+
+def split_commands(text: str) -> list[str] | None:
+    """The simple commands of a command line, each with its words quoted in one way; `None` if it has anything else."""
+    if not all(letter in "\t\n" or letter.isprintable() for letter in text):
+        return None  # shells do not agree on what such letters are
+    commands: list[str] = []
+    words: list[str] = []
+    pieces: list[tuple[str, bool]] = []
+    """Parts of the word that is read, each with whether it was quoted."""
+    at, joined = 0, False
+    """`joined`: an operator was read that needs a command behind it."""
+
+    def end_word() -> bool:
+        if pieces:
+            word = _normal_word(pieces, first=not words)
+            if word is None:
+                return False
+            words.append(word)
+            pieces.clear()
+        return True
+
+    def end_command() -> bool:
+        if words:
+            commands.append(" ".join(words))
+            words.clear()
+            return True
+        return False
+
+    while at < len(text):
+        letter = text[at]
+        if letter in " \t\n;|" or text.startswith("&&", at):
+            if not end_word():
+                return None
+            if letter in " \t":
+                at += 1
+                continue
+            had_one = end_command()
+            if letter == "\n":
+                at += 1
+                continue
+            if not had_one or text.startswith(("|&", ";;"), at):
+                return None
+            joined = letter != ";"
+            at += 2 if text.startswith(("&&", "||"), at) else 1
+            continue
+        joined = False
+        if letter == "'":
+            end = text.find("'", at + 1)
+            if end < 0:
+                return None
+            pieces.append((text[at + 1 : end], True))
+            at = end + 1
+        elif letter == '"':
+            end = text.find('"', at + 1)
+            if end < 0 or IN_QUOTES.intersection(text[at + 1 : end]):
+                return None
+            pieces.append((text[at + 1 : end], True))
+            at = end + 1
+        elif letter in SPECIAL:
+            return None
+        else:
+            pieces.append((letter, False))
+            at += 1
+    if not end_word():
+        return None
+    end_command()
+    return None if joined or not commands else commands
+
+
+def _normal_word(pieces: list[tuple[str, bool]], *, first: bool) -> str | None:
+    """A word in the one way in which it is compared; `None` if it cannot be told what it becomes."""
+    word = "".join(piece for piece, _ in pieces)
+    plain = "".join(piece for piece, quoted in pieces if not quoted)
+    expands = bool(EXPANDING.intersection(plain))
+    if first and (expands or "=" in plain or word in RESERVED or not word):
+        return None
+    if not expands:
+        return shlex.quote(word)
+    # What is quoted and what expands must stay apart: `'*'` is a name, `*` is every file.
+    return word if len(plain) == len(word) else None
+
+
+def allows(pattern: str | None, command: str, others: Collection[str] = ()) -> bool:
+    """Whether a rule that allows, together with `others`, covers all of a command line."""
+    patterns = [pattern, *others] if pattern is not None else [None]
+    if any(each is None or each == "*" or _is_exactly(each, command) for each in patterns):
+        return True
+    parts = split_commands(command)
+    if parts is None:
+        return False
+    matchers = [_compiled(each) for each in patterns if each is not None]
+    return all(any(matcher.fullmatch(part) for matcher in matchers) for part in parts)
+
+
+def restricts(pattern: str | None, command: str) -> bool:
+    """Whether a rule that restricts concerns any part of a command line, as far as one can tell without running it."""
+    if pattern is None or pattern == "*" or _is_exactly(pattern, command):
+        return True
+    matcher = _compiled(pattern)
+    parts = split_commands(command)
+    if parts is None:
+        return any(matcher.fullmatch(text) for part in _BREAKS.split(command) for text in _from_each_word(part))
+    return any(matcher.fullmatch(text) for part in parts for text in _unwrapped(part))
+
+
+def _is_exactly(pattern: str, command: str) -> bool:
+    """Whether a pattern without wildcards says this command, letter for letter."""
+    return not _has_wildcard(pattern) and unescape(pattern) == command
+
+
+def _from_each_word(part: str) -> Iterable[str]:
+    words = part.replace("\\", "").split()
+    for at in range(len(words)):
+        yield from _spellings(words[at:])
+
+
+def _unwrapped(part: str) -> Iterable[str]:
+    """A command, and what it runs where it is one that runs another."""
+    words = part.split(" ")
+    yield from _spellings(words)
+    if words[0].rpartition("/")[2] in WRAPPERS:
+        for at in range(1, len(words)):
+            if not words[at].startswith("-") and not _ASSIGNMENT.match(words[at]):
+                yield from _spellings(words[at:])
+
+
+def _spellings(words: list[str]) -> Iterable[str]:
+    yield " ".join(words)
+    name = words[0].rpartition("/")[2]
+    if name and name != words[0]:
+        yield " ".join([name, *words[1:]])
+
+
+def _has_wildcard(pattern: str) -> bool:
+    return re.search(r"(?<!\\)(?:\\\\)*\*", pattern) is not None
+
+
+@lru_cache(maxsize=512)
+def _compiled(pattern: str) -> re.Pattern[str]:
+    """`*` is anything; behind a blank at the end it may be nothing. `\\*` is a star, and `\\\\` a backslash."""
+    optional = pattern.endswith(" *") and not pattern.endswith("\\ *")
+    made: list[str] = []
+    letters = iter(pattern[:-2] if optional else pattern)
+    for letter in letters:
+        if letter == "\\":
+            made.append(re.escape(next(letters, "\\")))
+        else:
+            made.append(".*" if letter == "*" else re.escape(letter))
+    return re.compile("".join(made) + ("(?: .*)?" if optional else ""), re.DOTALL)
+
+
+def escape(command: str) -> str:
+    """A pattern that only this command matches."""
+    return command.replace("\\", "\\\\").replace("*", "\\*")
+
+
+def unescape(pattern: str) -> str:
+    return re.sub(r"\\(.)", r"\1", pattern, flags=re.DOTALL)

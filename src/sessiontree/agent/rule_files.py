@@ -1,0 +1,125 @@
+"""Files of rules: `permissions.toml` in the user's home, which the program writes, and in a project, which it reads.
+
+The user's has rules for every folder, and tables of rules for one folder: an answer for always adds to one of these.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterable
+
+import msgspec
+
+from sessiontree.agent.rules import PermissionRule, RuleSet
+from sessiontree.config import ConfigError, PermissionMode, PermissionSettings, RuleText, converted, parsed
+from sessiontree.errors import StoreError
+from sessiontree.store.files import make_private_directory, reason_of, write_private
+
+FILE = "permissions.toml"
+LARGEST = 1 << 20
+HEADING = """\
+# Rules about what agents may do, for all folders and by folder. Answers of "always" are added here.
+"""
+
+
+class FolderRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    allow: tuple[RuleText, ...] = ()
+    ask: tuple[RuleText, ...] = ()
+    deny: tuple[RuleText, ...] = ()
+
+    @property
+    def rules(self) -> RuleSet:
+        return RuleSet.of(PermissionSettings(allow=self.allow, ask=self.ask, deny=self.deny))
+
+
+class UserRules(FolderRules, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    folders: dict[str, FolderRules] = {}
+    """By the absolute path of a session's folder."""
+
+
+def read_rules(home: str) -> UserRules:
+    """The user's rules. Raises `ConfigError`."""
+    path = os.path.join(home, FILE)
+    raw = _read(path)
+    return UserRules() if raw is None else converted(path, UserRules, parsed(path, raw))
+
+
+def rules_for(home: str, cwd: str) -> RuleSet:
+    """The user's rules for a folder: those for all, and its own. Raises `ConfigError`."""
+    said = read_rules(home)
+    own = said.folders.get(os.path.realpath(cwd))
+    return said.rules if own is None else said.rules + own.rules
+
+
+def project_rules(path: str, raw: bytes) -> tuple[PermissionMode | None, RuleSet, bool]:
+    """The mode and rules of a project, and whether it wanted to allow something. Raises `ConfigError`."""
+    said: PermissionSettings = converted(path, PermissionSettings, parsed(path, raw))
+    return said.mode, RuleSet.of(said), bool(said.allow)
+
+
+def can_hold(rule: PermissionRule, cwd: str) -> bool:
+    """Whether a rule for a folder can be written to a file: both must be text."""
+    try:
+        f"{rule}{os.path.realpath(cwd)}".encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def add_allowed(home: str, cwd: str, rule: PermissionRule) -> None:
+    """Allow something in a folder from now on. Raises `ConfigError` or `StoreError`."""
+    make_private_directory(home)
+    path, folder = os.path.join(home, FILE), os.path.realpath(cwd)
+    try:
+        fd = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise StoreError(path, reason_of(error)) from error
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)  # two answers at the same time are both kept
+        before = read_rules(home)
+        own = before.folders.get(folder, FolderRules())
+        if str(rule) not in own.allow:
+            own = msgspec.structs.replace(own, allow=(*own.allow, str(rule)))
+            after = msgspec.structs.replace(before, folders={**before.folders, folder: own})
+            write_private(path, _toml(after).encode())
+    finally:
+        os.close(fd)
+
+
+def _read(path: str) -> bytes | None:
+    """What a file holds; `None` where there is none. Nothing but a plain file is waited for."""
+    import stat
+
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise ConfigError(path, None, f"it cannot be read: {reason_of(error)}") from error
+    with open(fd, "rb") as file:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise ConfigError(path, None, "it is no plain file")
+        raw = file.read(LARGEST + 1)
+    if len(raw) > LARGEST:
+        raise ConfigError(path, None, f"it is larger than {LARGEST >> 20} MiB")
+    return raw
+
+
+def _toml(rules: UserRules) -> str:
+    parts = [HEADING, *_lists(rules)]
+    for folder, own in rules.folders.items():
+        parts += [f"\n[folders.{_quoted(folder)}]\n", *_lists(own)]
+    return "".join(parts)
+
+
+def _lists(rules: FolderRules) -> Iterable[str]:
+    for name in ("allow", "ask", "deny"):
+        texts: tuple[str, ...] = getattr(rules, name)
+        if texts:
+            yield "".join([f"{name} = [\n", *(f"    {_quoted(text)},\n" for text in texts), "]\n"])
+
+
+def _quoted(text: str) -> str:
+    """A string of TOML: as JSON has it, but for one letter."""
+    return msgspec.json.encode(text).decode().replace("\x7f", "\\u007f")

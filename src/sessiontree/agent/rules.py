@@ -1,0 +1,268 @@
+"""Rules of permissions: what a tool call is about, and whether it may be made.
+
+Nothing here asks anybody or remembers an answer: `decide` follows from the call, the rules and the mode. Files are
+looked at only to find out where a path leads.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple, TypeAlias, cast
+
+from msgspec import Struct
+
+from sessiontree.agent import command_patterns
+from sessiontree.agent.tool import Does, Tool
+from sessiontree.agent.tools.output import is_full_output
+from sessiontree.agent.tools.walk import glob_pattern
+from sessiontree.config import PermissionMode, PermissionSettings
+from sessiontree.home import home, is_below
+
+Decision: TypeAlias = Literal["allow", "ask", "deny"]
+
+MODES: tuple[PermissionMode, ...] = ("read-only", "ask", "allow-edits", "allow-all")
+EVERY_TOOL = "*"
+GUARDED = (".git", ".sessiontree")
+"""Folders whose files decide what is run later: editing them counts as running something."""
+
+
+class PermissionRule(NamedTuple):
+    tool: str
+    """Its name, or `*`."""
+    pattern: str | None = None
+    """Of its command or its path; `None` is every call."""
+
+    def __str__(self) -> str:
+        return self.tool if self.pattern is None else f"{self.tool}:{self.pattern}"
+
+
+def parse_rule(text: str) -> PermissionRule:
+    """What `TOOL` or `TOOL:PATTERN` says."""
+    tool, colon, pattern = text.partition(":")
+    return PermissionRule(tool.strip(), pattern if colon else None)
+
+
+class RuleSet(Struct, frozen=True):
+    """Rules from one place. Those that deny win over those that ask, and these over those that allow."""
+
+    allow: tuple[PermissionRule, ...] = ()
+    ask: tuple[PermissionRule, ...] = ()
+    deny: tuple[PermissionRule, ...] = ()
+
+    @classmethod
+    def of(cls, said: PermissionSettings) -> RuleSet:
+        parsed = (tuple(map(parse_rule, texts)) for texts in (said.allow, said.ask, said.deny))
+        return cls(*parsed)
+
+    def __add__(self, other: RuleSet) -> RuleSet:
+        return RuleSet(self.allow + other.allow, self.ask + other.ask, self.deny + other.deny)
+
+
+class CallPath(NamedTuple):
+    """A path that a call names."""
+
+    real: str
+    """Where it leads, links resolved."""
+    relative: str | None
+    """From the session's folder; `None` outside of it."""
+    named: str
+    """As the call names it, links not resolved: rules that restrict match this too."""
+
+
+class PermissionCall(NamedTuple):
+    """What a tool call is about."""
+
+    tool: str
+    does: Does
+    command: str | None
+    paths: tuple[CallPath, ...]
+    texts: tuple[str, ...]
+    """All texts in its arguments: for rules about tools that do not say what their arguments are."""
+
+    @property
+    def outside(self) -> list[str]:
+        """Paths that lead out of the session's folder. Output that a tool was told about is no such path."""
+        reads = self.does == "reads"
+        return [path.real for path in self.paths if path.relative is None and not (reads and is_full_output(path.real))]
+
+
+class Verdict(NamedTuple):
+    decision: Decision
+    why: str
+    """A clause that fits behind the call's name and a colon."""
+    by_rule: bool = False
+    """Whether a rule of the user says so."""
+
+
+def describe_call(tool: Tool, arguments: Mapping[str, Any], folder: str) -> PermissionCall:
+    """What a call of a tool is about; paths are taken from `folder`."""
+    command = None if tool.command is None else arguments.get(tool.command)
+    named = [path for name in tool.paths for path in _texts(arguments.get(name))]
+    paths = tuple(found for path in named for found in _call_paths(path, folder))
+    texts = tuple(_texts(dict(arguments)))
+    return PermissionCall(tool.name, tool.does, command if isinstance(command, str) else None, paths, texts)
+
+
+def _texts(value: Any) -> Iterable[str]:
+    if isinstance(value, str | os.PathLike):
+        yield os.fspath(cast("str", value))
+    elif isinstance(value, Mapping):
+        for item in cast("Mapping[Any, Any]", value).values():
+            yield from _texts(item)
+    elif isinstance(value, list | tuple | set | frozenset):
+        for item in cast("Iterable[Any]", value):
+            yield from _texts(item)
+
+
+def _call_paths(path: str, folder: str) -> Iterable[CallPath]:
+    # Tools that only look leave out a leading `@` where that finds a file, so both readings count.
+    for spelled in (path, path[1:]) if path.startswith("@") else (path,):
+        if spelled and "\0" not in spelled:  # no tool takes others
+            whole = os.path.join(folder, os.path.expanduser(spelled))
+            real = os.path.realpath(whole)
+            yield CallPath(real, _relative(real, folder), os.path.relpath(whole, folder))
+
+
+def _relative(real: str, folder: str) -> str | None:
+    """A path from the session's folder; `None` outside of it, and for the files of sessiontree itself."""
+    root, own = os.path.realpath(folder), os.path.realpath(home())
+    if not is_below(real, root) or (is_below(real, own) and not is_below(root, own)):
+        return None
+    return os.path.relpath(real, root)
+
+
+# Deciding
+
+
+def decide(
+    call: PermissionCall, rules: RuleSet, mode: PermissionMode, granted: Sequence[PermissionRule] = ()
+) -> Verdict:
+    """Whether a call may be made. `granted` is what the person has allowed for this session."""
+    for rule in rules.deny:
+        if _concerns(rule, call):
+            return Verdict("deny", f"the rule {str(rule)!r} denies it", by_rule=True)
+    if mode == "read-only" and call.does != "reads":
+        return Verdict("deny", "the permission mode is read-only")
+    if _is_allowed(call, granted):
+        return Verdict("allow", "allowed for this session")
+    for rule in rules.ask:
+        if _concerns(rule, call):
+            return Verdict("ask", f"the rule {str(rule)!r} asks first", by_rule=True)
+    if _is_allowed(call, rules.allow):
+        return Verdict("allow", "a rule allows it", by_rule=True)
+    outside = call.outside
+    if outside:
+        return Verdict("ask", f"{outside[0]} is outside of the session's folder")
+    if mode == "allow-all" or call.does == "reads":
+        return Verdict("allow", f"the permission mode is {mode}")
+    if mode == "allow-edits" and call.does == "edits":
+        guarded = [path.relative for path in call.paths if path.relative and _is_guarded(path.relative)]
+        if not guarded:
+            return Verdict("allow", "the permission mode is allow-edits")
+        return Verdict("ask", f"{guarded[0]} can decide what is run later")
+    return Verdict("ask", "it edits files" if call.does == "edits" else "it can change anything")
+
+
+def strictest(*modes: PermissionMode | None) -> PermissionMode:
+    """The strictest of some modes; `ask` where none is given."""
+    given = {mode for mode in modes if mode is not None} or {"ask"}
+    return MODES[min(MODES.index(mode) for mode in given)]
+
+
+def _is_guarded(relative: str) -> bool:
+    return any(part in GUARDED for part in relative.split(os.sep))
+
+
+def _named(rule: PermissionRule, call: PermissionCall) -> bool:
+    return rule.tool in (EVERY_TOOL, call.tool)
+
+
+def _is_allowed(call: PermissionCall, rules: Iterable[PermissionRule]) -> bool:
+    """Whether rules that allow cover all that a call is about."""
+    named = [rule for rule in rules if _named(rule, call)]
+    if not named:
+        return False
+    patterns = [rule.pattern for rule in named if rule.pattern is not None]
+    if call.command is not None:
+        whole = any(rule.pattern is None for rule in named)
+        return whole or (bool(patterns) and command_patterns.allows(patterns[0], call.command, patterns[1:]))
+    if call.paths:
+        outside = call.outside
+        return all(_path_allowed(path, named, outside=path.real in outside) for path in call.paths)
+    return any(rule.pattern is None for rule in named)
+
+
+def _path_allowed(path: CallPath, rules: Iterable[PermissionRule], *, outside: bool) -> bool:
+    if outside:  # which only a rule that names the place can allow
+        return any(rule.pattern is not None and _matches_absolute(rule.pattern, path) for rule in rules)
+    return any(rule.pattern is None or _matches_path(rule.pattern, path) for rule in rules)
+
+
+def _concerns(rule: PermissionRule, call: PermissionCall) -> bool:
+    """Whether a rule that restricts is about any part of a call."""
+    if not _named(rule, call):
+        return False
+    if rule.pattern is None:
+        return True
+    if call.command is not None:
+        return command_patterns.restricts(rule.pattern, call.command)
+    if call.paths:
+        return any(_concerns_path(rule.pattern, path) for path in call.paths)
+    return any(command_patterns.restricts(rule.pattern, text) for text in call.texts)
+
+
+def _concerns_path(pattern: str, path: CallPath) -> bool:
+    whole = "/" not in pattern and _glob(pattern, path.real)  # a name, wherever it is
+    return whole or _matches_path(pattern, path) or _matches_relative(pattern, path._replace(relative=path.named))
+
+
+def _matches_path(pattern: str, path: CallPath) -> bool:
+    return _matches_relative(pattern, path) or _matches_absolute(pattern, path)
+
+
+def _matches_relative(pattern: str, path: CallPath) -> bool:
+    if path.relative is None or _is_absolute(pattern):
+        return False
+    if pattern in ("**", "./**"):
+        return True
+    anchored = f"/{pattern[2:]}" if pattern.startswith("./") else pattern
+    return _glob(anchored, path.relative)
+
+
+def _matches_absolute(pattern: str, path: CallPath) -> bool:
+    return _is_absolute(pattern) and _glob(os.path.expanduser(pattern), path.real)
+
+
+def _glob(pattern: str, path: str) -> bool:
+    """Whether a path is like a pattern. `folder/**` is the folder too."""
+    inside = path.replace(os.sep, "/").strip("/")
+    if pattern.endswith("/**") and glob_pattern(pattern.removesuffix("/**") or "/").fullmatch(inside):
+        return True
+    return glob_pattern(pattern).fullmatch(inside) is not None
+
+
+def _is_absolute(pattern: str) -> bool:
+    return pattern.startswith(("/", "~"))
+
+
+# Rules that answers make
+
+
+def rule_for(call: PermissionCall) -> PermissionRule | None:
+    """The rule that an answer for longer than once makes; `None` where none would cover the call."""
+    if call.command is not None:
+        return PermissionRule(call.tool, command_patterns.escape(call.command))
+    outside = call.outside
+    if outside:
+        if len(set(outside)) > 1:
+            return None
+        below = "/**" if os.path.isdir(outside[0]) else ""
+        return PermissionRule(call.tool, escape_path(outside[0]) + below)
+    return PermissionRule(call.tool, "**" if call.paths else None)
+
+
+def escape_path(path: str) -> str:
+    """A pattern that only this path matches."""
+    return re.sub(r"[*?\[{},]", lambda found: f"[{found[0]}]", path)

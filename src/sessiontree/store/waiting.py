@@ -1,0 +1,172 @@
+"""Waiting for a lock that another process holds: reported after a second, ended after a time, never uninterruptible.
+
+A free lock costs one call. For a held one the waiter asks again after short pauses, so that Ctrl-C, a time limit and
+`stop_waiting` can end the wait in any thread; a blocking `flock` in a thread could not be ended at all.
+
+After `REPORT_SECONDS` the wait is reported once, with the lock and its holder: to the logger `sessiontree.locks`, or
+to whatever a program has put in the place of `report`. After `limit()` seconds it ends with `LockTimeout`.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from fcntl import LOCK_EX, LOCK_NB, LOCK_UN, flock
+from time import monotonic, sleep
+
+from sessiontree.errors import LockTimeout, SessionTreeError
+
+DEFAULT_LIMIT = 30.0
+"""Seconds that a lock is waited for, unless the configuration says otherwise."""
+REPORT_SECONDS = 1.0
+LIMIT_VARIABLE = "SESSIONTREE_LOCK_TIMEOUT"
+FIRST_PAUSE, LONGEST_PAUSE = 0.0002, 0.05
+"""Seconds between two tries. They grow, so that a short wait stays short and a long one costs nothing."""
+GROWTH = 1.3
+
+
+def log_wait(text: str) -> None:
+    import logging
+
+    logging.getLogger("sessiontree.locks").warning("%s", text)
+
+
+report: Callable[[str], None] = log_wait
+"""Told what is waited for. It is called in the thread that waits."""
+
+_stopped = threading.Event()
+_own = threading.local()
+
+
+def take(fd: int, path: str) -> None:
+    """Lock an open file. `path` names the lock in messages. Raises `LockTimeout`."""
+    try:
+        flock(fd, LOCK_EX | LOCK_NB)
+    except BlockingIOError:
+        for pause in Wait(fd, path):
+            sleep(pause)
+            if try_once(fd):
+                return
+
+
+def try_once(fd: int) -> bool:
+    """Lock an open file if nobody else has it locked."""
+    try:
+        flock(fd, LOCK_EX | LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def is_locked(fd: int) -> bool:
+    """Whether somebody else has an open file locked."""
+    if not try_once(fd):
+        return True
+    flock(fd, LOCK_UN)
+    return False
+
+
+class Wait:
+    """A wait for one lock: gives the pauses between tries. Reports itself, and ends with `LockTimeout`."""
+
+    def __init__(self, fd: int, path: str, seconds: float | None = None) -> None:
+        self._fd = fd
+        self._path = path
+        self._seconds = limit() if seconds is None else seconds
+
+    def timeout(self, waited: float = 0.0) -> LockTimeout:
+        return LockTimeout(self._path, waited, *holder_of(self._fd))
+
+    def __iter__(self) -> Generator[float]:
+        begun, seconds, pause, reported = monotonic(), self._seconds, FIRST_PAUSE, False
+        while True:
+            waited = monotonic() - begun
+            if waited >= seconds or _stopped.is_set():
+                raise self.timeout(waited)
+            if waited >= REPORT_SECONDS and not reported:
+                reported = True
+                report(describe_wait(self._path, *holder_of(self._fd)))
+            yield min(pause, max(seconds - waited, 0.0))
+            pause = min(pause * GROWTH, LONGEST_PAUSE)
+
+
+def describe_wait(path: str, pid: int | None, is_stopped: bool) -> str:
+    return f"waiting for the lock {path}, held by {LockTimeout.describe_holder(pid, is_stopped)}"
+
+
+# How long
+
+
+def limit() -> float:
+    """How many seconds this thread waits for a lock."""
+    own: float | None = getattr(_own, "limit", None)
+    return configured_limit() if own is None else own
+
+
+def configured_limit() -> float:
+    """How many seconds a lock is waited for where nothing else is kept waiting."""
+    try:
+        return max(0.0, float(os.environ[LIMIT_VARIABLE]))
+    except (KeyError, ValueError):
+        pass
+    from sessiontree import config
+
+    try:
+        return config.load().lock_timeout
+    except SessionTreeError:  # whoever reads the configuration for its own sake reports this
+        return DEFAULT_LIMIT
+
+
+def set_limit(seconds: float | None) -> None:
+    """Have this thread wait no longer than `seconds` for a lock; `None` is as the configuration says."""
+    _own.limit = seconds
+
+
+@contextmanager
+def limited_to(seconds: float) -> Generator[None]:
+    """While it is entered, this thread waits no longer than `seconds` for a lock."""
+    before: float | None = getattr(_own, "limit", None)
+    set_limit(seconds if before is None else min(seconds, before))
+    try:
+        yield
+    finally:
+        set_limit(before)
+
+
+def stop_waiting() -> None:
+    """End all waits of this process, in all threads, and refuse to begin others: for a program that is to end."""
+    _stopped.set()
+
+
+def resume_waiting() -> None:
+    """Take back `stop_waiting`."""
+    _stopped.clear()
+
+
+# Who holds it
+
+
+def holder_of(fd: int) -> tuple[int | None, bool]:
+    """The process that holds the lock on an open file, if the system tells, and whether it is stopped."""
+    try:
+        status = os.fstat(fd)
+        with open("/proc/locks", encoding="ascii", errors="replace") as file:
+            rows = [row.split() for row in file]
+    except OSError:
+        return None, False
+    wanted = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
+    for row in rows:
+        # 1: FLOCK ADVISORY WRITE <pid> <device>:<inode> 0 EOF; a waiter's row has an arrow behind its number.
+        if len(row) >= 6 and row[1] == "FLOCK" and row[5] == wanted and row[4].isdecimal() and int(row[4]):
+            return int(row[4]), _is_stopped(int(row[4]))
+    return None, False
+
+
+def _is_stopped(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].split()[0] in (b"T", b"t")
+    except (OSError, IndexError):
+        return False

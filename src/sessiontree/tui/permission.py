@@ -1,0 +1,228 @@
+"""The permission panel: asks about a tool call above the editor, without taking what is being typed.
+
+The editor keeps the keyboard while somebody types. The panel takes it when the editor is empty and no key was pressed
+for a moment since the question was drawn, or when it is asked for by its key. Until then no key counts as an answer,
+and a letter that is typed later goes to the editor. Whether a call needs an answer is decided in `agent.permissions`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, NamedTuple
+
+from rich.text import Text
+from textual import events
+from textual.widget import Widget
+
+from sessiontree.core.safe import safe, safe_lines
+from sessiontree.tui.keys import hints
+
+if TYPE_CHECKING:
+    from sessiontree.agent.permissions import PermissionAnswer, PermissionQuestion, Scope
+    from sessiontree.tui.app import SessionApp
+
+GRACE = 0.8
+"""Seconds without a key, since the question was drawn, after which the panel takes the keyboard."""
+TICK = 0.1
+SHOWN = 12
+"""Lines of a call that are shown; the last option shows all."""
+WIDEST = 400
+"""Letters of a line that are shown."""
+
+
+class PanelOption(NamedTuple):
+    label: str
+    action: str
+    """The answer, or `why` and `all`: to say why not, and to see the whole call."""
+
+
+LABELS: dict[Scope, str] = {
+    "once": "Allow once",
+    "session": "Allow for this session",
+    "always": "Always allow in this folder",
+    "no": "No",
+}
+
+
+class PermissionPanel(Widget, can_focus=True):
+    DEFAULT_CSS = """
+    PermissionPanel { height: auto; max-height: 60%; display: none; padding: 0 1; background: $surface;
+        border-top: heavy $warning; overflow-y: auto; }
+    PermissionPanel.-shown { display: block; }
+    """
+
+    if TYPE_CHECKING:
+
+        @property
+        def app(self) -> SessionApp: ...
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.clock = time.monotonic
+        self.question: PermissionQuestion | None = None
+        self.options: list[PanelOption] = []
+        self.at = 0
+        self._answer: asyncio.Future[PermissionAnswer | None] | None = None
+        self._shown_at: float | None = None
+        """When the question was on the screen first, by the clock."""
+        self._typed_at = float("-inf")
+        self._focused_at = 0.0
+        """When the panel got the keyboard, by the clock that keys are stamped with."""
+
+    def on_mount(self) -> None:
+        self.set_interval(TICK, self.tick)
+
+    # Asking
+
+    async def ask(self, question: PermissionQuestion) -> PermissionAnswer | None:
+        """Show a question until it is answered. Whoever stops waiting takes it away."""
+        self._answer = asyncio.get_running_loop().create_future()
+        self.question, self.at, self._shown_at = question, 0, None
+        self.options = self._options(question)
+        self.add_class("-shown")
+        self.refresh(layout=True)
+        if self.app.screen is not self.screen:
+            self.app.notify("A tool call needs your permission. Go back to the chat to answer.", severity="warning")
+        try:
+            return await self._answer
+        finally:
+            self.question = self._answer = None
+            self.remove_class("-shown")
+            if self.has_focus:
+                self.app.chat.editor.focus()
+
+    def _options(self, question: PermissionQuestion) -> list[PanelOption]:
+        rule = None if question.rule is None else safe(question.rule.replace("\n", "⏎"))[:WIDEST]
+        found = [
+            PanelOption(f"{LABELS[scope]}: {rule}" if scope in ("session", "always") else LABELS[scope], scope)
+            for scope in question.scopes
+        ]
+        found.append(PanelOption("No, and tell the model why…", "why"))
+        if self._is_cut(question):
+            found.append(PanelOption("Show the whole call", "all"))
+        return found
+
+    @staticmethod
+    def _is_cut(question: PermissionQuestion) -> bool:
+        lines = question.detail.split("\n")
+        return len(lines) > SHOWN or any(len(line) > WIDEST for line in lines)
+
+    # Having the keyboard
+
+    def note_key(self) -> None:
+        """Somebody has typed something, anywhere."""
+        self._typed_at = self.clock()
+
+    def tick(self) -> None:
+        """Take the keyboard once the question was on the screen for a while and nobody typed since."""
+        if self.question is None:
+            return
+        if self.app.screen is not self.screen:
+            self._shown_at = None  # something else covers it
+            return
+        now = self.clock()
+        if self._shown_at is None:
+            self._shown_at = now
+            return
+        editor = self.app.chat.editor
+        quiet = now - max(self._shown_at, self._typed_at)
+        if quiet >= GRACE and editor.has_focus and not editor.text:
+            self.take_keyboard()
+
+    def take_keyboard(self) -> None:
+        if self.question is not None:
+            self._focused_at = time.monotonic()
+            self.focus()
+            self.refresh(layout=True)
+
+    def on_blur(self) -> None:
+        self.refresh(layout=True)
+
+    async def on_key(self, event: events.Key) -> None:
+        if self.question is None or event.time < self._focused_at:
+            self._give_to_editor(event)  # it was pressed before the panel had the keyboard
+            return
+        match event.key:
+            case "up" | "down":
+                self.at = (self.at + (1 if event.key == "down" else -1)) % len(self.options)
+                self.refresh()
+            case "enter":
+                self._choose(self.options[self.at])
+            case "escape":
+                self._settle("no")
+            case "tab":
+                self.app.chat.editor.focus()
+            case _:
+                self._give_to_editor(event)
+                return
+        event.stop()
+        event.prevent_default()
+
+    def _give_to_editor(self, event: events.Key) -> None:
+        """Let the editor have a key that is no answer; those with another meaning in the chat keep it."""
+        editor = self.app.chat.editor
+        if event.is_printable and event.character:
+            editor.focus()
+            editor.insert(event.character)
+            event.stop()
+            event.prevent_default()
+
+    def on_click(self, event: events.Click) -> None:
+        """A click chooses nothing: it marks an option and gives the panel the keyboard."""
+        first = len(self._head().plain.split("\n")) - 1
+        row = event.y - 1 + int(self.scroll_y) - first
+        if 0 <= row < len(self.options):
+            self.at = row
+        self.take_keyboard()
+
+    def _choose(self, option: PanelOption) -> None:
+        match option.action:
+            case "why":
+                self.run_worker(self._ask_why(), exit_on_error=False)
+            case "all":
+                self.app.show_page("" if self.question is None else self.question.detail)
+            case "once" | "session" | "always" | "no":
+                self._settle(option.action)
+            case _:
+                pass
+
+    async def _ask_why(self) -> None:
+        answer = self._answer
+        reason = await self.app.ui.input("Why not? The model is told.")
+        if reason is not None and answer is self._answer:
+            self._settle("no", reason)
+
+    def _settle(self, scope: Scope, reason: str | None = None) -> None:
+        from sessiontree.agent.permissions import PermissionAnswer
+
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_result(PermissionAnswer(scope=scope, reason=reason))
+
+    # Drawing
+
+    def render(self) -> Text:
+        if self.question is None:
+            return Text()
+        text = self._head()
+        for index, option in enumerate(self.options):
+            chosen = index == self.at and self.has_focus
+            text.append(f"{'❯' if chosen else ' '} {option.label}\n", "bold reverse" if chosen else "")
+        if self.has_focus:
+            text.append("↑ ↓ and Enter to answer · Esc for no · type to go on in the editor", "dim")
+        else:
+            text.append(f"{hints(self.screen, ('permission', 'to answer'))} · what you type goes to the editor", "dim")
+        return text
+
+    def _head(self) -> Text:
+        question = self.question
+        assert question is not None
+        lines = [line[:WIDEST] for line in safe_lines(question.detail).split("\n")]
+        text = Text()
+        text.append(f"Allow {safe(question.tool)}? ", "bold")
+        text.append(f"{safe(question.why)}\n", "dim")
+        for line in lines[:SHOWN]:
+            text.append(f"  {line}\n")
+        if self._is_cut(question):
+            text.append(f"  … {max(0, len(lines) - SHOWN)} more lines\n", "dim")
+        return text

@@ -1,0 +1,139 @@
+"""Permissions over HTTP: questions about tool calls that runs of this server wait for, and their answers.
+
+A run that was started with a permission mode has somebody to ask: the question is an event of the session, and a
+request answers it. Nobody answering in time is a no. Everything here happens in the workshop, but for looking.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from sessiontree import config
+from sessiontree.agent.permissions import Asker, PermissionAnswer, PermissionQuestion, Permissions
+from sessiontree.config import Config, PermissionMode
+from sessiontree.core.times import iso
+from sessiontree.errors import NotFound, SessionTreeError
+from sessiontree.home import home
+from sessiontree.web import wire
+from sessiontree.web.refusals import Refused
+
+if TYPE_CHECKING:
+    from sessiontree.web.opened import Opened
+
+LONGEST = 20_000
+"""Characters of a call that its question tells; the session has all of it."""
+
+
+class Waiting(msgspec.Struct, frozen=True, eq=False):
+    """A question that is open."""
+
+    told: wire.PendingPermission
+    answer: asyncio.Future[PermissionAnswer]
+
+
+class PermissionDesk:
+    """What runs of one server may do, and what they wait for."""
+
+    def __init__(self, mode: PermissionMode | None = None, allow: tuple[str, ...] = (), seconds: float = 300) -> None:
+        """`mode` holds where a request names none, and is the most lenient that one may name.
+
+        A question is open for so many `seconds`.
+        """
+        self._mode: PermissionMode | None = mode
+        self._allow = allow
+        self._seconds = seconds
+        self._waiting: dict[str, dict[str, Waiting]] = {}
+        """By the file of the session, and by id."""
+
+    def of_user(self, settings: Config) -> Permissions:
+        """What the user's rules allow agents of this server. Raises `ConfigError`."""
+        return Permissions.of_user(settings, home(), mode=self._mode, allow=self._allow)
+
+    @property
+    def usual_mode(self) -> PermissionMode:
+        """What holds where a request names no mode."""
+        if self._mode is not None:
+            return self._mode
+        try:
+            return config.load().permissions.mode or "ask"
+        except SessionTreeError:
+            return "ask"
+
+    def check(self, mode: PermissionMode | None) -> None:
+        """Refuse a mode that is more lenient than this server was started with."""
+        modes = config.CHOICES["mode"]
+        if mode is not None and self._mode is not None and modes.index(mode) > modes.index(self._mode):
+            raise Refused(403, f"this server was started with --permission-mode {self._mode}: {mode} is more lenient")
+
+    # Asking
+
+    def asker(self, opened: Opened, branch: str, run: str) -> Asker:
+        """Asks whoever listens to a session about the calls of a run."""
+
+        async def ask(question: PermissionQuestion) -> PermissionAnswer | None:
+            id = secrets.token_hex(4)
+            told = wire.PendingPermission(
+                id=id,
+                branch=branch,
+                run=run,
+                tool=question.tool,
+                does=question.does,
+                title=question.title,
+                detail=question.detail[:LONGEST],
+                cut=len(question.detail) > LONGEST,
+                why=question.why,
+                rule=question.rule if question.rule is None or len(question.rule) <= LONGEST else None,
+                scopes=list(question.scopes),
+                expires=iso(int((time.time() + self._seconds) * 1000)),
+            )
+            waiting = Waiting(told, asyncio.get_running_loop().create_future())
+            self._waiting.setdefault(opened.file, {})[id] = waiting
+            tell = partial(_tell, opened)
+            tell({"status": "asked", **msgspec.to_builtins(told)})
+            status = "withdrawn"
+            try:
+                async with asyncio.timeout(self._seconds):
+                    answer = await waiting.answer
+                status = "answered"
+                return answer
+            except TimeoutError:
+                status = "expired"
+                return None
+            finally:
+                self._forget(opened.file, id)
+                tell({"status": status, "id": id, "branch": branch, "run": run})
+
+        return ask
+
+    def _forget(self, file: str, id: str) -> None:
+        questions = self._waiting[file]
+        del questions[id]
+        if not questions:
+            del self._waiting[file]
+
+    # Answering
+
+    def pending(self, opened: Opened) -> list[wire.PendingPermission]:
+        return [waiting.told for waiting in list(self._waiting.get(opened.file, {}).values())]
+
+    async def answer(self, opened: Opened, id: str, said: wire.PermissionReply) -> wire.PendingPermission:
+        """Answer a question of a session. Raises `NotFound` for one that is not open any more, or `Refused`."""
+        waiting = self._waiting.get(opened.file, {}).get(id)
+        if waiting is None or waiting.answer.done():
+            raise NotFound("question", id, "it was answered, its time is over, or its run has ended")
+        if said.answer not in waiting.told.scopes:
+            raise Refused(422, f"this question takes {', '.join(waiting.told.scopes)}, not {said.answer}")
+        waiting.answer.set_result(PermissionAnswer(scope=said.answer, reason=said.reason))
+        return waiting.told
+
+
+def _tell(opened: Opened, data: dict[str, object]) -> None:
+    count: Callable[[], int] = lambda: len(opened.session.tree.entries)  # noqa: E731
+    opened.feed.publish("permission", data, count)

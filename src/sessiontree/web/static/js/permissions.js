@@ -1,0 +1,63 @@
+// Questions about tool calls: what an agent wants to do, and the answers one can give. Nothing here takes the keyboard:
+// whoever types goes on typing, and an answer is a button that is clicked or gone to.
+import { Button, Component, Notice, html } from "./html.js";
+
+export const MODES = [
+  ["read-only", "read only"], ["ask", "ask first"], ["allow-edits", "allow edits"], ["allow-all", "allow all"],
+];
+
+const LABELS = new Map([["once", "Allow once"], ["session", "Allow for this session"], ["always", "Always allow here"]]);
+const SETTLES = 700; // milliseconds until the buttons work: a click that was meant for something else does nothing
+
+class PermissionCard extends Component {
+  state = { ready: false, busy: false, error: null, reason: "" };
+
+  componentDidMount() {
+    this.timer = setTimeout(() => this.setState({ ready: true }), SETTLES);
+  }
+
+  componentWillUnmount() {
+    clearTimeout(this.timer);
+  }
+
+  answer = async (scope) => {
+    const { session, question } = this.props, { reason } = this.state;
+    this.setState({ busy: true, error: null });
+    try {
+      await session.answer(question.id, scope, scope === "no" ? reason.trim() : "");
+    } catch (error) {
+      this.setState({ busy: false, error: error.message });
+    }
+  };
+
+  render({ question, allowed, limited }, { ready, busy, error, reason }) {
+    const scopes = question.scopes.filter((scope) => LABELS.has(scope) && !(scope === "always" && limited));
+    const disabled = !ready || busy;
+    return html`<section class="permission" role="region" aria-label=${`Allow ${question.tool}?`} data-question=${question.id}>
+      <p role="status"><b>Allow ${question.tool}?</b> <span class="fact">${question.why}</span></p>
+      <pre class="block">${question.detail}</pre>
+      ${question.cut && html`<p class="hint">There is more: the call above shows all of it.</p>`}
+      ${question.rule && scopes.length > 1 && html`<p class="hint">For longer than once, this is allowed: <code>${question.rule}</code></p>`}
+      <${Notice} text=${error} kind="wrong" />
+      ${allowed
+        ? html`<div class="row">
+            ${scopes.map((scope) => html`<${Button} kind=${scope === "once" ? "primary" : ""} label=${LABELS.get(scope)}
+              disabled=${disabled} onClick=${() => this.answer(scope)} />`)}
+            <span class="gap"></span>
+            <input aria-label="Why not, for the model" placeholder="why not (optional)" value=${reason}
+              onInput=${(event) => this.setState({ reason: event.target.value })} />
+            <${Button} kind="danger" label="No" disabled=${disabled} onClick=${() => this.answer("no")} />
+          </div>`
+        : html`<p class="hint">This token may not answer; one with the scope <code>run</code> may.</p>`}
+    </section>`;
+  }
+}
+
+/** The questions that are open on the branch that is read. */
+export const Permissions = ({ session, allowed, me }) => {
+  const asked = [...session.asked.values()].filter(({ branch }) => branch === session.branch);
+  return asked.length > 0 && html`<div class="permissions">
+    ${asked.map((question) => html`<${PermissionCard} key=${question.id} session=${session} question=${question}
+      allowed=${allowed} limited=${me.projects !== null} />`)}
+  </div>`;
+};

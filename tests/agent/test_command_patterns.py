@@ -1,0 +1,152 @@
+import random
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from sessiontree.agent.command_patterns import allows, escape, restricts, split_commands
+from tests.reliability.harness import times
+
+HOSTILE = [
+    "git status; rm -rf x",
+    "git status ;rm -rf x",
+    "git status && rm -rf x",
+    "git status || rm -rf x",
+    "git status | rm -rf x",
+    "git status |& rm -rf x",
+    "git status & rm -rf x",
+    "git status &",
+    "git status\nrm -rf x",
+    "git status\r\nrm -rf x",
+    "git status $(rm -rf x)",
+    "git status `rm -rf x`",
+    'git status "$(rm -rf x)"',
+    'git status "`rm -rf x`"',
+    "git status $'\\n' rm",
+    "git status > x",
+    "git status >> x",
+    "git status 2>x",
+    "git status < x",
+    "git status <(rm -rf x)",
+    "git status >(rm -rf x)",
+    "git status <<E\nE\nrm -rf x",
+    "git status # '\nrm -rf x #'",
+    "git status \\\n; rm -rf x",
+    "git status \\' ; rm -rf x #'",
+    "git status; { rm -rf x; }",
+    "(git status; rm -rf x)",
+    "git() { rm -rf x; }; git status",
+    "{git,status}",
+    "git status ${x:=y}",
+    "git status $x",
+    "PATH=. git status",
+    "'git status' x",
+    '"git status/evil"',
+    "git* status",
+    "git\u00a0status; rm -rf x",
+    "! git status",
+    "if git status; then rm -rf x; fi",
+    "git status;;",
+    "git status &&",
+    "git status 'x",
+    "git status\x00",
+    "git statusx",
+]
+
+
+@pytest.mark.parametrize("command", HOSTILE)
+def test_an_allow_rule_for_one_command_does_not_match_a_hostile_one(command: str) -> None:
+    assert not allows("git status *", command)
+
+
+@pytest.mark.parametrize(
+    "command", ["git status", "git status -s", "git  status\t-s", "g'it' \"status\"", "git status 'a;b' \"c|d\"\n"]
+)
+def test_an_allow_rule_matches_its_command_however_it_is_quoted(command: str) -> None:
+    assert allows("git status *", command)
+
+
+def test_every_part_of_a_compound_command_has_to_be_allowed() -> None:
+    assert allows("git status *", "git status && git log | head -3\nls", ["git log *", "head *", "ls"])
+    assert not allows("git status *", "git status && git log | head -3; ls", ["git log *", "ls"])
+
+
+def test_a_star_is_anything_and_behind_a_blank_at_the_end_it_may_be_nothing() -> None:
+    assert allows("npm run *", "npm run")
+    assert not allows("npm run *", "npm runner")
+    assert allows("npm run*", "npm runner")
+    assert allows("pytest * -q", "pytest tests/a -q")
+
+
+def test_an_exact_rule_matches_any_command_letter_for_letter_and_no_other() -> None:
+    command = 'for f in *.py; do echo "$f" | tee -a log; done'
+
+    assert allows(escape(command), command)
+    assert not allows(escape(command), command + "; rm -rf x")
+    assert not allows(escape("rm '*'"), "rm *")
+    assert not allows(escape("rm \\*"), "rm *")
+    assert allows(escape("rm '*'"), "rm '*'")
+
+
+def test_a_rule_without_a_pattern_matches_everything() -> None:
+    assert allows(None, "a; b $(c)")
+    assert allows("*", "a; b $(c)")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "rm -rf x",
+        "rm",
+        "ls; rm x",
+        "ls && sudo rm x",
+        "sudo -n /bin/rm x",
+        "env A=b rm x",
+        "echo $(rm x)",
+        "for f in a; do rm $f; done",
+        "x=1; { rm x; }",
+        "ls | xargs rm x",
+        "r'm' x",
+        "echo `rm x`",
+        "\\rm x > y",
+    ],
+)
+def test_a_rule_that_restricts_finds_its_command_inside_others(command: str) -> None:
+    assert restricts("rm *", command)
+
+
+@pytest.mark.parametrize("command", ["ls", "git rm x", "echo 'rm x'", "rmdir x"])
+def test_a_rule_that_restricts_leaves_other_simple_commands_alone(command: str) -> None:
+    assert not restricts("rm *", command)
+
+
+def test_words_that_expand_and_words_that_are_quoted_stay_apart() -> None:
+    assert split_commands("ls *.py") == ["ls *.py"]
+    assert split_commands("ls '*.py'") == ["ls '*.py'"]
+    assert split_commands("ls '*'.*") is None
+
+
+PIECES = [
+    *["echo", "ok", "touch canary", "'", '"', "\\", ";", "&", "&&", "|", "||", "|&", "\n", "\r", "\t", " ", "$(", ")"],
+    *["`", "${", "}", "{", "$'", "#", "!", "<", ">", ">(", "<(", "<<E", "E", "=", "a=b", "*", "~", "(", ",", "if"],
+    *["then", "fi", "do", "done", "function", "eval", "exec", "time", "\x0b", "\x0c", "\u00a0", "\u2028", "[", "]"],
+]
+
+
+def test_bash_runs_nothing_else_when_an_allow_rule_matches_random_commands(tmp_path: Path) -> None:
+    """Real bash is the judge: whatever a rule for `echo` lets through must not create the file."""
+    dice = random.Random(18)
+    admitted = 0
+    lines: list[str] = []
+    for _ in range(times(12_000, torture=400_000)):
+        pieces = dice.choices(PIECES, k=dice.randint(1, 7))
+        command = "echo " + dice.choice(["", " "]).join(pieces)
+        if allows("echo *", command):
+            admitted += 1
+            lines.append(command)
+    assert admitted > 100
+    for start in range(0, len(lines), 50):
+        # Each in a bash of its own, as the tool runs it; one after another in one process.
+        script = "\n".join('bash -c "$1" >/dev/null 2>&1 </dev/null; shift' for _ in lines[start : start + 50])
+        subprocess.run(["bash", "-c", script, "x", *lines[start : start + 50]], cwd=tmp_path, check=False, timeout=60)
+        assert not list(tmp_path.iterdir()), lines[start : start + 50]

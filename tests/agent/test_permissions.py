@@ -1,0 +1,310 @@
+import asyncio
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sessiontree.agent.agent import Agent
+from sessiontree.agent.permissions import PermissionAnswer, PermissionQuestion, Permissions
+from sessiontree.agent.rule_files import FILE, read_rules
+from sessiontree.agent.rules import RuleSet
+from sessiontree.agent.tool import ToolOutput, tool
+from sessiontree.agent.tools import builtin_tools
+from sessiontree.config import Config, ConfigError, PermissionSettings
+from sessiontree.core.messages import ToolCall
+from sessiontree.hooks.bus import Hooks
+from sessiontree.hooks.events import Event, Notice, ToolDenied, ToolStart
+from sessiontree.model.scripted import ScriptedModel
+from sessiontree.session import Session
+
+from .conftest import said
+
+
+def call(name: str, arguments: dict[str, Any] | None = None, id: str = "c1") -> ToolCall:
+    return ToolCall(id, name, arguments or {})
+
+
+class Person:
+    """Gives these answers, and knows what it was asked."""
+
+    def __init__(self, *answers: str) -> None:
+        self.answers = list(answers)
+        self.asked: list[PermissionQuestion] = []
+
+    async def __call__(self, question: PermissionQuestion) -> PermissionAnswer | None:
+        self.asked.append(question)
+        scope, _, reason = self.answers.pop(0).partition(" ")
+        return None if scope == "nobody" else PermissionAnswer(scope=scope, reason=reason or None)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("SESSIONTREE_HOME", str(tmp_path / "home"))
+    (tmp_path / "project").mkdir()
+    return tmp_path / "project"
+
+
+async def run(
+    session: Session, project: Path, permissions: Permissions | None, *commands: Any, hooks: Hooks | None = None
+) -> list[Event]:
+    """Have a model call bash with each command, or make the calls that are given; what happened."""
+    calls = [[call("bash", {"command": each})] if isinstance(each, str) else each for each in commands]
+    agent = Agent(
+        session.head,
+        ScriptedModel([*calls, "Done."]),
+        builtin_tools(),
+        hooks,
+        system="Be brief.",
+        cwd=str(project),
+        permissions=permissions,
+    )
+    events: list[Event] = []
+    agent.hooks.listen(events.append)
+    await agent.prompt("go")
+    agent.close()
+    return events
+
+
+def denied(events: list[Event]) -> list[str]:
+    return [event.title for event in events if isinstance(event, ToolDenied)]
+
+
+async def test_without_permissions_an_agent_uses_all_the_tools_it_was_given(session: Session, project: Path) -> None:
+    assert denied(await run(session, project, None, "touch made")) == []
+    assert (project / "made").exists()
+
+
+async def test_where_nobody_can_be_asked_a_command_is_denied_and_the_model_is_told(
+    session: Session, project: Path
+) -> None:
+    events = await run(session, project, Permissions(), "touch made")
+
+    assert denied(events) == ["bash: touch made"]
+    assert not (project / "made").exists()
+    assert not [event for event in events if isinstance(event, ToolStart)]
+    (told,) = [text for text in said(session.head) if text.startswith("toolResult")]
+    assert told == (
+        "toolResult: Permission denied: bash: touch made was not run: it can change anything, and nobody can be asked."
+    )
+
+
+async def test_once_is_for_one_call(session: Session, project: Path) -> None:
+    person = Person("once", "no")
+
+    events = await run(session, project, Permissions(asker=person), "touch a", "touch a")
+
+    assert (project / "a").exists()
+    assert denied(events) == ["bash: touch a"]
+
+
+async def test_for_this_session_is_for_the_same_call_again_and_no_other(session: Session, project: Path) -> None:
+    person = Person("session", "no")
+    permissions = Permissions(asker=person)
+
+    events = await run(session, project, permissions, "touch a", "touch a", "touch b")
+
+    assert [question.title for question in person.asked] == ["bash: touch a", "bash: touch b"]
+    assert denied(events) == ["bash: touch b"]
+    permissions.forget_grants()
+    assert permissions.granted == ()
+
+
+async def test_no_tells_the_model_the_reason(session: Session, project: Path) -> None:
+    await run(session, project, Permissions(asker=Person("no use make instead.")), "npm test")
+
+    assert any("the user said no: use make instead." in text for text in said(session.head))
+
+
+async def test_nobody_answering_is_a_no(session: Session, project: Path) -> None:
+    events = await run(session, project, Permissions(asker=Person("nobody")), "touch a")
+
+    assert denied(events) == ["bash: touch a"]
+    assert any("nobody answered" in text for text in said(session.head))
+
+
+async def test_always_is_kept_for_the_folder_in_a_private_file(session: Session, project: Path, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    odd = "echo \"a\tb\" '*' \x7f\n\\n"
+    first = Permissions.of_user(Config(), str(home), asker=Person("always", "always"))
+    await run(session, project, first, "touch a", odd)
+
+    again = Permissions.of_user(Config(), str(home))
+    assert denied(await run(session, project, again, "touch a", odd)) == []
+    (tmp_path / "other").mkdir()
+    assert denied(await run(session, tmp_path / "other", again, "touch a")) == ["bash: touch a"]
+    assert stat.S_IMODE(os.stat(home / FILE).st_mode) == 0o600
+    assert list(read_rules(str(home)).folders) == [str(project)]
+
+
+async def test_always_that_cannot_be_written_holds_for_the_session_and_is_told(
+    session: Session, project: Path, tmp_path: Path
+) -> None:
+    home = tmp_path / "home"
+    permissions = Permissions.of_user(Config(), str(home), asker=Person("always"))
+    home.write_text("no folder")
+
+    events = await run(session, project, permissions, "touch a")
+
+    assert denied(events) == ["bash: touch a"]  # a file of rules that cannot be read allows nothing
+    home.unlink()
+    home.mkdir()
+    (home / f"{FILE}.lock").mkdir()
+    events = await run(session, project, permissions, "touch a", "touch a")
+    assert denied(events) == []
+    assert any("kept for this session only" in event.text for event in events if isinstance(event, Notice))
+
+
+async def test_two_answers_at_the_same_time_are_both_kept(project: Path, tmp_path: Path) -> None:
+    from sessiontree.agent.rule_files import add_allowed
+    from sessiontree.agent.rules import PermissionRule
+
+    home = str(tmp_path / "home")
+    rules = [PermissionRule("bash", f"echo {number}") for number in range(20)]
+    await asyncio.gather(*(asyncio.to_thread(add_allowed, home, str(project), rule) for rule in rules))
+
+    assert sorted(read_rules(home).folders[str(project)].allow) == sorted(map(str, rules))
+
+
+def test_a_file_of_rules_that_is_wrong_is_an_error_with_its_name(tmp_path: Path) -> None:
+    (tmp_path / FILE).write_text('allow = "bash"\n')
+
+    with pytest.raises(ConfigError, match=r"permissions\.toml: allow"):
+        Permissions.of_user(Config(), str(tmp_path))
+
+
+def test_a_file_of_rules_that_is_no_plain_file_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / FILE)
+
+    with pytest.raises(ConfigError, match="no plain file"):
+        Permissions.of_user(Config(), str(tmp_path))
+
+
+async def test_rules_of_the_configuration_count(session: Session, project: Path, tmp_path: Path) -> None:
+    settings = Config(permissions=PermissionSettings(mode="allow-all", deny=("bash:rm *",), ask=("bash:git push *",)))
+    permissions = Permissions.of_user(settings, str(tmp_path / "home"))
+
+    assert denied(await run(session, project, permissions, "touch a", "rm a", "git push")) == [
+        "bash: rm a",
+        "bash: git push",
+    ]
+
+
+async def test_what_is_given_for_a_run_wins_over_the_mode_of_the_configuration(
+    session: Session, project: Path, tmp_path: Path
+) -> None:
+    settings = Config(permissions=PermissionSettings(mode="allow-all"))
+    permissions = Permissions.of_user(settings, str(tmp_path / "home"), mode="read-only")
+
+    assert denied(await run(session, project, permissions, "touch a")) == ["bash: touch a"]
+
+
+async def test_a_project_can_restrict_and_nothing_else(session: Session, project: Path) -> None:
+    permissions = Permissions("allow-all")
+    lenient = RuleSet.of(PermissionSettings(allow=("bash",), deny=("bash:rm *",)))
+    off = permissions.restrict("ask", lenient)
+
+    assert permissions.effective_mode == "ask"
+    assert denied(await run(session, project, permissions, "touch a")) == ["bash: touch a"]
+    off()
+    assert denied(await run(session, project, permissions, "touch a", "rm a")) == []
+    off = permissions.restrict("allow-all", lenient)
+    assert denied(await run(session, project, permissions, "rm b")) == ["bash: rm b"]
+
+
+async def test_an_ask_rule_can_be_answered_for_the_session_but_not_for_always(
+    session: Session, project: Path, tmp_path: Path
+) -> None:
+    person = Person("session")
+    settings = Config(permissions=PermissionSettings(mode="allow-all", ask=("bash:touch *",)))
+    permissions = Permissions.of_user(settings, str(tmp_path / "home"), asker=person)
+
+    assert denied(await run(session, project, permissions, "touch a", "touch a")) == []
+    assert [question.scopes for question in person.asked] == [("once", "session", "no")]
+
+
+async def test_arguments_that_a_handler_changed_are_the_ones_that_are_checked(session: Session, project: Path) -> None:
+    hooks = Hooks()
+    hooks.on("tool_call", lambda event, context: {"arguments": {"command": "touch evil"}})
+
+    events = await run(session, project, Permissions(allow=["bash:touch good"]), "touch good", hooks=hooks)
+
+    assert denied(events) == ["bash: touch evil"]
+    assert not (project / "evil").exists()
+
+
+async def test_calls_that_run_together_are_asked_about_one_by_one(session: Session, project: Path) -> None:
+    open_questions = most = 0
+
+    async def person(question: PermissionQuestion) -> PermissionAnswer:
+        nonlocal open_questions, most
+        open_questions += 1
+        most = max(most, open_questions)
+        await asyncio.sleep(0)
+        open_questions -= 1
+        return PermissionAnswer(scope="session")
+
+    both = [call("read", {"path": "/etc/hosts"}, id=id) for id in ("1", "2")]
+    events = await run(session, project, Permissions(asker=person), both)
+
+    assert denied(events) == []
+    assert most == 1
+
+
+async def test_aborting_takes_the_question_away(session: Session, project: Path) -> None:
+    asked, gone = asyncio.Event(), asyncio.Event()
+
+    async def person(question: PermissionQuestion) -> PermissionAnswer:
+        asked.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            gone.set()
+        raise AssertionError
+
+    agent = Agent(
+        session.head,
+        ScriptedModel([[call("bash", {"command": "touch a"})]]),
+        builtin_tools(),
+        cwd=str(project),
+        permissions=Permissions(asker=person),
+    )
+    running = asyncio.create_task(agent.prompt("go"))
+    await asked.wait()
+    agent.abort()
+    assert (await running).aborted
+    assert gone.is_set()
+    assert not (project / "a").exists()
+
+
+async def test_a_check_that_fails_allows_nothing(session: Session, project: Path) -> None:
+    async def person(question: PermissionQuestion) -> PermissionAnswer:
+        raise RuntimeError("broken")
+
+    events = await run(session, project, Permissions(asker=person), "touch a")
+
+    assert denied(events) == ["bash"]
+    assert not (project / "a").exists()
+
+
+async def test_a_tool_of_an_extension_is_asked_about_unless_it_says_that_it_only_reads(session: Session) -> None:
+    @tool
+    def deploy() -> ToolOutput:
+        """Deploy."""
+        return ToolOutput(content="deployed")
+
+    @tool(does="reads")
+    def look() -> ToolOutput:
+        """Look."""
+        return ToolOutput(content="seen")
+
+    agent = Agent(
+        session.head, ScriptedModel([[call("deploy")], [call("look")], "ok"]), [deploy, look], permissions=Permissions()
+    )
+    events: list[Event] = []
+    agent.hooks.listen(events.append)
+    await agent.prompt("go")
+
+    assert denied(events) == ["deploy"]
+    assert "toolResult: seen" in said(session.head)

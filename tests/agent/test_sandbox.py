@@ -1,0 +1,283 @@
+"""Sandboxes: what commands and file tools of a confined agent reach, tried with the real thing.
+
+Bubblewrap is tried where it is installed, another user where the tests run as root.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import sessiontree as st
+from sessiontree.agent.agent import Agent
+from sessiontree.agent.sandbox import Confinement, NoSandbox, confine, find_sandbox
+from sessiontree.agent.tools import BUILTIN
+from sessiontree.core.messages import ToolCall, text
+from sessiontree.hooks.bus import Hooks
+from sessiontree.model.scripted import ScriptedModel
+
+USER = "nobody"
+
+
+def _kinds() -> list[str | None]:
+    kinds: list[str | None] = []
+    try:
+        find_sandbox()
+        kinds.append(None)
+    except NoSandbox:
+        pass
+    if os.geteuid() == 0 and any(user.pw_name == USER for user in pwd.getpwall()):
+        kinds.append(USER)
+    return kinds
+
+
+KINDS = _kinds()
+needs_a_sandbox = pytest.mark.skipif(not KINDS, reason="bubblewrap is not installed, and the tests do not run as root")
+needs_bwrap = pytest.mark.skipif(None not in KINDS, reason="bubblewrap is not installed")
+
+
+@pytest.fixture
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The home of a server with a secret in it."""
+    for folder in (tmp_path, *tmp_path.parents):  # so that another user can come to the project
+        if folder.stat().st_uid == os.geteuid() and folder.stat().st_mode & 0o055 != 0o055:
+            folder.chmod(0o755)
+    home = tmp_path / "home"
+    home.mkdir(0o700)
+    (home / "tokens.json").write_text("a secret")
+    monkeypatch.setenv("SESSIONTREE_HOME", str(home))
+    monkeypatch.setenv("OPENAI_API_KEY", "a secret key")
+    return home
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    folder = tmp_path / "project"
+    folder.mkdir()
+    folder.chmod(0o777)
+    return folder
+
+
+@pytest.fixture(params=KINDS, ids=lambda kind: kind or "bubblewrap")
+def limited(server: Path, project: Path, request: pytest.FixtureRequest) -> Confinement:
+    return confine(str(project), limited=True, user=request.param)
+
+
+async def result(confinement: Confinement, tool: str, **arguments: object) -> str:
+    """What a tool tells a confined agent."""
+    session = st.memory()
+    hooks = Hooks()
+    hooks.context.confinement = confinement
+    model = ScriptedModel([ToolCall("c1", tool, arguments), "Done."])
+    agent = Agent(session.head, model, [BUILTIN[tool]], hooks, cwd=confinement.folder)
+    await agent.prompt("Go")
+    (told,) = results(session).values()
+    return told
+
+
+def results(session: st.Session) -> dict[str, str]:
+    """What tools told, by the ids of the calls."""
+    messages = [json.loads(entry.raw)["message"] for entry in session.tree if entry.type == "message"]
+    return {message["toolCallId"]: text(message["content"]) for message in messages if message["role"] == "toolResult"}
+
+
+@needs_a_sandbox
+async def test_a_command_cannot_read_the_secrets_and_can_work_in_the_project(
+    limited: Confinement, server: Path, project: Path
+) -> None:
+    told = await result(limited, "bash", command=f"cat {server}/tokens.json; echo done > made; ls")
+
+    assert "a secret" not in told
+    assert "made" in told
+    assert (project / "made").read_text() == "done\n"
+
+
+@needs_a_sandbox
+async def test_a_command_cannot_read_the_environment_of_the_server(limited: Confinement) -> None:
+    told = await result(limited, "bash", command=f"cat /proc/{os.getpid()}/environ /proc/*/environ | tr '\\0' '\\n'")
+
+    assert "a secret key" not in told
+
+
+@needs_a_sandbox
+@pytest.mark.parametrize("leave", ["exit 3", "sleep 100", "kill -9 $$"])
+async def test_a_command_in_a_sandbox_ends_as_elsewhere(limited: Confinement, leave: str) -> None:
+    told = await result(limited, "bash", command=f"echo begun; {leave}", timeout=2)
+
+    assert told.startswith("begun")
+    assert ("exited with code" in told) is (leave != "sleep 100")
+
+
+@needs_bwrap
+async def test_a_command_of_a_limited_agent_changes_nothing_elsewhere(server: Path, project: Path) -> None:
+    confinement = confine(str(project), limited=True)
+    elsewhere = server.parent / "elsewhere"
+
+    told = await result(confinement, "bash", command=f"echo x > {elsewhere}; echo x > /etc/sessiontree; ls /run")
+
+    assert not elsewhere.exists()
+    assert "Read-only file system" in told
+
+
+@needs_bwrap
+async def test_an_agent_with_all_rights_is_kept_from_the_secrets_alone(server: Path, project: Path) -> None:
+    confinement = confine(str(project), limited=False)
+    elsewhere = server.parent / "elsewhere"
+
+    told = await result(confinement, "bash", command=f"cat {server}/tokens.json; echo x > {elsewhere}")
+
+    assert "a secret" not in told
+    assert elsewhere.read_text() == "x\n"
+    assert "a secret" not in await result(confinement, "read", path=str(server / "tokens.json"))
+    assert await result(confinement, "read", path=str(elsewhere)) == "x"
+
+
+@needs_a_sandbox
+async def test_file_tools_work_in_the_project(limited: Confinement, project: Path) -> None:
+    assert "Wrote a.txt" in await result(limited, "write", path="a.txt", content="one\n")
+    assert "Edited" in await result(limited, "edit", path="a.txt", old_text="one", new_text="two")
+    assert await result(limited, "read", path="a.txt") == "two"
+    assert await result(limited, "ls") == "a.txt"
+    assert await result(limited, "find", pattern="*.txt") == "a.txt"
+    assert await result(limited, "grep", pattern="tw.") == "a.txt:1: two"
+    assert "no file" in await result(limited, "read", path="b.txt")
+
+
+@needs_a_sandbox
+@pytest.mark.parametrize("way", ["absolute", "upwards", "link", "linked folder"])
+async def test_file_tools_stay_in_the_project(limited: Confinement, server: Path, project: Path, way: str) -> None:
+    (project / "link").symlink_to(server / "tokens.json")
+    (project / "folder").symlink_to(server)
+    path = {
+        "absolute": str(server / "tokens.json"),
+        "upwards": "../home/tokens.json",
+        "link": "link",
+        "linked folder": "folder/tokens.json",
+    }[way]
+
+    calls = {
+        "read": {},
+        "edit": {"old_text": "a secret", "new_text": "mine"},
+        "write": {"content": "mine"},
+        "grep": {"pattern": "secret"},
+    }
+    for tool, more in calls.items():
+        told = await result(limited, tool, path=path, **more)
+        assert "a secret" not in told
+        assert "is outside of" in told or "secrets of sessiontree" in told
+    assert (server / "tokens.json").read_text() == "a secret"
+
+
+@needs_a_sandbox
+async def test_a_folder_that_becomes_a_link_after_the_check_leads_nowhere(
+    limited: Confinement, server: Path, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (project / "inner").mkdir()
+    (project / "inner" / "tokens.json").write_text("harmless")
+
+    def swapped(path: str, cwd: str, confinement: Confinement) -> None:
+        check(path, cwd, confinement)
+        shutil.rmtree(project / "inner")
+        (project / "inner").symlink_to(server)
+
+    from sessiontree.agent.tools import confined
+
+    check: Callable[[str, str, Confinement], None] = confined._check_inside
+    monkeypatch.setattr(confined, "_check_inside", swapped)
+
+    assert "a secret" not in await result(limited, "read", path="inner/tokens.json")
+
+
+@needs_a_sandbox
+async def test_the_file_with_the_rest_of_long_output_can_be_read(limited: Confinement) -> None:
+    told = await result(limited, "bash", command="seq 100000")
+
+    path = told.rpartition(" in ")[2].split()[0].rstrip(".]")
+    assert os.path.isfile(path)
+    assert (await result(limited, "read", path=path, limit=2)).startswith("1\n2")
+    os.unlink(path)
+
+
+def test_without_a_sandbox_that_says_why(project: Path, server: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(project))
+
+    with pytest.raises(NoSandbox, match="bubblewrap is not installed"):
+        confine(str(project), limited=True)
+
+
+def test_a_bubblewrap_that_does_not_work_is_none(
+    project: Path, server: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "bin" / "bwrap"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\necho 'bwrap: No permissions to create new namespace' >&2\nexit 1\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(program.parent))
+
+    with pytest.raises(NoSandbox, match="bubblewrap does not work here: bwrap: No permissions"):
+        confine(str(project), limited=True)
+
+
+def test_a_bubblewrap_that_hides_nothing_is_none(
+    project: Path, server: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "bin" / "bwrap"
+    program.parent.mkdir()
+    program.write_text(
+        '#!/bin/sh\nwhile [ "$1" != -- ]; do [ "$1" = --chdir ] && cd "$2"; shift; done\nshift\nexec "$@"\n'
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+
+    with pytest.raises(NoSandbox, match="bubblewrap hides nothing here"):
+        confine(str(project), limited=True)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can run commands as another user")
+def test_a_user_who_can_read_the_home_is_no_sandbox(project: Path, server: Path) -> None:
+    server.chmod(0o755)
+
+    with pytest.raises(NoSandbox, match=f"the user {USER} can read"):
+        confine(str(project), limited=True, user=USER)
+    with pytest.raises(NoSandbox, match="root, who can read everything"):
+        confine(str(project), limited=True, user="root")
+    with pytest.raises(NoSandbox, match="there is no user nosuchuser"):
+        confine(str(project), limited=True, user="nosuchuser")
+
+
+def test_the_home_itself_is_no_project(server: Path) -> None:
+    (server / "sessions").mkdir()
+    for folder in (server, server / "sessions"):
+        with pytest.raises(NoSandbox, match="where sessiontree keeps its own files"):
+            confine(str(folder), limited=True)
+
+
+async def test_file_tools_touch_no_secrets_anywhere(server: Path, project: Path) -> None:
+    (project / "link").symlink_to(server / "tokens.json")
+    (server / "config.toml").write_text("# mine\n")
+    session = st.memory()
+    calls = [
+        ToolCall("c1", "read", {"path": str(server / "tokens.json")}),
+        ToolCall("c2", "read", {"path": "link"}),
+        ToolCall("c3", "edit", {"path": "link", "old_text": "a secret", "new_text": "x"}),
+        ToolCall("c4", "write", {"path": str(server / "trust.json"), "content": "{}"}),
+        ToolCall("c5", "grep", {"path": str(server), "pattern": "secret"}),
+        ToolCall("c6", "grep", {"path": ".", "pattern": "secret"}),
+        ToolCall("c7", "read", {"path": str(server / "config.toml")}),
+    ]
+    agent = Agent(session.head, ScriptedModel([calls, "Done."]), [*BUILTIN.values()], cwd=str(project))
+
+    await agent.prompt("Go")
+
+    told = results(session)
+    assert len(told) == 7
+    assert "a secret" not in "".join(told.values())
+    assert told["c7"] == "# mine"
+    assert not (server / "trust.json").exists()
+    assert (server / "tokens.json").read_text() == "a secret"

@@ -1,0 +1,88 @@
+"""What commands get of the environment: no key of a model, no password, whatever the configuration says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import sessiontree as st
+from sessiontree.agent.agent import Agent
+from sessiontree.agent.tools.environment import clean_environment
+from sessiontree.agent.tools.process import run_command
+from sessiontree.config import Config, ModelSettings, ToolSettings
+from sessiontree.core.messages import ToolCall
+from sessiontree.model.providers import PROVIDERS
+from sessiontree.model.scripted import ScriptedModel
+
+KEYS = sorted(name for provider in PROVIDERS.values() for name in provider.keys)
+SECRETS = [
+    *KEYS,
+    "QWEN_KEY",
+    "SESSIONTREE_STORE",
+    "PGPASSWORD",
+    "AWS_SECRET_ACCESS_KEY",
+    "GITHUB_TOKEN",
+    "SSH_AUTH_SOCK",
+]
+SETTINGS = Config(
+    tools=ToolSettings(environment=("NODE_ENV", "OPENAI_API_KEY", "QWEN_KEY", "SESSIONTREE_STORE")),
+    models={"vllm:qwen": ModelSettings(key_variable="QWEN_KEY")},
+)
+
+
+@pytest.fixture(autouse=True)
+def secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in SECRETS:
+        monkeypatch.setenv(name, f"secret of {name}")
+    monkeypatch.delenv("SESSIONTREE_STORE")
+    monkeypatch.setenv("NODE_ENV", "test")
+    monkeypatch.setenv("LC_TIME", "C")
+
+
+async def test_the_bash_tool_gives_no_secret_to_a_command_and_so_none_to_the_session(tmp_path: Path) -> None:
+    session = st.memory(cwd=str(tmp_path))
+    model = ScriptedModel([ToolCall("c1", "bash", {"command": "env"}), "Done."])
+    agent = Agent(session.head, model, st.builtin_tools("bash"), settings=SETTINGS, cwd=str(tmp_path))
+
+    await agent.prompt("Go")
+
+    raw = b"".join(entry.raw for entry in session.tree)
+    assert b"PATH=" in raw
+    assert b"NODE_ENV=test" in raw
+    assert b"secret of" not in raw
+
+
+async def test_a_command_of_the_person_gives_no_secret_to_the_session_either(tmp_path: Path) -> None:
+    session = st.memory(cwd=str(tmp_path))
+    agent = Agent(session.head, ScriptedModel([]), settings=SETTINGS, cwd=str(tmp_path))
+
+    ran = await agent.bash("env")
+
+    assert "PATH=" in ran.output
+    assert "NODE_ENV=test" in ran.output
+    assert "secret of" not in ran.output
+
+
+async def test_what_needs_no_agent_gets_a_clean_environment_too(tmp_path: Path) -> None:
+    ran = await run_command("env", cwd=str(tmp_path))
+
+    assert "secret of" not in ran.output
+    assert "LC_TIME=C" in ran.output
+
+
+def test_a_proxy_is_given_unless_its_address_has_a_password(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("https_proxy", "http://proxy.example:3128")
+    monkeypatch.setenv("HTTP_PROXY", "http://ada:lovelace@proxy.example:3128")
+
+    given = clean_environment()
+
+    assert given["https_proxy"] == "http://proxy.example:3128"
+    assert "HTTP_PROXY" not in given
+
+
+def test_no_configuration_gives_a_command_the_key_of_a_model() -> None:
+    given = clean_environment(SETTINGS)
+
+    assert given["NODE_ENV"] == "test"
+    assert [name for name in SECRETS if name in given] == []

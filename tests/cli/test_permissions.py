@@ -1,0 +1,134 @@
+"""What agents may do that are started from the shell, against a model server on loopback."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+import sessiontree as st
+from sessiontree.cli.app import run
+from sessiontree.swarm.record import swarms_in
+from tests.cli.conftest import Run
+from tests.cli.test_prompt import asked
+from tests.cli.test_prompt import server as server
+from tests.model.server import Server, calls
+
+TOUCH = ("c1", "bash", {"command": "touch made"})
+
+
+def test_a_prompt_reads_and_everything_else_is_denied_and_named(
+    cli: Run, server: Server, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (here / "a.txt").write_text("seen")
+    server.add(calls(TOUCH, ("c2", "read", {"path": "a.txt"}), ("c3", "write", {"path": "b", "content": "x"})), "Done.")
+
+    assert run(["-p", "go"]) == 0
+
+    told = capsys.readouterr()
+    assert told.out == "Done.\n"
+    assert "denied bash: touch made: it can change anything, and nobody can be asked" in told.err
+    assert "--allow 'bash:touch made'" in told.err
+    assert "denied write: b" in told.err
+    assert sorted(os.listdir(here)) == ["a.txt"]
+    results = [text for text in asked(server) if text.startswith("tool")]
+    assert results[0].startswith("tool: Permission denied: bash: touch made was not run")
+    assert "seen" in results[1]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--allow", "bash"],
+        ["--allow", "bash:touch *"],
+        ["--permission-mode", "allow-all"],
+        ["--allow", "read", "--allow", "bash:touch made"],
+    ],
+)
+def test_a_flag_allows_a_command(cli: Run, server: Server, here: Path, options: list[str]) -> None:
+    server.add(calls(TOUCH), "Done.")
+
+    cli("-p", *options, "go")
+
+    assert (here / "made").exists()
+
+
+@pytest.mark.parametrize("options", [["--allow", "bash:git *"], ["--permission-mode", "allow-edits"]])
+def test_a_flag_allows_nothing_else(cli: Run, server: Server, here: Path, options: list[str]) -> None:
+    server.add(calls(TOUCH), "Done.")
+
+    cli("-p", *options, "go")
+
+    assert not (here / "made").exists()
+
+
+def test_rules_of_the_configuration_count_for_prompts(cli: Run, server: Server, here: Path) -> None:
+    config = Path(os.environ["SESSIONTREE_HOME"]) / "config.toml"
+    config.write_text(config.read_text() + '[permissions]\nallow = ["bash:touch *"]\n')
+    server.add(calls(TOUCH), "Done.")
+
+    cli("-p", "go")
+
+    assert (here / "made").exists()
+
+
+def test_options_that_cannot_be_understood_are_refused_before_anything_is_done(fails: Run, server: Server) -> None:
+    assert "--allow takes TOOL or TOOL:PATTERN" in fails("-p", "--allow", "bash:", "x", code=2)
+    both = fails("-p", "--allow", "bash", "--permission-mode", "read-only", "x", code=2)
+    assert "--allow does nothing with --permission-mode read-only" in both
+    (Path(os.environ["SESSIONTREE_HOME"]) / "permissions.toml").write_text("allow = 1\n")
+    assert "permissions.toml: allow" in fails("-p", "x")
+
+
+def test_variants_of_a_fan_out_are_denied_what_is_not_allowed(
+    cli: Run, server: Server, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    st.create("fanned").close()
+    server.add(calls(TOUCH), "Done.")
+    server.add(calls(TOUCH), "Done.")
+    assert run(["fan-out", "fanned", "--prompt", "go"]) == 0
+    assert "denied bash: touch made" in capsys.readouterr().err
+    assert not (here / "made").exists()
+
+    cli("fan-out", "fanned", "--prompt", "go", "--allow", "bash")
+    assert (here / "made").exists()
+
+
+def test_runs_of_an_experiment_are_denied_what_is_not_allowed_and_say_so(
+    cli: Run, server: Server, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    st.create("tried").close()
+    server.add(calls(TOUCH), "Done.", calls(TOUCH), "Done.")
+    assert run(["ab", "tried", "--arm", "a=go", "--arm", "b=go", "--runs", "1", "--concurrency", "1", "--json"]) == 0
+    told = capsys.readouterr()
+    assert "denied bash: touch made" in told.err
+    assert json.loads(told.out)["runs"][0]["denied"] == ["bash: touch made"]
+    assert not (here / "made").exists()
+
+
+def test_agents_of_a_swarm_are_denied_what_is_not_allowed_and_the_session_says_so(
+    cli: Run, server: Server, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (here / "s.toml").write_text('name = "review"\ntask = "Go."\nagents = 1\n')
+    server.add(calls(TOUCH), "Done.")
+    assert run(["swarm", "run", "s.toml"]) == 0
+    told = capsys.readouterr()
+    assert "denied bash: touch made" in told.err
+    assert "denied bash: touch made" in told.out
+    assert not (here / "made").exists()
+    (status,) = swarms_in(st.open("review", read_only=True))
+    assert status.agents[0].denied == ("bash: touch made",)
+
+    server.add(calls(TOUCH), "Done.")
+    cli("swarm", "run", "s.toml", "--allow", "bash:touch *")
+    assert (here / "made").exists()
+
+
+def test_a_durable_swarm_takes_no_permissions_of_its_own(fails: Run, server: Server, here: Path) -> None:
+    (here / "s.toml").write_text('name = "review"\ntask = "Go."\nagents = 1\n')
+
+    told = fails("swarm", "run", "s.toml", "--durable", "--allow", "bash", code=2)
+
+    assert "`sessiontree worker`" in told

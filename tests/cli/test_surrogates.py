@@ -1,0 +1,68 @@
+"""Lone surrogates, which JSON can spell and UTF-8 cannot hold, in every text of a session: no command fails on them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import sessiontree as st
+from sessiontree.cli.app import run
+from tests.reliability.harness import times
+from tests.surrogates import hostile_files
+
+EVERY = times(6, torture=1)
+"""Every so many-th command is run on each file; a long run takes all."""
+
+
+def commands(file: str, out: Path) -> list[list[str]]:
+    words = [[name, file] for name in ("tree", "log", "branches", "context", "doctor")]
+    words += [["show", file, "HEAD"], ["compare", file, "main", "other"], ["diff", file, "main", "other"]]
+    words += [[*command, "--json"] for command in words]
+    for form in ("html", "md", "jsonl", "json", "text"):
+        words.append(["export", file, "--format", form, "-o", str(out), "--force"])
+        words.append(["export", file, "--format", form, "-o", str(out), "--force", "--redact"])
+    words.append(["export", file, "--format", "jsonl", "--branch", "HEAD", "-o", str(out), "--force"])
+    words.append(["export", file, "--format", "jsonl", "--subtree", "00000001", "-o", str(out), "--force"])
+    words.append(["migrate", file])
+    words.append(["fork", file])
+    words.append(["fork", file, "--whole"])
+    words.append(["append", file, "--role", "user", "more"])
+    words.append(["label", file, "00000001", "first"])
+    words.append(["navigate", file, "00000001"])
+    words.append(["undo", file])
+    words.append(["branch", file, "new"])
+    words.append(["switch", file, "main"])
+    words.append(["rename", file, "called"])
+    words.append(["archive", file])
+    words.append(["delete", file, "--yes"])
+    return words
+
+
+def test_no_command_fails_on_a_lone_surrogate_wherever_it_stands(
+    here: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    good = st.create("good")
+    good.append(st.user("hello"))
+    assert good.file is not None
+    files = hostile_files(Path(good.file).parent, here)
+    assert len(files) > 100
+    failed: list[str] = []
+
+    def run_command(words: list[str]) -> str:
+        code = run(words)
+        printed = capsys.readouterr()
+        (printed.out + printed.err).encode()
+        if code not in (0, 1) or "internal error" in printed.out + printed.err:
+            failed.append(f"{words}: {printed.err}")
+        return printed.out
+
+    for _ in range(2):  # without an index, and with one
+        assert "good" in run_command(["ls"])
+        assert good.id in run_command(["search", "hello", "--json", "--limit", "1000"])
+        assert "hello" in run_command(["tree", "good"])
+    for number, file in enumerate(files):
+        for place, words in enumerate(commands(str(file), tmp_path / "out")):
+            if place % EVERY == number % EVERY:
+                run_command(words)
+    assert not failed, "\n".join(failed)

@@ -1,0 +1,54 @@
+"""`/permissions`: what the agent may do, and another mode."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sessiontree.agent.permissions import Permissions
+from sessiontree.agent.rules import RuleSet, parse_rule
+from sessiontree.errors import InvalidOperation
+from tests.commands.conftest import MakeDesk
+
+
+async def test_the_mode_and_all_rules_are_shown(desk: MakeDesk, tmp_path: Path) -> None:
+    (tmp_path / "permissions.toml").write_text('deny = ["bash:sudo *"]\n')
+    at = desk(permissions=Permissions(allow=["bash:git *"], ask=["edit"], home=str(tmp_path)))
+
+    shown = (await at.submit("/permissions")).text.split("\n")
+
+    assert [line.split() for line in shown] == [
+        ["mode", "ask"],
+        ["deny", "bash:sudo", "*"],
+        ["ask", "edit"],
+        ["allow", "bash:git", "*"],
+    ]
+
+
+async def test_the_mode_changes_and_a_project_limits_it(desk: MakeDesk) -> None:
+    permissions = Permissions()
+    at = desk(permissions=permissions)
+
+    assert (await at.submit("/permissions allow-edits")).text == "permission mode: allow-edits"
+    assert permissions.mode == "allow-edits"
+    permissions.restrict("ask", RuleSet(deny=(parse_rule("bash"),)))
+    limited = (await at.submit("/permissions allow-all")).text
+    assert limited == "permission mode: ask, since the project restricts it"
+    with pytest.raises(InvalidOperation, match="no permission mode 'all'"):
+        await at.submit("/permissions all")
+
+
+async def test_where_no_permissions_hold_that_is_said(desk: MakeDesk) -> None:
+    with pytest.raises(InvalidOperation, match="may use all of its tools"):
+        await desk().submit("/permissions")
+
+
+async def test_what_was_allowed_for_a_session_is_not_allowed_in_the_next(desk: MakeDesk) -> None:
+    permissions = Permissions()
+    at = desk(permissions=permissions)
+    permissions._shared.granted.append(parse_rule("bash"))
+
+    await at.submit("/new")
+
+    assert permissions.granted == ()

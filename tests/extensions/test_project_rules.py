@@ -1,0 +1,71 @@
+"""Rules of a project: they count once the project is trusted, and can only restrict."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sessiontree.agent.permissions import Permissions
+from sessiontree.agent.rules import parse_rule
+from tests.commands.conftest import Person
+from tests.extensions.conftest import Load, write
+
+RULES = 'mode = "ask"\nallow = ["bash"]\ndeny = ["read:secret/**"]\n'
+
+
+@pytest.fixture
+def rules(project: Path) -> Path:
+    return write(project / ".sessiontree" / "permissions.toml", RULES)
+
+
+async def test_rules_of_a_project_count_only_when_it_is_trusted(load: Load, rules: Path) -> None:
+    permissions = Permissions("allow-all")
+    loaded = await load(permissions=permissions)
+    assert permissions.effective_mode == "allow-all"
+    assert permissions.rules.deny == ()
+    assert any("nobody has trusted it" in text for text in loaded.notices)
+
+    person = Person("yes")
+    loaded = await load(ui=person, permissions=permissions)
+    assert "permissions.toml" in str(person.asked)
+    assert permissions.effective_mode == "ask"
+    assert permissions.rules.deny == (parse_rule("read:secret/**"),)
+
+
+async def test_what_a_project_allows_is_ignored_and_told(load: Load, rules: Path) -> None:
+    permissions = Permissions()
+    loaded = await load(ui=Person("yes"), permissions=permissions)
+
+    assert permissions.rules.allow == ()
+    assert any("a project can only restrict" in text for text in loaded.notices)
+
+
+async def test_a_project_cannot_make_the_mode_more_lenient(load: Load, rules: Path) -> None:
+    rules.write_text('mode = "allow-all"\n')
+    permissions = Permissions("read-only")
+
+    await load(ui=Person("yes"), permissions=permissions)
+
+    assert permissions.effective_mode == "read-only"
+
+
+async def test_rules_of_a_project_that_are_wrong_leave_nothing_but_reading(load: Load, rules: Path) -> None:
+    rules.write_text("deny = 1\n")
+    permissions = Permissions("allow-all")
+
+    loaded = await load(ui=Person("yes"), permissions=permissions)
+
+    assert permissions.effective_mode == "read-only"
+    assert any("agents may only read here" in text for text in loaded.notices)
+
+
+async def test_rules_of_a_project_are_read_anew_on_reload(load: Load, rules: Path) -> None:
+    permissions = Permissions("allow-all")
+    loaded = await load(ui=Person("yes", "yes"), permissions=permissions)
+
+    rules.write_text('mode = "allow-edits"\n')
+    await loaded.extensions.reload()
+
+    assert permissions.effective_mode == "allow-edits"
+    assert permissions.rules.deny == ()

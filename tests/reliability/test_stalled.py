@@ -1,0 +1,227 @@
+"""A process that is stopped while it holds a lock: others say what they wait for, give up in time, and can be ended.
+
+Nothing else is kept waiting: other sessions, and listings, which go on without the index.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import sessiontree as st
+from sessiontree.store import waiting
+from tests.model.server import Server
+from tests.reliability.harness import stopped_holder
+from tests.web.conftest import House, asking
+
+COMMAND = [sys.executable, "-c", "from sessiontree.cli import main; main()"]
+SHORT = {"SESSIONTREE_LOCK_TIMEOUT": "2"}
+
+
+def lock_of(session: st.Session) -> Path:
+    return Path(f"{session.file}.lock")
+
+
+def run(*arguments: str, seconds: float = 60, **env: str) -> tuple[subprocess.CompletedProcess[str], float]:
+    begun = time.monotonic()
+    done = subprocess.run(
+        [*COMMAND, *arguments],
+        env={**os.environ, **env},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=seconds,
+        check=False,
+    )
+    return done, time.monotonic() - begun
+
+
+@pytest.fixture
+def session() -> st.Session:
+    with st.create(name="stalled") as session:
+        session.append(st.user("one"))
+    return session
+
+
+def test_an_append_gives_up_and_names_the_process_that_holds_the_lock(
+    session: st.Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SESSIONTREE_LOCK_TIMEOUT", "1.5")
+    reported: list[str] = []
+    monkeypatch.setattr(waiting, "report", reported.append)
+    before = session.file.read_bytes()
+
+    with st.open(session.file) as writer:
+        with stopped_holder(lock_of(session)) as pid, pytest.raises(st.LockTimeout) as raised:
+            writer.append(st.user("two"))
+        assert raised.value.pid == pid
+        assert f"process {pid}, which is stopped" in str(raised.value)
+        assert raised.value.seconds >= 1.5
+        assert len(reported) == 1
+        assert f"process {pid}" in reported[0]
+        assert session.file.read_bytes() == before
+        writer.append(st.user("two"))  # it goes on when the lock is free
+
+
+def test_the_configuration_says_how_long_a_lock_is_waited_for(session: st.Session, home: Path) -> None:
+    (home / ".sessiontree" / "config.toml").write_text("lock_timeout = 0.2\n")
+
+    with stopped_holder(lock_of(session)), pytest.raises(st.LockTimeout) as raised:
+        st.open(session.file).append(st.user("two"))
+
+    assert 0.2 <= raised.value.seconds < 30
+
+
+@pytest.mark.parametrize("command", ["append", "delete"])
+def test_a_command_says_what_it_waits_for_and_gives_up(session: st.Session, command: str) -> None:
+    arguments = {
+        "append": ["append", str(session.file), "--role", "user", "two"],
+        "delete": ["delete", "stalled", "--yes"],
+    }
+
+    with stopped_holder(lock_of(session)) as pid:
+        done, seconds = run(*arguments[command], **SHORT)
+
+    assert done.returncode == 1
+    waits, gave_up = done.stderr.splitlines()
+    assert "waiting for the lock" in waits
+    assert f"process {pid}, which is stopped" in waits
+    assert "gave up after waiting" in gave_up
+    assert f"process {pid}" in gave_up
+    assert session.file.exists()
+    assert seconds >= 2
+
+
+@pytest.mark.parametrize("arguments", [["ls"], ["log", "stalled"], ["append", "stalled", "--role", "user", "two"]])
+def test_listing_and_opening_by_name_go_on_without_the_index(
+    session: st.Session, home: Path, arguments: list[str]
+) -> None:
+    assert run("ls")[0].returncode == 0  # it is there
+
+    with stopped_holder(home / ".sessiontree" / "index.db.lock") as pid:
+        done, _ = run(*arguments)
+
+    assert done.returncode == 0, done.stderr
+    assert f"process {pid}" in done.stderr
+    if arguments == ["ls"]:
+        assert "stalled" in done.stdout
+
+
+def test_sessions_are_listed_while_an_index_that_is_not_there_yet_is_locked(session: st.Session, home: Path) -> None:
+    for file in (home / ".sessiontree").glob("index.db*"):
+        file.unlink()
+
+    with stopped_holder(home / ".sessiontree" / "index.db.lock"):
+        assert [summary.name for summary in st.sessions(all=True)] == ["stalled"]
+
+
+@contextlib.contextmanager
+def waiting_command(*arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """A command that waits for a lock, and has said so."""
+    child = subprocess.Popen(
+        [*COMMAND, *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert child.stderr is not None
+        assert "waiting for the lock" in child.stderr.readline()
+        yield child
+    finally:
+        child.kill()
+        child.communicate()
+
+
+def test_ctrl_c_ends_a_command_that_waits(session: st.Session) -> None:
+    arguments = "append", str(session.file), "--role", "user", "two"
+
+    with stopped_holder(lock_of(session)), waiting_command(*arguments) as child:
+        child.send_signal(signal.SIGINT)
+        assert child.wait(20) == 130
+
+
+def test_ctrl_c_ends_a_prompt_that_waits(session: st.Session, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (home / ".sessiontree" / "config.toml").write_text('model = "openai:scripted"\n')
+    with Server() as server:
+        monkeypatch.setenv("OPENAI_BASE_URL", server.url)
+        monkeypatch.setenv("OPENAI_API_KEY", "none")
+        server.add("never kept")
+        arguments = "-p", "--session", str(session.file), "Hi"
+        with stopped_holder(lock_of(session)), waiting_command(*arguments) as child:
+            child.send_signal(signal.SIGINT)
+            assert child.wait(20) in (1, 130)
+
+
+async def test_a_server_answers_while_requests_wait_for_a_session(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SESSIONTREE_LOCK_TIMEOUT", "8")
+    house = House(tmp_path)
+    stalled, other = house.session(), house.session(house.other)
+    body: dict[str, Any] = {"json": {"name": "renamed"}}
+    with st.open(stalled) as session:
+        lock = lock_of(session)
+    async with asking(house.app(), house.owner) as client:
+        assert (await client.get(f"/api/sessions/{stalled}")).status_code == 200
+        with stopped_holder(lock) as pid:
+            waits = [asyncio.create_task(client.patch(f"/api/sessions/{stalled}", **body)) for _ in range(60)]
+            done, pending = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            first = done.pop().result()
+            assert first.status_code == 503
+            assert first.json()["error"]["code"] == "locked"
+            assert f"process {pid}" in first.json()["error"]["message"]
+            # Others are served, and so are those who only read this one.
+            assert (await client.patch(f"/api/sessions/{other}", **body)).status_code == 200
+            assert (await client.get(f"/api/sessions/{stalled}")).status_code == 200
+            assert pending, "nobody waited: nothing was tried"
+        answers = [(await task).status_code for task in waits]
+        assert set(answers) == {200, 503}
+        assert (await client.patch(f"/api/sessions/{stalled}", **body)).status_code == 200
+
+
+async def test_an_agent_that_waits_keeps_no_reader_of_its_session_waiting(session: st.Session) -> None:
+    from sessiontree.model.scripted import ScriptedModel
+
+    with st.open(session.file) as opened:
+        agent = st.Agent(opened.head, ScriptedModel(["Hello"]))
+        with stopped_holder(lock_of(session)):
+            run = asyncio.create_task(agent.prompt("Hi"))
+            await asyncio.sleep(0)
+            for _ in range(20):
+                assert await asyncio.wait_for(asyncio.to_thread(opened.refresh), 20) is not None
+            assert not run.done()
+        outcome = await run
+        assert outcome.text == "Hello"
+
+
+def test_a_thread_that_waits_can_be_ended(session: st.Session) -> None:
+    errors: list[BaseException] = []
+
+    def write() -> None:
+        try:
+            st.open(session.file).append(st.user("two"))
+        except st.LockTimeout as error:
+            errors.append(error)
+
+    with stopped_holder(lock_of(session)):
+        thread = threading.Thread(target=write)
+        thread.start()
+        try:
+            waiting.stop_waiting()
+            thread.join(20)
+        finally:
+            waiting.resume_waiting()
+    assert len(errors) == 1

@@ -1,0 +1,69 @@
+"""Reading a file that may be anything: nothing is waited for, and what is no regular file is refused."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sessiontree.regular_file import read_regular
+
+
+def test_a_file_is_read_through_a_link(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"abc")
+    (tmp_path / "link").symlink_to("file")
+
+    assert read_regular(str(tmp_path / "link")) == b"abc"
+
+
+def test_a_file_that_is_too_large_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"abc")
+
+    assert read_regular(str(tmp_path / "file"), 3) == b"abc"
+    with pytest.raises(OSError, match="larger than 0 MiB"):
+        read_regular(str(tmp_path / "file"), 2)
+
+
+@pytest.mark.parametrize("path", ["/dev/zero", "/dev/null", "a\0b"])
+def test_devices_and_what_is_no_path_are_refused(path: str) -> None:
+    with pytest.raises(OSError, match=r"not a regular file|null"):
+        read_regular(path)
+
+
+def test_a_socket_and_a_folder_are_refused(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as bound:
+        bound.bind(str(tmp_path / "socket"))
+        with pytest.raises(OSError, match="No such device"):
+            read_regular(str(tmp_path / "socket"))
+    with pytest.raises(IsADirectoryError):
+        read_regular(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "told"),
+    [
+        ("config.toml", "from sessiontree import config; config.load()", True),
+        ("tokens.json", "from sessiontree.web.tokens import Tokens; Tokens().kept()", True),
+        ("trust.json", "from sessiontree.extensions.trust import Trust; Trust({home!r})._read()", True),
+        ("swarm.toml", "from sessiontree.cli.swarm_file import load; load({home!r} + '/swarm.toml')", True),
+        ("it.py", "from sessiontree.extensions.modules import Unit; Unit('it', {home!r} + '/it.py').load()", True),
+        ("history.jsonl", "from sessiontree.tui.drafts import History; assert History().lines == []", False),
+        ("AGENTS.md", "from sessiontree.agent.system import instructions; assert instructions('/') == []", False),
+    ],
+)
+def test_no_file_of_ours_that_is_a_fifo_is_waited_for(name: str, code: str, told: bool, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / name)
+
+    done = subprocess.run(
+        [sys.executable, "-c", code.format(home=str(tmp_path))],
+        env={**os.environ, "SESSIONTREE_HOME": str(tmp_path)},
+        capture_output=True,
+        timeout=60,
+    )
+
+    assert (b"not a regular file" in done.stderr) is told
+    assert bool(done.returncode) is told

@@ -1,0 +1,217 @@
+"""The question about a tool call in the app: it takes no key that was meant for the editor."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sessiontree.agent.rule_files import read_rules
+from sessiontree.config import Config, PermissionSettings
+from sessiontree.core.messages import ToolCall
+from sessiontree.home import home
+from sessiontree.tui.permission import GRACE
+
+from .conftest import Driver, Running
+
+REMOVE = [ToolCall("c1", "bash", {"command": "rm -rf precious"})]
+
+
+@pytest.fixture
+def precious(project: Path) -> Path:
+    folder = project / "precious"
+    folder.mkdir()
+    return folder
+
+
+class Time:
+    """A clock that is moved by hand."""
+
+    def __init__(self, app: Driver) -> None:
+        self.now = 0.0
+        self._panel = app.chat.permission
+        self._panel.clock = lambda: self.now
+
+    def passes(self, seconds: float) -> None:
+        self.now += seconds
+        self._panel.tick()
+
+
+async def asked(app: Driver) -> Time:
+    """Have the model ask for something that needs an answer, which is on the screen now."""
+    time = Time(app)
+    await app.say("tidy up")
+    await app.shows("Allow bash?", "rm -rf precious", "Allow once")
+    time.passes(0)  # it is drawn
+    return time
+
+
+async def seen(app: Driver) -> Time:
+    """The same, and nobody types for a while."""
+    time = await asked(app)
+    time.passes(GRACE)
+    await app.until(lambda: app.chat.permission.has_focus)
+    return time
+
+
+async def test_letters_typed_while_the_question_comes_stay_in_the_editor_and_approve_nothing(
+    running: Running, precious: Path
+) -> None:
+    async with running(REMOVE, "Done.") as app:
+        time = await asked(app)
+        await app.press(*"yes")
+        time.passes(10)
+        await app.press("y", "1", "2")
+        await app.until(lambda: app.editor.text == "yesy12")
+
+        assert app.chat.permission.question is not None
+        assert precious.exists()
+
+
+async def test_enter_right_after_the_question_came_is_no_answer(running: Running, precious: Path) -> None:
+    async with running(REMOVE, "Done.") as app:
+        time = await asked(app)
+        time.passes(GRACE / 2)
+        await app.press("enter", "down", "enter")
+
+        assert app.chat.permission.question is not None
+        assert precious.exists()
+
+
+async def test_a_key_starts_the_wait_anew(running: Running, precious: Path) -> None:
+    async with running(REMOVE, "Done.") as app:
+        time = await asked(app)
+        time.passes(GRACE / 2)
+        await app.press("a", "backspace")
+        time.passes(GRACE * 0.9)
+        await app.pilot.pause()
+        assert app.editor.has_focus
+        time.passes(GRACE)
+        await app.until(lambda: app.chat.permission.has_focus)
+
+
+async def test_a_draft_keeps_the_keyboard_until_the_panel_is_asked_for(running: Running, precious: Path) -> None:
+    async with running(REMOVE, "Done.") as app:
+        time = await asked(app)
+        await app.press(*"half a", "space")
+        time.passes(100)
+        await app.pilot.pause()
+        assert app.editor.has_focus
+        await app.press("alt+p", "enter")
+        await app.idle()
+
+        assert not precious.exists()
+        assert app.editor.text == "half a "
+        assert app.editor.has_focus
+
+
+async def test_enter_allows_once_when_the_question_was_seen(running: Running, precious: Path) -> None:
+    async with running(REMOVE, REMOVE, "Done.") as app:
+        await seen(app)
+        await app.press("enter")
+        await app.until(lambda: not precious.exists())
+        await app.shows("Allow bash?")  # the same call again
+        app.chat.desk.abort()
+        await app.idle()
+
+
+async def test_escape_and_no_tell_the_model_that_it_was_denied(running: Running, precious: Path) -> None:
+    async with running(REMOVE, "As you like.") as app:
+        await seen(app)
+        await app.press("escape")
+        await app.idle()
+
+        assert precious.exists()
+        assert "the user said no" in str(app.model.requests[-1].messages[-1])
+
+
+async def test_a_letter_typed_when_the_panel_has_the_keyboard_goes_to_the_editor(
+    running: Running, precious: Path
+) -> None:
+    async with running(REMOVE, "Done.") as app:
+        await seen(app)
+        await app.press("y", "e", "s")
+
+        assert app.editor.text == "yes"
+        assert app.editor.has_focus
+        assert app.chat.permission.question is not None
+        assert precious.exists()
+
+
+async def test_for_this_session_is_not_asked_again(running: Running, precious: Path) -> None:
+    async with running(REMOVE, REMOVE, "Done.") as app:
+        await seen(app)
+        await app.press("down", "enter")
+        await app.idle()
+
+        assert len(app.model.requests) == 3
+        assert app.chat.permission.question is None
+
+
+async def test_always_is_written_to_the_users_rules(running: Running, precious: Path, project: Path) -> None:
+    async with running(REMOVE, "Done.") as app:
+        await seen(app)
+        await app.press("down", "down", "enter")
+        await app.idle()
+
+    assert read_rules(home()).folders[str(project)].allow == ("bash:rm -rf precious",)
+
+
+async def test_the_reason_for_a_no_is_told_to_the_model(running: Running, precious: Path) -> None:
+    async with running(REMOVE, "I see.") as app:
+        await seen(app)
+        await app.press("up", "enter")
+        await app.shows("Why not?")
+        await app.press(*"keep", "enter")
+        await app.idle()
+
+        assert "the user said no: keep" in str(app.model.requests[-1].messages[-1])
+
+
+async def test_aborting_the_run_takes_the_question_away(running: Running, precious: Path) -> None:
+    async with running(REMOVE, "Done.") as app:
+        await asked(app)
+        await app.press("escape")
+        await app.idle()
+
+        assert app.chat.permission.question is None
+        assert "Allow bash?" not in app.screen
+        assert precious.exists()
+
+
+async def test_a_long_call_can_be_seen_in_full(running: Running, project: Path) -> None:
+    command = "\n".join(f"echo {number}" for number in range(40)) + "\nrm -rf precious"
+    async with running([ToolCall("c1", "bash", {"command": command})], "Done.", size=(100, 40)) as app:
+        time = Time(app)
+        await app.say("go")
+        await app.shows("Allow bash?", "more lines")
+        time.passes(0)
+        time.passes(GRACE)
+        await app.until(lambda: app.chat.permission.has_focus)
+        await app.press("up", "enter")
+        await app.shows("echo 20")
+
+
+async def test_a_question_under_another_screen_waits_until_it_is_seen(running: Running, precious: Path) -> None:
+    async with running(REMOVE, "Done.") as app:
+        time = Time(app)
+        await app.say("tidy up")
+        await app.until(lambda: app.chat.permission.question is not None)
+        await app.press("ctrl+t")
+        await app.until(lambda: app.app.screen is not app.chat)
+        time.passes(100)
+        await app.press("escape")
+        await app.until(lambda: app.app.screen is app.chat)
+        time.passes(0)
+        await app.press("enter")
+
+        assert precious.exists()
+        assert app.chat.permission.question is not None
+
+
+async def test_rules_of_the_user_decide_without_a_question(running: Running, precious: Path) -> None:
+    settings = Config(permissions=PermissionSettings(allow=("bash:rm *",)))
+    async with running(REMOVE, "Done.", settings=settings) as app:
+        await app.answered("tidy up")
+
+        assert not precious.exists()

@@ -1,0 +1,174 @@
+"""Where agents of the server work, and that those of a token for one project reach nothing else."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+import sessiontree as st
+from sessiontree.agent.sandbox import NoSandbox, find_sandbox
+from sessiontree.core.messages import ToolCall
+from sessiontree.errors import InvalidOperation
+from sessiontree.home import home
+from sessiontree.web import tokens
+from sessiontree.web.tokens import Made, Token, Tokens, hash_of
+from tests.web.conftest import Gate, House, asking, bearing
+from tests.web.test_prompts import at_rest
+
+USER = "nobody"
+
+
+@pytest.fixture
+def sandbox(tmp_path: Path) -> None:
+    """Bubblewrap where it is installed; another user where the tests run as root."""
+    try:
+        find_sandbox()
+    except NoSandbox:
+        if os.geteuid() != 0:
+            pytest.skip("bubblewrap is not installed, and the tests do not run as root")
+        Path(home()).mkdir(0o700, parents=True, exist_ok=True)
+        Path(home(), "config.toml").write_text(f'[tools]\nuser = "{USER}"\n')
+        for folder in (tmp_path, *tmp_path.parents):
+            if folder.stat().st_mode & 0o055 != 0o055:
+                folder.chmod(0o755)
+        for name in ("a", "b"):
+            (tmp_path / name).mkdir(exist_ok=True)
+            (tmp_path / name).chmod(0o777)
+
+
+@pytest.fixture
+def no_sandbox(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+
+def limited(project: Path, *scopes: Any) -> Made:
+    """A token for one project, as one that was made before there was a check."""
+    secret = f"st_{'x' * 40}"
+    token = Token(id="limited", hash=hash_of(secret), scopes=scopes or tokens.SCOPES, projects=(str(project),))
+    Tokens().add(token)
+    return Made(secret=secret, token=token)
+
+
+def results(session: str) -> list[str]:
+    with st.open(session, read_only=True) as opened:
+        messages = [json.loads(entry.raw)["message"] for entry in opened.tree if entry.type == "message"]
+    return [message["content"][0]["text"] for message in messages if message["role"] == "toolResult"]
+
+
+async def prompted(client: httpx.AsyncClient, session: str) -> httpx.Response:
+    answer = await client.post(f"/api/sessions/{session}/prompt", json={"text": "Go"})
+    if answer.status_code == 202:
+        await at_rest(client, session)
+    return answer
+
+
+def test_without_a_sandbox_no_token_for_a_project_can_run_agents(no_sandbox: None, tmp_path: Path) -> None:
+    with pytest.raises(InvalidOperation, match=r"cannot have the scope run here: .*bubblewrap is not installed"):
+        tokens.make(["read", "run"], [str(tmp_path)])
+
+    assert tokens.make(["read", "write"], [str(tmp_path)]).token.projects == (str(tmp_path),)
+    assert tokens.make(["run"]).token.projects is None
+
+
+async def test_without_a_sandbox_a_token_for_a_project_is_refused_when_it_runs_one(
+    no_sandbox: None, tmp_path: Path
+) -> None:
+    house = House(tmp_path, "No.")
+    session = house.session()
+
+    async with asking(house.app(), limited(house.project)) as client:
+        asked = [
+            await prompted(client, session),
+            await client.post("/api/swarms", json={"name": "crew", "task": "Go", "session": session}),
+            await client.post(f"/api/sessions/{session}/steer", json={"text": "Go"}),
+        ]
+        reading = await client.get(f"/api/sessions/{session}")
+
+    assert [(answer.status_code, answer.json()["error"]["code"]) for answer in asked] == [(403, "no_sandbox")] * 3
+    assert "Install bubblewrap" in asked[0].json()["error"]["message"]
+    assert reading.status_code == 200
+
+
+async def test_without_a_sandbox_a_token_for_everything_runs_agents(no_sandbox: None, tmp_path: Path) -> None:
+    house = House(tmp_path, "Yes.")
+
+    async with asking(house.app(), house.owner) as client:
+        assert (await prompted(client, house.session())).status_code == 202
+
+
+async def test_an_agent_of_a_token_for_a_project_does_not_reach_the_secrets(sandbox: None, tmp_path: Path) -> None:
+    secrets = os.path.join(home(), tokens.FILE)
+    calls = [
+        ToolCall("c1", "bash", {"command": f"cat {secrets} {home()}/*; cat /proc/{os.getpid()}/environ; pwd"}),
+        ToolCall("c2", "read", {"path": secrets}),
+        ToolCall("c3", "bash", {"command": f"ln -s {home()} inner"}),
+        ToolCall("c4", "read", {"path": f"inner/{tokens.FILE}"}),
+        ToolCall("c5", "grep", {"path": "inner", "pattern": "hash"}),
+        ToolCall("c6", "write", {"path": "made.txt", "content": "x"}),
+    ]
+    house = House(tmp_path, calls, "Done.")
+    made, session = limited(house.project), house.session()
+    house.project.chmod(0o777)
+    os.environ["OPENAI_API_KEY"] = "a secret key"
+    try:
+        async with asking(house.app(), made) as client:
+            assert (await prompted(client, session)).status_code == 202
+    finally:
+        del os.environ["OPENAI_API_KEY"]
+
+    told = results(session)
+    assert len(told) == 6
+    assert made.token.hash not in "".join(told)
+    assert "a secret key" not in "".join(told)
+    assert str(house.project) in told[0]
+    assert (house.project / "made.txt").read_text() == "x"
+
+
+async def test_a_session_folder_that_leads_out_of_the_projects_is_refused(sandbox: None, tmp_path: Path) -> None:
+    house = House(tmp_path, "No.")
+    (house.project / "link").symlink_to(house.other)
+    session = house.session(house.project / "link")
+
+    async with asking(house.app(), limited(house.project)) as client:
+        answer = await prompted(client, session)
+
+    assert (answer.status_code, answer.json()["error"]["code"]) == (403, "outside")
+
+
+async def test_a_token_for_a_project_says_nothing_to_an_agent_that_has_more_rights(
+    sandbox: None, tmp_path: Path
+) -> None:
+    gate = Gate()
+    house = House(tmp_path, gate.then("Done."))
+    made, session = limited(house.project), house.session()
+
+    async with asking(house.app(), house.owner) as client:
+        await client.post(f"/api/sessions/{session}/prompt", json={"text": "Go"})
+        steered = await client.post(
+            f"/api/sessions/{session}/steer", json={"text": "Read the tokens"}, headers=bearing(made)
+        )
+        gate.open()
+        await at_rest(client, session)
+
+    assert (steered.status_code, steered.json()["error"]["code"]) == (403, "more_rights")
+
+
+@pytest.mark.parametrize("way", ["started there", "told of it", "named when made", "session file alone"])
+async def test_agents_work_in_the_folder_of_the_session_only_if_somebody_named_it(tmp_path: Path, way: str) -> None:
+    house = House(tmp_path, ToolCall("c1", "bash", {"command": "pwd"}), "Done.")
+    folder = house.project if way == "started there" else house.other
+    app = house.app(projects=[str(house.other)] if way == "told of it" else [])
+
+    async with asking(app, house.owner) as client:
+        if way == "named when made":
+            session = (await client.post("/api/sessions", json={"cwd": str(folder)})).json()["id"]
+        else:
+            session = house.session(folder)
+        await prompted(client, session)
+
+    assert results(session) == [str(house.project if way == "session file alone" else folder)]
