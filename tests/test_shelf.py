@@ -89,6 +89,7 @@ def leave_half_a_batch(file: Path) -> bytes:
 
 @pytest.mark.usefixtures("disks")
 def test_what_a_dead_writer_left_of_a_batch_is_none_of_it_in_the_trash_and_back(session: st.Session) -> None:
+    session.close()  # while somebody has it open, the batch is blanked
     file = file_of(session)
     data = leave_half_a_batch(file)
 
@@ -103,6 +104,7 @@ def test_what_a_dead_writer_left_of_a_batch_is_none_of_it_in_the_trash_and_back(
 
 @pytest.mark.usefixtures("disks")
 def test_what_a_dead_writer_left_in_the_trash_is_none_of_it_when_it_comes_back(session: st.Session) -> None:
+    session.close()  # while somebody has it open, the batch is blanked
     file = file_of(session)
     data = leave_half_a_batch(Path(shelf.delete(session.id)))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import threading
 from pathlib import Path
@@ -213,3 +214,31 @@ def test_what_is_no_position_is_refused(text: str) -> None:
 
 def test_a_position_is_told_and_read() -> None:
     assert read_position(str(Position(12, "9a0b1c2d"))) == Position(12, "9a0b1c2d")
+
+
+def test_an_entry_that_its_writer_takes_back_is_gone_for_all_who_ask(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    id, sessions = house.session(), OpenSessions(Limits())
+    seen: list[tuple[int, str]] = []
+
+    def look() -> tuple[int, str]:
+        with sessions.reading(id, OWNER) as opened:
+            last = opened.session.tree.entry_at(len(opened.session.tree.entries) - 1)
+            return opened.totals().count, opened.gist(last).text
+
+    def fail(fd: int) -> None:
+        seen.append(look())
+        raise OSError(errno.EIO, "")
+
+    before = look()
+    with st.open(id) as writer, monkeypatch.context() as patch:
+        patch.setattr("sessiontree.store.jsonl.sync_data", fail)
+        with pytest.raises(st.StoreError):
+            writer.append(st.user("taken back"))
+
+    assert seen == [(before[0] + 1, "taken back")]
+    assert look() == before
+    with st.open(id) as other:
+        other.append(st.user("kept"))
+    assert look() == (before[0] + 1, "kept")

@@ -400,9 +400,6 @@ class JsonlStore:
 
     def _replace(self, lines: Sequence[bytes], after: Cursor) -> Cursor:
         old, size = self._at(after)
-        start = after.value[1]
-        if size > start:  # the rewritten file has whole lines only
-            self._set_aside(start, self._all(old, start, size - start))
         temporary, cursor = self._written_beside(".tmp", joined_parts(lines, self.where), sync=True)
         try:
             backup = self._backed_up()
@@ -417,9 +414,10 @@ class JsonlStore:
                 raise
         finally:
             discard(temporary)
-        late = read_all(old, size, os.fstat(old).st_size - size)
-        if late:  # it came in the moment between the look and the change of names
-            self._set_aside(size, late)
+        start = after.value[1]
+        rest = read_all(old, start, os.fstat(old).st_size - start)
+        if rest:  # unfinished, or it came in the moment between the look and the change of names
+            self._set_aside(start, rest)
         try:
             sync_directory(self._folder)
         except OSError as error:
@@ -629,7 +627,10 @@ class JsonlStore:
             self._recover()
             raise
         finally:
-            shut(reading)
+            if reading is not None:
+                with suppress(OSError):
+                    flock(reading, LOCK_UN)  # a process forked meanwhile has it open, too
+                shut(reading)
 
     def _alone(self, work: Callable[[], Done]) -> Done:
         """What `work` gives, while nobody else writes. The lock is nobody's afterwards, whatever breaks in."""

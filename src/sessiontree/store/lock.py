@@ -75,7 +75,7 @@ class Lock:
 
     def other_holder(self) -> Wait | None:
         """A wait for whoever has the lock, unless it is free or a thread of this process has it. It takes no turn."""
-        if not self.turn.acquire(blocking=False):
+        if self.is_ours or not self.turn.acquire(blocking=False):
             return None
         try:
             fd = self.open() if self.fd is None else self.fd
