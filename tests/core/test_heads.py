@@ -4,7 +4,7 @@ from hypothesis import strategies as some
 from msgspec import UNSET
 
 from sessiontree.core.entries import HEAD_RECORD, NO_ID, BranchPoint, Chain, Custom, Entry, Label, entries_of
-from sessiontree.core.heads import Begun, Heads, Move, first_record, tells_all
+from sessiontree.core.heads import Begun, Heads, Move, first_record, is_activity, tells_all
 from sessiontree.core.tree import Tree
 from sessiontree.format.codec import Held
 from tests.builders import TIME, entry, replayed
@@ -541,3 +541,18 @@ def test_the_work_of_replaying_a_chain_of_annotations_grows_with_the_file_and_no
 
     assert heads.leaf == "e0"
     assert len(steps) < 3 * len(lines)
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        (A, True),
+        (entry("p", "a", BranchPoint(name="side"), branch="side"), True),
+        (entry("l", "a", Label(target="a", text="x"), branch="main"), False),
+        (record("r", "a", current="main", heads={"main": "a"}), False),
+        (record("r", "a", current="main", heads={"main": "a"}, **{"from": {"branch": "main", "leaf": "b"}}), True),
+        (entry("r", "a", Custom(custom_type=HEAD_RECORD, data=5)), False),
+    ],
+)
+def test_saying_something_and_moving_is_activity_and_notes_are_not(line, expected):
+    assert is_activity(line) is expected
