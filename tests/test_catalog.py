@@ -3,6 +3,7 @@
 import os
 import sqlite3
 import stat
+import time
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 
 import sessiontree as st
 from sessiontree import catalog, copying, shelf
+from sessiontree.core.times import iso
 from sessiontree.export import export
 from sessiontree.format.codec import write_object
 from sessiontree.index import listing
@@ -725,3 +727,86 @@ def test_sessions_written_in_the_same_moment_are_told_apart_by_when_they_were_ma
     made = [session.id for session in sorted((older, newer), key=lambda s: s.file.name if s.file else "", reverse=True)]
 
     assert [catalog.id_of(file) for file in catalog.session_files()] == made
+
+
+# The most recent one
+
+
+@pytest.fixture(params=["files", "database"])
+def two(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> tuple[st.Session, st.Session]:
+    """An older and a newer session of this folder, in files and in a database."""
+    monkeypatch.chdir(tmp_path)
+    if request.param == "database":
+        monkeypatch.setenv("SESSIONTREE_STORE", request.getfixturevalue("database"))
+    sessions: list[st.Session] = []
+    for name in ("older", "newer"):
+        session = st.create(name)
+        session.extend([st.user("one"), st.assistant("two")])
+        session.create_branch("side", current=False)
+        wait_for_the_clocks(session, tmp_path / "clock")
+        sessions.append(session)
+    return sessions[0], sessions[1]
+
+
+def wait_for_the_clocks(session: st.Session, clock: Path) -> None:
+    """Until what is written next has a later time: that of entries, and that of files, which is coarse."""
+    written = session.tree.entries[-1].timestamp
+    clock.write_text("")
+    before = clock.stat().st_mtime_ns
+    while iso(time.time_ns() // 1_000_000) <= written or clock.stat().st_mtime_ns <= before:
+        clock.write_text("x")
+
+
+@pytest.mark.parametrize(
+    "annotate",
+    [
+        lambda session: session.rename("another name"),
+        lambda session: session.label("HEAD", "here"),
+        lambda session: session.rename_branch("side", "aside"),
+        lambda session: session.archive_branch("side"),
+    ],
+)
+def test_a_session_that_was_only_renamed_or_labeled_is_not_the_most_recent(two, annotate) -> None:
+    older, newer = two
+
+    annotate(older)
+
+    assert st.open("@").id == newer.id
+    recent = st.recent()
+    assert recent is not None
+    assert recent.id == newer.id
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        lambda session: session.append(st.user("more")),
+        lambda session: session.navigate("HEAD~1"),
+        lambda session: session.switch("side"),
+        lambda session: session.create_branch("new"),
+    ],
+)
+def test_a_session_that_somebody_went_on_in_is_the_most_recent_also_when_it_is_renamed_then(two, act) -> None:
+    older, _ = two
+
+    act(older)
+    assert st.open("@").id == older.id
+    older.rename("another name")
+
+    assert st.open("@").id == older.id
+
+
+def test_the_most_recent_session_may_have_no_entries_or_be_damaged(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    older = st.create("older")
+    older.append(st.user("one"))
+    named = st.create("named")
+    assert older.file is not None
+    assert named.file is not None
+    os.utime(older.file, ns=(0, 10**18))
+
+    assert st.open("@").id == named.id
+    named.file.write_bytes(named.file.read_bytes() + b"garbage")
+    assert st.open("@").id == named.id

@@ -35,6 +35,7 @@ from sessiontree.errors import (
 from sessiontree.format.codec import VERSION, write_header
 from sessiontree.format.jsonl import PREAMBLE_LIMIT, Reader
 from sessiontree.home import CONFIG, home
+from sessiontree.index.activity import most_recent
 from sessiontree.index.folder import (
     SUFFIX,
     Found,
@@ -128,7 +129,10 @@ def open(session: str | os.PathLike[str], *, read_only: bool = False, durability
 
 
 def recent(cwd: str | os.PathLike[str] = ".") -> Session | None:
-    """The session of the folder `cwd` that was written to last; `None` when there is none."""
+    """The session of the folder `cwd` in which somebody went on last; `None` when there is none.
+
+    Renaming or labeling a session does not make it the most recent one.
+    """
     where = absolute_folder(cwd)
     database = in_database()
     if database is not None:
@@ -404,7 +408,8 @@ def _newest_first(files: Iterable[Found]) -> list[Found]:
 
 def _recent_file(cwd: str) -> str | None:
     files = _newest_first(_regular(files_in(os.path.join(sessions_dir(), folder_of(cwd)), hidden=False)))
-    return next((file.path for file in files if not file.archived and cwd_of(file.path) == cwd), None)
+    here = ((file.path, file.mtime) for file in files if not file.archived and cwd_of(file.path) == cwd)
+    return most_recent(here, JsonlStore)
 
 
 def cwd_of(path: str) -> str | None:

@@ -14,7 +14,7 @@ from sessiontree.core.entries import (
     Label,
     entries_of,
 )
-from sessiontree.core.heads import Begun, Heads, Move, describe_move, first_record, tells_all
+from sessiontree.core.heads import Begun, Heads, Move, describe_move, first_record, is_activity, tells_all
 from sessiontree.core.tree import Tree
 from sessiontree.format.codec import Held
 from tests.builders import TIME, entry, replayed
@@ -611,3 +611,18 @@ def test_a_move_is_described_by_what_an_undo_takes_back(lines, said):
     heads = replayed(*START, *lines)
 
     assert describe_move(heads.undoable, heads, tree) == said
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        (A, True),
+        (entry("p", "a", BranchPoint(name="side"), branch="side"), True),
+        (entry("l", "a", Label(target="a", text="x"), branch="main"), False),
+        (record("r", "a", current="main", heads={"main": "a"}), False),
+        (record("r", "a", current="main", heads={"main": "a"}, **{"from": {"branch": "main", "leaf": "b"}}), True),
+        (entry("r", "a", Custom(custom_type=HEAD_RECORD, data=5)), False),
+    ],
+)
+def test_saying_something_and_moving_is_activity_and_notes_are_not(line, expected):
+    assert is_activity(line) is expected

@@ -13,7 +13,7 @@ from sessiontree.core.entries import HEAD_RECORD, UNREADABLE, entries_of
 from sessiontree.core.heads import Heads
 from sessiontree.core.tree import Tree
 from sessiontree.format import codec, jsonl, tail
-from sessiontree.format.tail import Above, Block, tail_context, tail_heads
+from sessiontree.format.tail import Above, Block, last_activity, tail_context, tail_heads
 from sessiontree.loaded import Loaded
 from sessiontree.store.memory import MemoryStore
 from tests.builders import TIME, entry, file_of, header
@@ -379,3 +379,27 @@ def test_a_header_behind_much_else_is_no_entry() -> None:
     for data in (alone, named):
         assert tail_context(blocks(data, 100)) is None
         assert tail_context(blocks(data, 100), None, indexed(data)) is None
+
+
+LABEL = {"type": "label", "id": "l", "parentId": "a", "timestamp": "later", "targetId": "a", "label": "x"}
+SAID = entry("a", None, branch="main").raw
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        ([SAID], (0, TIME)),
+        ([SAID, LABEL, {**LABEL, "id": "m"}], (2, TIME)),
+        ([LABEL], None),
+        ([], None),
+    ],
+)
+def test_the_last_activity_is_told_with_how_many_notes_stand_behind_it(lines, expected):
+    assert last_activity([(file_of(header(), *lines), True)]) == expected
+
+
+def test_the_last_activity_is_not_looked_for_forever_nor_where_a_header_stands_in_between(monkeypatch):
+    monkeypatch.setattr(tail, "REPLAY_LIMIT", 1)
+
+    assert last_activity([(file_of(LABEL, {**LABEL, "id": "m"}), False), (file_of(header(), SAID), True)]) is None
+    assert last_activity([(file_of(header(), LABEL), False), (file_of(header(), SAID), True)]) is None

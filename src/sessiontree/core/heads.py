@@ -443,6 +443,14 @@ def _renamed(data: JsonObject) -> tuple[str, str] | None:
     return (old, new) if isinstance(old, str) and isinstance(new, str) else None
 
 
+def is_activity(entry: Entry) -> bool:
+    """Whether somebody went on there: said something or moved. Names and labels are notes on what there is."""
+    if not entry.is_annotation:
+        return True
+    data = _data(entry) if entry.is_head_record else None
+    return data is not None and "from" in data
+
+
 def tells_all(entry: Entry) -> bool:
     """Whether a line is a head record that tells all heads and the current branch, whatever stands before it."""
     data = _data(entry) if entry.is_head_record else None

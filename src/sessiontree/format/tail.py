@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from typing import TypeAlias
 
 from sessiontree.core.context import Context, Need, context_of
 from sessiontree.core.entries import UNREADABLE, Chain, Entry, EntryId, entries_of
-from sessiontree.core.heads import Heads, tells_all, unreadable_among
+from sessiontree.core.heads import Heads, is_activity, tells_all, unreadable_among
 from sessiontree.core.tree import Tree
 from sessiontree.format.codec import LINE_LIMIT, NotJson, Reading, read_entry, scan
 from sessiontree.format.jsonl import Reader
@@ -123,6 +124,20 @@ def tail_heads(blocks: Iterable[tuple[bytes, bool]]) -> Heads | None:
         return _heads(Tail(blocks))
     except Unclear:
         return None
+
+
+def last_activity(blocks: Iterable[tuple[bytes, bool]]) -> tuple[int, str] | None:
+    """How many lines stand behind the last one in which somebody went on, and the time of that one.
+
+    `None` where the end of the file does not tell.
+    """
+    with suppress(Unclear):
+        for behind, entry in enumerate(Tail(blocks).backward()):
+            if is_activity(entry):
+                return behind, entry.timestamp
+            if behind >= REPLAY_LIMIT:
+                break
+    return None
 
 
 def _leaf(tail: Tail, branch: str | None) -> EntryId:

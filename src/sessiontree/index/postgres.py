@@ -27,6 +27,7 @@ from sessiontree.errors import (
 )
 from sessiontree.format.codec import read_entry
 from sessiontree.format.tail import tail_heads
+from sessiontree.index.activity import most_recent
 from sessiontree.index.folder import absolute_folder, is_part_of
 from sessiontree.index.reading import SessionSummary, first_fault, tally_of
 from sessiontree.index.search import Hit, branches_of, snippet
@@ -76,13 +77,13 @@ class Sessions:
         return found
 
     def recent(self, cwd: str) -> str | None:
-        """The id of the session of a folder that was written to last."""
+        """The id of the session of a folder in which somebody went on last."""
         rows = self._ask(
-            "SELECT id FROM sessiontree.session WHERE current AND deleted IS NULL AND NOT archived AND cwd = %s"
-            " ORDER BY modified DESC, key DESC LIMIT 1",
+            "SELECT id, (extract(epoch FROM modified) * 1000000)::bigint * 1000 FROM sessiontree.session"
+            " WHERE current AND deleted IS NULL AND NOT archived AND cwd = %s ORDER BY modified DESC, key DESC",
             (_folder(cwd),),
         )
-        return rows[0][0] if rows else None
+        return most_recent(rows, self.store)
 
     def _named(self, text: str, *, deleted: bool) -> str | None:
         if not text:
