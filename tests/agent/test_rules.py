@@ -120,7 +120,13 @@ def test_files_of_sessiontree_are_outside_though_the_folder_has_them(
 
 @pytest.mark.parametrize("path", [".git/hooks/pre-commit", "sub/.git/config", ".sessiontree/extensions/x.py"])
 def test_editing_what_decides_what_is_run_later_is_asked_about(project: Path, path: str) -> None:
-    assert decide(about(project, "write", path=path, content=""), NONE, "allow-edits").decision == "ask"
+    call = about(project, "write", path=path, content="")
+    for allowed in (NONE, rules(allow="write"), rules(allow="write:**"), rules(allow="*:*")):
+        assert decide(call, allowed, "allow-edits").decision == "ask"
+    rule = rule_for(call)
+    assert rule is not None
+    assert decide(call, NONE, "ask", [rule]).decision == "allow"
+    assert decide(about(project, "write", path="x/.git/y", content=""), NONE, "ask", [rule]).decision == "ask"
 
 
 def test_output_that_a_tool_has_put_aside_may_be_read(project: Path) -> None:

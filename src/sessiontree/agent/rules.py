@@ -190,13 +190,15 @@ def _is_allowed(call: PermissionCall, rules: Iterable[PermissionRule]) -> bool:
         return whole or (bool(patterns) and command_patterns.allows(patterns[0], call.command, patterns[1:]))
     if call.paths:
         outside = call.outside
-        return all(_path_allowed(path, named, outside=path.real in outside) for path in call.paths)
+        return all(_path_allowed(path, named, call.does, outside=path.real in outside) for path in call.paths)
     return any(rule.pattern is None for rule in named)
 
 
-def _path_allowed(path: CallPath, rules: Iterable[PermissionRule], *, outside: bool) -> bool:
+def _path_allowed(path: CallPath, rules: Iterable[PermissionRule], does: Does, *, outside: bool) -> bool:
     if outside:  # which only a rule that names the place can allow
         return any(rule.pattern is not None and _matches_absolute(rule.pattern, path) for rule in rules)
+    if does != "reads" and path.relative is not None and _is_guarded(path.relative):
+        rules = [rule for rule in rules if rule.pattern is not None and _is_guarded(rule.pattern)]
     return any(rule.pattern is None or _matches_path(rule.pattern, path) for rule in rules)
 
 
@@ -260,6 +262,9 @@ def rule_for(call: PermissionCall) -> PermissionRule | None:
             return None
         below = "/**" if os.path.isdir(outside[0]) else ""
         return PermissionRule(call.tool, escape_path(outside[0]) + below)
+    guarded = {path.relative for path in call.paths if path.relative is not None and _is_guarded(path.relative)}
+    if guarded and call.does != "reads":
+        return PermissionRule(call.tool, f"./{escape_path(guarded.pop())}") if len(guarded) == 1 else None
     return PermissionRule(call.tool, "**" if call.paths else None)
 
 
