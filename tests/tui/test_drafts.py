@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 import sessiontree as st
 from sessiontree import shelf
 from sessiontree.session import Session
+from sessiontree.tui import drafts as drafts_module
 from sessiontree.tui.drafts import Draft, Drafts
 from sessiontree.tui.presence import Presence
 
@@ -98,3 +100,18 @@ def test_drafts_that_cannot_be_kept_are_as_good_as_none(folder: Path, home: Path
     drafts.write(Draft(text="typed"))
 
     assert drafts.read().empty
+
+
+def test_a_process_that_keeps_the_folder_of_drafts_locked_does_not_keep_the_app_from_starting(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = st.create()
+    drafts = typed(left, "begun")
+    shelf.delete(left.where)
+    monkeypatch.setattr(drafts_module, "LOCK_SECONDS", 0.0)
+    fd = os.open(os.path.dirname(drafts.file), os.O_RDONLY)
+    fcntl.flock(fd, fcntl.LOCK_EX)
+
+    assert Drafts(st.create()).read().empty
+    os.close(fd)
+    assert Drafts(st.create()).read().text == "begun"

@@ -182,7 +182,7 @@ async def test_always_is_written_to_the_users_rules(house: House) -> None:
     [
         ({"permission_mode": "allow-all"}, {}, True),
         ({"allow": ("bash:touch *",)}, {}, True),
-        ({}, {"permissionMode": "allow-all"}, True),
+        ({"permission_mode": "allow-all"}, {"permissionMode": "allow-all"}, True),
         ({"permission_mode": "allow-all"}, {"permissionMode": "read-only"}, False),
     ],
 )
@@ -197,14 +197,15 @@ async def test_a_flag_or_the_request_chooses_the_mode(
     assert (house.project / "made").exists() is made
 
 
-async def test_a_request_cannot_be_more_lenient_than_the_server_was_started(house: House) -> None:
+@pytest.mark.parametrize("options", [{}, {"permission_mode": "ask"}])
+async def test_a_request_cannot_be_more_lenient_than_the_server(house: House, options: dict[str, Any]) -> None:
     session = house.session()
-    async with asking(house.app(permission_mode="ask"), house.owner) as web:
+    async with asking(house.app(**options), house.owner) as web:
         answer = await web.post(f"/api/sessions/{session}/prompt", json={"text": "go", "permissionMode": "allow-edits"})
         me = (await web.get("/api/me")).json()
 
     assert answer.status_code == 403
-    assert "--permission-mode ask" in answer.json()["error"]["message"]
+    assert "no mode beyond ask" in answer.json()["error"]["message"]
     assert me["permissionMode"] == "ask"
 
 

@@ -5,7 +5,6 @@ The user's has rules for every folder, and tables of rules for one folder: an an
 
 from __future__ import annotations
 
-import fcntl
 import os
 from collections.abc import Iterable
 
@@ -15,6 +14,7 @@ from sessiontree.agent.rules import PermissionRule, RuleSet
 from sessiontree.config import ConfigError, PermissionMode, PermissionSettings, RuleText, converted, parsed
 from sessiontree.errors import StoreError
 from sessiontree.store.files import make_private_directory, reason_of, write_private
+from sessiontree.store.waiting import take
 
 FILE = "permissions.toml"
 LARGEST = 1 << 20
@@ -76,7 +76,7 @@ def add_allowed(home: str, cwd: str, rule: PermissionRule) -> None:
     except OSError as error:
         raise StoreError(path, reason_of(error)) from error
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX)  # two answers at the same time are both kept
+        take(fd, path)  # two answers at the same time are both kept
         before = read_rules(home)
         own = before.folders.get(folder, FolderRules())
         if str(rule) not in own.allow:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import hashlib
+import math
 import os
 import re
 import secrets
@@ -30,6 +30,7 @@ from sessiontree.home import home
 from sessiontree.model.base import Model, ModelError, ModelEvent, ModelInfo, Request
 from sessiontree.model.providers import Api, Target
 from sessiontree.store.files import make_private_directory, open_private
+from sessiontree.store.waiting import take
 
 NAME = "local:smollm2-135m"
 FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -152,8 +153,9 @@ def fetch(progress: Progress | None = None) -> str:
 
 @contextlib.contextmanager
 def _alone(folder: str) -> Generator[None]:
-    with open(open_private(os.path.join(folder, ".lock"), os.O_RDWR | os.O_CREAT), "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    path = os.path.join(folder, ".lock")
+    with open(open_private(path, os.O_RDWR | os.O_CREAT), "w") as lock:
+        take(lock.fileno(), path, math.inf)  # another process may be downloading, which takes minutes
         yield
 
 

@@ -40,12 +40,12 @@ _stopped = threading.Event()
 _own = threading.local()
 
 
-def take(fd: int, path: str) -> None:
-    """Lock an open file. `path` names the lock in messages. Raises `LockTimeout`."""
+def take(fd: int, path: str, seconds: float | None = None) -> None:
+    """Lock an open file, named `path` in messages. Raises `LockTimeout` after `seconds`, by default after `limit()`."""
     try:
         flock(fd, LOCK_EX | LOCK_NB)
     except BlockingIOError:
-        for pause in Wait(fd, path):
+        for pause in Wait(fd, path, seconds):
             sleep(pause)
             if try_once(fd):
                 return

@@ -5,7 +5,6 @@ Both are private files in the home. They are conveniences: one that cannot be re
 
 from __future__ import annotations
 
-import fcntl
 import os
 from contextlib import suppress
 
@@ -13,13 +12,16 @@ import msgspec
 from msgspec import Struct
 
 from sessiontree.commands.command import is_words
-from sessiontree.errors import StoreError
+from sessiontree.errors import LockTimeout, StoreError
 from sessiontree.home import home
 from sessiontree.regular_file import read_regular
 from sessiontree.session import Session
 from sessiontree.store.files import make_private_directory, open_private
+from sessiontree.store.waiting import take
 from sessiontree.tui.presence import is_open
 
+LOCK_SECONDS = 1.0
+"""How long the folder of drafts is waited for: the app starts without one as well."""
 REMEMBERED = 1000
 """How many lines the history has."""
 
@@ -95,7 +97,7 @@ class Drafts:
         folder = os.path.dirname(self.file)
         fd = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX)  # two who come at once do not both take it
+            take(fd, folder, LOCK_SECONDS)  # two who come at once do not both take it
             names = [entry for entry in os.scandir(folder) if entry.name.endswith(".json")]
             for entry in sorted(names, key=lambda entry: entry.stat().st_mtime_ns, reverse=True):
                 kept = _read(entry.path)
@@ -103,6 +105,8 @@ class Drafts:
                     self._write(kept)
                     os.unlink(entry.path)
                     return kept
+            return None
+        except LockTimeout:  # the draft stays where it is
             return None
         finally:
             os.close(fd)

@@ -58,7 +58,7 @@ class PermissionDesk:
 
     @property
     def usual_mode(self) -> PermissionMode:
-        """What holds where a request names no mode."""
+        """What holds where a request names no mode, and the most lenient that one may name."""
         if self._mode is not None:
             return self._mode
         try:
@@ -67,10 +67,13 @@ class PermissionDesk:
             return "ask"
 
     def check(self, mode: PermissionMode | None) -> None:
-        """Refuse a mode that is more lenient than this server was started with."""
-        modes = config.CHOICES["mode"]
-        if mode is not None and self._mode is not None and modes.index(mode) > modes.index(self._mode):
-            raise Refused(403, f"this server was started with --permission-mode {self._mode}: {mode} is more lenient")
+        """Refuse a mode that is more lenient than this server's own: whoever runs the server decides that."""
+        modes, limit = config.CHOICES["mode"], self.usual_mode
+        if mode is not None and modes.index(mode) > modes.index(limit):
+            raise Refused(
+                403,
+                f"this server allows no mode beyond {limit}; {mode} takes `sessiontree serve --permission-mode {mode}`",
+            )
 
     # Asking
 

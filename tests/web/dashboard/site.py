@@ -17,6 +17,7 @@ from sessiontree.session import Session
 from tests.export.sessions import story
 
 if TYPE_CHECKING:
+    from sessiontree.config import PermissionMode
     from sessiontree.web.guard import Limits
     from sessiontree.web.listening import Server
     from sessiontree.web.tokens import Made, Scope
@@ -64,6 +65,7 @@ def served(
     allow_run: bool = True,
     after: Site | None = None,
     limits: Limits | None = None,
+    permission_mode: PermissionMode | None = None,
 ) -> Generator[Site]:
     """Serve the sessions of the home in a thread; `after` another that has ended, at its address with its token."""
     from sessiontree.web.app import create_app
@@ -78,6 +80,7 @@ def served(
         hosts=hosts_of("127.0.0.1", port),
         tokens=Tokens([made.token]),
         allow_run=allow_run,
+        permission_mode=permission_mode,
         limits=limits,
         models=Scripts(ScriptedModel() if model is None else model),
     )

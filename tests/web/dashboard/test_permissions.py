@@ -98,11 +98,18 @@ def test_a_question_is_there_again_when_the_page_is_loaded_anew(
 
 
 def test_the_mode_is_chosen_before_the_prompt(serve: Serve, visit: Visit, session: str, project: Path) -> None:
-    page = visit(serve(ScriptedModel([TOUCH, "Done."])), f"/s/{session}/talk")
+    page = visit(serve(ScriptedModel([TOUCH, "Done."]), permission_mode="allow-all"), f"/s/{session}/talk")
     mode = page.get_by_label("What the agent may do")
-    assert mode.input_value() == "ask"
-    mode.select_option("allow-all")
+    assert mode.input_value() == "allow-all"
+    mode.select_option("read-only")
     prompt(page, "go")
     page.locator(".path").get_by_text("Done.", exact=True).first.wait_for()
 
-    assert (project / "made").exists()
+    assert not (project / "made").exists()
+
+
+def test_the_page_offers_no_mode_that_the_server_does_not_allow(serve: Serve, visit: Visit, session: str) -> None:
+    page = visit(serve(ScriptedModel([])), f"/s/{session}/talk")
+    options = page.get_by_label("What the agent may do").locator("option")
+
+    assert options.all_inner_texts() == ["read only", "ask first"]

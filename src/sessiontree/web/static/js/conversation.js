@@ -317,7 +317,7 @@ export class Composer extends Component {
           ${allowed.run && !running && html`
             <select aria-label="What the agent may do" title="What the agent may do" value=${mode ?? me.permissionMode}
               onChange=${(event) => this.setState({ mode: event.target.value })}>
-              ${MODES.map(([value, words]) => html`<option value=${value}>${words}</option>`)}
+              ${MODES.slice(0, MODES.findIndex(([value]) => value === me.permissionMode) + 1).map(([value, words]) => html`<option value=${value}>${words}</option>`)}
             </select>`}
           <span class="gap"></span>
           ${running && swarm && html`<a class="button" href=${ofSwarm(swarm)} title="The agent belongs to a swarm, which can be stopped">Its swarm</a>`}
