@@ -414,3 +414,12 @@ def test_many_archived_branches_make_no_listing_slow(monkeypatch: pytest.MonkeyP
     assert (made.tally.branches, made.branches_of("a")) == (0, {"a": None})
     assert len(made.tally.archived) == len(names)
     assert Name.compared < 20 * len(names)
+
+
+@pytest.mark.parametrize("heads", [{"main": "\ud800"}, {"main": "a", "\udfff": "a"}])
+def test_a_head_record_with_a_lone_surrogate_is_left_to_who_opens_the_session(heads: dict[str, str]) -> None:
+    record = {"type": "custom", "customType": "sessiontree.head", "id": "b", "parentId": "a"}
+    data = file_of(header(), line("a"), {**record, "data": {"current": "main", "heads": heads}})
+
+    with pytest.raises(Unsound):
+        digest(data)

@@ -11,6 +11,7 @@ from sessiontree.core.heads import Passed, leave_unreadable
 from sessiontree.core.plan import plan_fork
 from sessiontree.core.tree import Tree
 from sessiontree.errors import InvalidOperation
+from sessiontree.format import fork as fork_module
 from sessiontree.format.codec import write_object
 from sessiontree.format.fork import path_fork_lines
 from tests.builders import file_of, grow, header, ids, read, replayed
@@ -199,3 +200,11 @@ def test_the_context_of_a_fork_is_that_of_its_path_also_where_newlines_were_lost
         fork = forked(tree, leaf)
         heads = leave_unreadable(replayed(*fork), Tree(fork), Passed())
         assert build_context(Tree(fork), heads.leaf).messages == build_context(tree, leaf).messages
+
+
+def test_a_fork_is_refused_when_a_line_would_be_too_long_to_be_read(monkeypatch):
+    tree = Tree(read(file_of(header(), said("a" * 60, None), {**LABEL, "parentId": "a" * 60}, said("b", "l")))[1])
+    monkeypatch.setattr(fork_module, "LINE_LIMIT", len(tree["b"].raw))
+
+    with pytest.raises(InvalidOperation, match="cannot be copied"):
+        forked(tree, "b")

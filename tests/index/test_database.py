@@ -94,6 +94,7 @@ def letters_that_are_none(index: Path) -> None:
         changed("UPDATE files SET kind = 2"),
         changed("UPDATE entries SET entries = CAST(replace(entries, 'b', 'c') AS BLOB)"),
         changed("UPDATE words_data SET block = CAST(replace(block, 'app', 'apq') AS BLOB)"),
+        changed("UPDATE words_data SET block = 5"),
         changed("DELETE FROM words_idx"),
         changed("DELETE FROM words_check"),
         changed("PRAGMA application_id = 5"),

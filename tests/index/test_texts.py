@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import sqlite3
 from pathlib import Path
 
@@ -61,3 +62,16 @@ def test_a_search_takes_in_only_as_much_as_there_is_time_for(shelf: Path, index:
     assert taken == sorted(taken)
     assert len(taken) >= 6
     assert [found(f"word{n}", shelf) for n in (0, 4)] == [["t0", "s0"], ["t4", "s4"]]
+
+
+def test_a_session_of_an_older_dialect_without_entries_does_not_make_the_index_anew_each_time(
+    shelf: Path, index: Path
+) -> None:
+    old = header(version=1, id="old")
+    (shelf / "old.jsonl").write_bytes(file_of(old) + b"no entry\n\n")
+    put(shelf, "s", header(id="s"), say("a", None, "apple"))
+    assert found("apple", shelf) == ["a"]
+
+    with index.open("rb") as before:  # so that no other file gets its number
+        assert found("apple", shelf) == found("apple", shelf) == ["a"]
+        assert index.stat().st_ino == os.fstat(before.fileno()).st_ino

@@ -195,6 +195,8 @@ def _checksum_of_words(db: Database) -> int:
     """The tables that FTS5 keeps its index in. It has no checksums of its own."""
     checksum = 0
     for id, block in db.execute("SELECT id, block FROM words_data ORDER BY id"):
+        if not isinstance(block, bytes):
+            raise Misfit
         checksum = zlib.crc32(block, zlib.crc32(b"%d" % id, checksum))
     rows = db.execute("SELECT segid, term, pgno FROM words_idx ORDER BY segid, term")
     return zlib.crc32(repr(rows.fetchall()).encode(), checksum)
@@ -219,6 +221,7 @@ def _cut_into_chunks(file: File, start: int) -> Generator[_Chunk]:
             yield _Chunk(start, stop, newest, True, _joined(words))
             words = set()
             size, newest, start = 0, 0, stop
+    stop = file.read_to  # an older dialect may have lines that are no entries behind the last one
     if stop > start:
         yield _Chunk(start, stop, newest, file.kind is Kind.SESSION, _joined(words))
 
