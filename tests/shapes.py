@@ -17,7 +17,8 @@ HEADER = {"type": "session", "version": 3, "id": "shape", "timestamp": "2026-01-
 def _line(number: int, id: str, parent: str | None, type: str = "message", **fields: Any) -> bytes:
     seconds = number % 86_400
     time = f"2026-01-{1 + number // 86_400:02}T{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}.000Z"
-    return json.dumps({"type": type, "id": id, "parentId": parent, "timestamp": time, **fields}).encode()
+    wire = {"type": type, "id": id, "parentId": parent, "timestamp": time, **fields}
+    return json.dumps(wire, separators=(",", ":")).encode()
 
 
 def _user(text: str) -> dict[str, Any]:
@@ -85,7 +86,8 @@ def wide_calls(count: int) -> Iterator[bytes]:
     """One message that calls tools, and all results right below it."""
     for line in calls(count):
         wire = json.loads(line)
-        yield json.dumps({**wire, "parentId": "a"} if wire["id"].startswith("r") else wire).encode()
+        wire["parentId"] = "a" if wire["id"].startswith("r") else wire["parentId"]
+        yield json.dumps(wire, separators=(",", ":")).encode()
 
 
 def branches(count: int) -> Iterator[bytes]:

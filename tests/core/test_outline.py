@@ -1,7 +1,10 @@
+import random
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sessiontree.core import outline as outline_module
 from sessiontree.core.entries import (
     HEAD_RECORD,
     AgentAction,
@@ -529,7 +532,7 @@ def calls_by_search(tree):
     found = {}
     for id in tree.ids():
         message = message_of(tree, id)
-        for above in list(tree.up_ids(id))[1:REACH] if answered_call(message) is not None else ():
+        for above in list(tree.up_ids(id))[1 : outline_module.REACH] if answered_call(message) is not None else ():
             made = [call for call in tool_calls(message_of(tree, above)) if call.id == answered_call(message)]
             if made:
                 found[id] = made[0]
@@ -564,6 +567,28 @@ def talk(length):
 @given(talk(40))
 def test_calls_are_those_that_a_search_upwards_finds(tree):
     assert calls_of_results(tree) == calls_by_search(tree)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_calls_are_found_as_well_when_what_was_looked_at_is_forgotten(monkeypatch, seed):
+    monkeypatch.setattr(outline_module, "REACH", 4)
+    chance = random.Random(seed)
+    tree = Tree()
+    for number in range(600):
+        above = str(max(0, number - chance.choice([1, 1, 1, 2, 3, 30]))) if number else None
+        made = assistant([tool_call(f"c{chance.randrange(3)}", "read", {"path": str(number)})])
+        answer = tool_result(f"c{chance.randrange(3)}", "read", "text")
+        tree.add(entry(str(number), above, chance.choice([made, answer, answer, answer, user("text")])))
+
+    assert calls_of_results(tree) == calls_by_search(tree)
+
+
+def test_a_row_says_the_same_of_an_entry_that_was_decoded_before():
+    said = entry("a", None, user("hello"))
+    row, words = row_text(said), plain_text(said)
+
+    assert isinstance(said.body, Message)
+    assert (row_text(said), plain_text(said)) == (row, words) == ("user: hello", "hello")
 
 
 @pytest.mark.parametrize("between", [REACH - 3, REACH - 2, REACH - 1, REACH, REACH * 3])

@@ -6,6 +6,7 @@ from sessiontree.core.entries import Chain, Label, SessionInfo, Usage
 from sessiontree.core.tree import Tree
 from sessiontree.errors import NotFound
 from tests.builders import entry, grow, hang, ids, interrupted, work
+from tests.shapes import tree_of
 from tests.strategies import damaged_entry_lists, entry_lists, places
 
 
@@ -407,3 +408,12 @@ def test_a_line_upsets_others_by_an_id_that_was_there_or_was_missed():
 
     tree.extend([Chain(ids=["e", "a"], parent="d", line=6, source=tree["d"].source)])
     assert tree.upsets == 2
+
+
+def test_peeking_at_an_entry_of_a_chain_keeps_nothing_and_gives_what_was_made_before():
+    tree = tree_of("chain", 5)
+
+    peeked = tree.peek("m3")
+    assert (peeked.id, peeked.parent, peeked.raw) == ("m3", "m2", tree["m3"].raw)
+    assert peeked is not tree["m3"]
+    assert tree.peek("m3") is tree["m3"]

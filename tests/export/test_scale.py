@@ -49,7 +49,7 @@ def test_an_export_of_twice_the_session_is_twice_the_work(shape: str, form: str)
 
     work(SMALL)
 
-    assert work(4 * SMALL) < 2.5 * work(2 * SMALL)
+    assert work(8 * SMALL) < 2.5 * work(4 * SMALL)
 
 
 @pytest.mark.parametrize("shape", ["far_compactions", "compactions", "labels_in_a_row"])
