@@ -162,7 +162,7 @@ def test_sessions_branches_and_forks_are_gone_on_with(cli: Run, server: Server) 
         (["/help"], 0),
         (["/tree"], 0),
         (["/nope"], 1),
-        (["/export"], 1),
+        (["/merge"], 1),
         (["-e", "nope.py", "hi"], 1),
         (["-e", "bad.py", "hi"], 1),
     ],

@@ -196,7 +196,7 @@ async def test_the_pane_shows_the_entry_then_what_the_model_would_see_then_nothi
         await tree.press("tab")
         await tree.shows("From here the model sees 2 of 2 entries")
         await tree.press("up")
-        await tree.shows("From here the model sees 1 of 1 entries")
+        await tree.shows("From here the model sees 1 of 1 entry")
         await tree.press("tab")
         await tree.shows("From here the model sees", there=False)
         assert not tree.screen.query_one(".pane").display

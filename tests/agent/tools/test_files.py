@@ -150,7 +150,7 @@ async def test_reading_behind_the_end_is_an_error(call: Call, folder: Path) -> N
     (folder / "a").write_text("one\n")
     (folder / "empty").write_text("")
 
-    with pytest.raises(ToolError, match="has 1 lines"):
+    with pytest.raises(ToolError, match="has 1 line,"):
         await call(read, path="a", offset=2)
     assert text(await call(read, path="empty")) == "empty is empty."
 
