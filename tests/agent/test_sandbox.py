@@ -9,7 +9,8 @@ import json
 import os
 import pwd
 import shutil
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -43,12 +44,17 @@ needs_bwrap = pytest.mark.skipif(None not in KINDS, reason="bubblewrap is not in
 
 
 @pytest.fixture
-def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def shared() -> Iterator[Path]:
+    """A folder that other users can come into, which those of pytest are not."""
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o755)
+        yield Path(os.path.realpath(folder))
+
+
+@pytest.fixture
+def server(shared: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The home of a server with a secret in it."""
-    for folder in (tmp_path, *tmp_path.parents):  # so that another user can come to the project
-        if folder.stat().st_uid == os.geteuid() and folder.stat().st_mode & 0o055 != 0o055:
-            folder.chmod(0o755)
-    home = tmp_path / "home"
+    home = shared / "home"
     home.mkdir(0o700)
     (home / "tokens.json").write_text("a secret")
     monkeypatch.setenv("SESSIONTREE_HOME", str(home))
@@ -57,8 +63,8 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def project(tmp_path: Path) -> Path:
-    folder = tmp_path / "project"
+def project(shared: Path) -> Path:
+    folder = shared / "project"
     folder.mkdir()
     folder.chmod(0o777)
     return folder

@@ -147,7 +147,7 @@ def test_a_prompt_works_in_the_current_folder_and_says_so(
         session.append(st.user("Hello"))
     server.add(calls(("c1", "bash", {"command": "pwd"})), "Done.")
 
-    assert run(["-p", "--session", session.where, "Where?"]) == 0
+    assert run(["-p", "--allow", "bash", "--session", session.where, "Where?"]) == 0
 
     assert f"tools work in {here}, not in {there}" in capsys.readouterr().err
     assert results(st.open(session.where)) == [str(here)]
@@ -160,7 +160,7 @@ def test_a_prompt_works_in_the_folder_that_the_person_names(
         session.append(st.user("Hello"))
     server.add(calls(("c1", "bash", {"command": "pwd"})), "Done.")
 
-    assert run(["-p", "--session", session.where, "--cwd", str(there), "Where?"]) == 0
+    assert run(["-p", "--allow", "bash", "--session", session.where, "--cwd", str(there), "Where?"]) == 0
 
     assert "tools work in" not in capsys.readouterr().err
     assert results(st.open(session.where)) == [str(there)]

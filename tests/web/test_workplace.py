@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +26,15 @@ USER = "nobody"
 
 
 @pytest.fixture
-def sandbox(tmp_path: Path) -> None:
+def tmp_path() -> Iterator[Path]:
+    """A folder that other users can come into, which those of pytest are not."""
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o755)
+        yield Path(os.path.realpath(folder))
+
+
+@pytest.fixture
+def sandbox() -> None:
     """Bubblewrap where it is installed; another user where the tests run as root."""
     try:
         find_sandbox()
@@ -33,12 +43,6 @@ def sandbox(tmp_path: Path) -> None:
             pytest.skip("bubblewrap is not installed, and the tests do not run as root")
         Path(home()).mkdir(0o700, parents=True, exist_ok=True)
         Path(home(), "config.toml").write_text(f'[tools]\nuser = "{USER}"\n')
-        for folder in (tmp_path, *tmp_path.parents):
-            if folder.stat().st_mode & 0o055 != 0o055:
-                folder.chmod(0o755)
-        for name in ("a", "b"):
-            (tmp_path / name).mkdir(exist_ok=True)
-            (tmp_path / name).chmod(0o777)
 
 
 @pytest.fixture
@@ -116,7 +120,7 @@ async def test_an_agent_of_a_token_for_a_project_does_not_reach_the_secrets(sand
     house.project.chmod(0o777)
     os.environ["OPENAI_API_KEY"] = "a secret key"
     try:
-        async with asking(house.app(), made) as client:
+        async with asking(house.app(permission_mode="allow-all"), made) as client:
             assert (await prompted(client, session)).status_code == 202
     finally:
         del os.environ["OPENAI_API_KEY"]
@@ -162,7 +166,7 @@ async def test_a_token_for_a_project_says_nothing_to_an_agent_that_has_more_righ
 async def test_agents_work_in_the_folder_of_the_session_only_if_somebody_named_it(tmp_path: Path, way: str) -> None:
     house = House(tmp_path, ToolCall("c1", "bash", {"command": "pwd"}), "Done.")
     folder = house.project if way == "started there" else house.other
-    app = house.app(projects=[str(house.other)] if way == "told of it" else [])
+    app = house.app(permission_mode="allow-all", projects=[str(house.other)] if way == "told of it" else [])
 
     async with asking(app, house.owner) as client:
         if way == "named when made":
