@@ -16,9 +16,10 @@ TOUCH = [ToolCall("c1", "bash", {"command": "touch made"})]
 
 
 @pytest.fixture
-def project(tmp_path: Path) -> Path:
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "project"
     folder.mkdir()
+    monkeypatch.chdir(folder)  # where the server's agents work
     return folder
 
 
@@ -110,6 +111,7 @@ def test_the_mode_is_chosen_before_the_prompt(serve: Serve, visit: Visit, sessio
 
 def test_the_page_offers_no_mode_that_the_server_does_not_allow(serve: Serve, visit: Visit, session: str) -> None:
     page = visit(serve(ScriptedModel([])), f"/s/{session}/talk")
-    options = page.get_by_label("What the agent may do").locator("option")
+    choice = page.get_by_label("What the agent may do")
+    choice.wait_for()
 
-    assert options.all_inner_texts() == ["read only", "ask first"]
+    assert choice.locator("option").all_inner_texts() == ["read only", "ask first"]
