@@ -113,7 +113,8 @@ class Workers:
 
     def start(self, *options: str, kill_at: str | None = None, **environment: str) -> Worker:
         given = {**os.environ, **environment, **({} if kill_at is None else {"KILL_AT": kill_at})}
-        worker = Worker(self._folder / f"worker-{len(self._all)}.log", options, given)
+        allowed = ("--permission-mode", "allow-all", *options)
+        worker = Worker(self._folder / f"worker-{len(self._all)}.log", allowed, given)
         self._all.append(worker)
         return worker
 
