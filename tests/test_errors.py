@@ -7,6 +7,8 @@ from multiprocessing import get_context
 import pytest
 
 import sessiontree as st
+from sessiontree.agent.rescue import Unsaved
+from sessiontree.agent.sandbox import NoSandbox
 from sessiontree.agent.tool import ToolError
 from sessiontree.agent.tools.process import CommandError
 from sessiontree.config import ConfigError
@@ -43,6 +45,8 @@ ONE_OF_EACH = [
     Conflict("a.jsonl", "somebody wrote"),
     LockTimeout("a.jsonl.lock", 30.0, 4711, True),
     OutcomeUnknown("a.jsonl", "the line was lost"),
+    Unsaved(StoreError("a.jsonl", "no space"), [{"role": "assistant"}], "/tmp/unsaved.jsonl"),
+    NoSandbox("bubblewrap is not installed"),
     Endless("a.jsonl", "too long"),
     ModelError("p:m", "rate", "slow down", status=429, retry_after=2.5),
     NoModel(None, "there is no key"),

@@ -19,4 +19,4 @@ def test_every_command_is_on_its_page_as_it_is_used() -> None:
 def test_help_lists_every_command_once() -> None:
     names = [command.name for command in builtin_commands()]
 
-    assert len(names) == len(set(names)) == 34
+    assert len(names) == len(set(names)) == 35

@@ -193,5 +193,5 @@ async def test_an_answer_that_the_session_could_not_take_can_be_saved_elsewhere(
 
     assert outcome is not None
     assert outcome.text == "It cost much."
-    assert await run(at, "/save-unsaved kept.jsonl") == f"saved in {tmp_path / 'kept.jsonl'}"
-    assert json.loads((tmp_path / "kept.jsonl").read_text())["content"][0]["text"] == "It cost much."
+    assert await run(at, "/save-unsaved kept.jsonl") == f"saved in {Path.cwd() / 'kept.jsonl'}"
+    assert json.loads(Path("kept.jsonl").read_text())["content"][0]["text"] == "It cost much."

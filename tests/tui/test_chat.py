@@ -90,7 +90,7 @@ async def test_an_edit_shows_its_diff(running: Running, project: Path) -> None:
 async def test_a_file_that_is_written_shows_its_content_folded_with_the_key_that_unfolds_it(running: Running) -> None:
     content = "".join(f"line {number}\n" for number in range(1, 31))
     call = ToolCall("c", "write", {"path": "new.txt", "content": content})
-    async with running(call, "Done.", size=(80, 50)) as app:
+    async with running(call, "Done.", size=(80, 50), permission_mode="allow-edits") as app:
         await app.answered("Write")
 
         screen = await app.shows("write new.txt, 30 lines", "line 5", "… 25 more lines, ctrl+o unfolds")
@@ -102,7 +102,7 @@ async def test_a_file_that_is_written_shows_its_content_folded_with_the_key_that
 async def test_a_file_that_is_written_anew_shows_its_diff(running: Running, project: Path) -> None:
     (project / "a.py").write_text("one\ntwo\nthree\n")
     call = ToolCall("c", "write", {"path": "a.py", "content": "one\n2\nthree\n"})
-    async with running(call, "Done.") as app:
+    async with running(call, "Done.", permission_mode="allow-edits") as app:
         await app.answered("Write")
 
         assert await app.shows("write a.py, 3 lines", "1   one", "2 - two", "2 + 2", "3   three")
@@ -111,7 +111,7 @@ async def test_a_file_that_is_written_anew_shows_its_diff(running: Running, proj
 async def test_content_that_could_not_be_written_is_shown_below_the_reason(running: Running, project: Path) -> None:
     (project / "folder").mkdir()
     call = ToolCall("c", "write", {"path": "folder", "content": "the content\n"})
-    async with running(call, "Done.") as app:
+    async with running(call, "Done.", permission_mode="allow-edits") as app:
         await app.answered("Write")
 
         assert await app.shows("✗ write folder, 1 line", "folder is a folder", "the content")
@@ -180,7 +180,7 @@ async def test_an_answer_that_cannot_be_written_stays_on_the_screen(
         return "It cost much."
 
     try:
-        async with running(answer, "Two.", session=session) as app:
+        async with running(answer, "Two.", session=session, size=(300, 50)) as app:
             with full:
                 await app.answered("Hello")
                 assert await app.shows("It cost much.", "File too large", "it is saved in")

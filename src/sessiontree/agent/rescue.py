@@ -47,10 +47,15 @@ class Unsaved(StoreError):
         advice = "make room and prompt again, which writes it first, or save it with /save-unsaved FILE"
         kept = f"it is in memory only: {advice}" if path is None else f"it is saved in {path}"
         super().__init__(cause.where, f"{cause.reason}; the {what} could not be written: {kept}")
-        self.cause = cause
+        self.why = cause.reason
         self.messages = tuple(messages)
         self.path = path
         """The file that has them instead; `None` where none could be written."""
+
+    @property
+    def cause(self) -> StoreError:
+        """Why the session did not take them."""
+        return StoreError(self.where, self.why)
 
 
 class Fitted(NamedTuple):

@@ -42,14 +42,19 @@
   const drawing = (shown) => {
     const kids = new Map([[-1, []]]);
     const nearest = new Int32Array(size);
+    // Whether an entry has a row, or is bookkeeping below one: that stands for the place behind the row.
+    const stands = new Uint8Array(size);
+    const bookkept = 1 << $("filter").options.length;
     for (let number = 0; number < size; number++) {
       const parent = data.parent[number];
       const anchor = parent < 0 ? -1 : nearest[parent];
       nearest[number] = anchor;
+      stands[number] = data.filters[number] & bookkept && parent >= 0 ? stands[parent] : 0;
       if (!shown(number)) continue;
       kids.get(anchor).push(number);
       kids.set(number, []);
       nearest[number] = number;
+      stands[number] = 1;
     }
     const drawn = [];
     const roots = kids.get(-1);
@@ -75,9 +80,11 @@
         });
       }
     }
-    const heads = {};
-    for (const [number, names] of Object.entries(data.heads)) (heads[nearest[number]] ||= []).push(...names);
-    return { rows: drawn, heads, active: data.leaf < 0 ? -1 : nearest[data.leaf] };
+    const heads = {}, hiddenHeads = {};
+    for (const [number, names] of Object.entries(data.heads)) {
+      ((stands[number] ? heads : hiddenHeads)[nearest[number]] ||= []).push(...names);
+    }
+    return { rows: drawn, heads, hiddenHeads, active: data.leaf < 0 ? -1 : nearest[data.leaf], activeShown: stands[data.leaf] };
   };
 
   // Searching: words and "phrases" that must all be there, word* at the beginning of one, role:user
@@ -117,7 +124,7 @@
 
   const ROW = 26;
   const COLUMN = 7.5; // about as wide as a connector is for each of its characters
-  let drawn = { rows: [], heads: {}, active: -1 };
+  let drawn = { rows: [], heads: {}, hiddenHeads: {}, active: -1 };
   let onPath = new Set();
   let cursor = 0;
 
@@ -177,7 +184,10 @@
     if (data.label[number]) row.append(span("label", data.label[number]));
     row.append(span("words", data.row[number]));
     for (const name of drawn.heads[number] || []) row.append(span("branch", name));
-    if (number === drawn.active) row.append(span("here", "← active"));
+    const below = drawn.hiddenHeads[number];
+    if (below) row.append(span("below", `(${below.join(", ")}: hidden below)`));
+    if (number === drawn.active && drawn.activeShown) row.append(span("here", "← active"));
+    else if (number === drawn.active) row.append(span("below", below ? "↓ active" : "↓ active: hidden below"));
     return row;
   };
 

@@ -28,7 +28,7 @@ from sessiontree.core.messages import (
     text_blocks,
     tool_calls,
 )
-from sessiontree.core.outline import FILTERS, finish, row_text, survey
+from sessiontree.core.outline import BOOKKEPT, FILTERS, finish, row_text, survey
 from sessiontree.core.times import milliseconds
 from sessiontree.export.about import about_of
 from sessiontree.export.snapshot import Snapshot
@@ -207,8 +207,8 @@ class _Drawn:
         )
 
     def _masks(self) -> bytearray:
-        """For each entry the filters that show it, one bit each."""
-        masks = bytearray(len(self))
+        """For each entry the filters that show it, one bit each, and one more for bookkeeping."""
+        masks = bytearray((kind == BOOKKEPT) << len(FILTERS) for kind in self.shape.kinds)
         for bit, name in enumerate(FILTERS):
             for number, shown in enumerate(self.shape.shown(name)):
                 masks[number] |= shown << bit
