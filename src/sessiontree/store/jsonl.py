@@ -501,8 +501,11 @@ class JsonlStore:
             raise
         return fd
 
-    def _let_go(self) -> None:
+    def _let_go(self, *, unlocks: bool = True) -> None:
         fd, self._fd, self._fd_identity = self._fd, None, None
+        if fd is not None and unlocks:
+            with suppress(OSError):
+                flock(fd, LOCK_UN)  # not by closing alone: we may read by the same open file, see `_share_file`
         shut(fd)
 
     def _standing(self) -> tuple[int, os.stat_result]:
@@ -602,7 +605,7 @@ class JsonlStore:
             shut(reading)
         else:
             self._read_fd = reading
-        self._let_go()
+        self._let_go(unlocks=False)  # that would unlock the parent's
 
     @contextmanager
     def held(self) -> Generator[None]:
@@ -615,6 +618,8 @@ class JsonlStore:
             try:
                 self._lock.acquire()
                 if self._lock.has_note:
+                    if self._fd is not None:
+                        take(self._fd, self.where)
                     self._standing()
                 else:
                     reading = self._open(READ)  # it may be a file that nobody can write to
