@@ -13,13 +13,17 @@ from sessiontree.store.waiting import Wait
 def test_a_lock_that_is_free_only_for_moments_is_tried_often(tmp_path: Path) -> None:
     path = tmp_path / "s.lock"
     pauses: list[tuple[float, float]] = []
+
+    def wait(fd: int) -> None:
+        begun = time.monotonic()
+        for pause in Wait(fd, str(path), 0.5):
+            pauses.append((time.monotonic() - begun, pause))
+            time.sleep(pause)
+
     with path.open("w") as holder, path.open("w") as waiter:
         fcntl.flock(holder, fcntl.LOCK_EX)
-        begun = time.monotonic()
         with pytest.raises(LockTimeout):
-            for pause in Wait(waiter.fileno(), str(path), 0.5):
-                pauses.append((time.monotonic() - begun, pause))
-                time.sleep(pause)
+            wait(waiter.fileno())
 
     # A writer that appends all the time leaves it free for a hundredth of the time, or less.
     assert all(pause <= max(0.001, waited / 1000) for waited, pause in pauses)
