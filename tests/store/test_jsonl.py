@@ -515,6 +515,46 @@ def test_the_lock_is_that_of_the_new_file_after_a_rewrite(path: Path) -> None:
     assert path.read_bytes() == b'{}\n{"b":1}\n{"late":1}\n'
 
 
+def is_locked(path: Path) -> bool:
+    with path.open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+def test_a_store_that_moved_an_unfinished_line_keeps_no_lock_on_a_file_that_was_replaced(path: Path) -> None:
+    store = JsonlStore(str(path))
+    store.create([b"{}"])
+    with path.open("ab") as file:
+        file.write(b'{"torn')
+    cursor = store.append([b'{"a":1}'], after=store.read().cursor)
+    link = path.with_name("link.jsonl")
+    os.link(path, link)
+    copied = path.with_name("copy.jsonl")
+    copied.write_bytes(path.read_bytes())
+    copied.rename(path)
+
+    with pytest.raises(Conflict, match="replaced"):
+        store.append([b'{"b":1}'], after=cursor)
+
+    assert not is_locked(link)
+
+
+def test_a_session_with_the_note_of_a_batch_is_held_by_all_its_names(path: Path) -> None:
+    store = JsonlStore(str(path))
+    store.append([b'{"a":1}'], after=store.create([b"{}"]))
+    link = path.with_name("link.jsonl")
+    os.link(path, link)
+    with path.with_name("s.jsonl.lock").open("r+b") as lock:
+        note(lock.fileno(), path.stat().st_size, [b'{"b":1}', b'{"b":2}'])
+
+    with store.held():
+        assert is_locked(link)
+    assert not is_locked(link)
+
+
 def test_a_writer_still_takes_the_lock_file_that_version_0_1_takes(path: Path) -> None:
     store = JsonlStore(str(path))
     store.create([b"{}"])

@@ -24,7 +24,7 @@ import os
 import stat
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from fcntl import LOCK_UN, flock
+from fcntl import LOCK_EX, LOCK_NB, LOCK_UN, flock
 from os import write
 from typing import Literal, NoReturn, TypeAlias, TypeVar, get_args
 from weakref import WeakSet
@@ -64,6 +64,7 @@ QUIETLY: int = getattr(os, "O_NOATIME", 0)
 NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL
 LONGEST = 4 * LINE_LIMIT
 """A line that goes on for so many bytes is not read to its end. A shorter one is, and passed over if it is too long."""
+LOCK_NOW = LOCK_EX | LOCK_NB
 MANY = 1 << 16
 """So many bytes are better not copied."""
 SEEN = 64
@@ -340,10 +341,16 @@ class JsonlStore:
             held = lock.fd
             if held is None:
                 held = lock.open()
-            take(held, lock.path)
+            try:
+                flock(held, LOCK_NOW)
+            except BlockingIOError:
+                take(held, lock.path)
             fd = self._fd
             if fd is not None:
-                take(fd, self.where)
+                try:
+                    flock(fd, LOCK_NOW)
+                except BlockingIOError:
+                    take(fd, self.where)
             if (
                 fd is None
                 or is_batch
@@ -501,9 +508,14 @@ class JsonlStore:
             raise
         return fd
 
-    def _let_go(self) -> None:
+    def _let_go(self, *, unlocks: bool = True) -> None:
         fd, self._fd, self._fd_identity = self._fd, None, None
-        shut(fd)
+        try:
+            if fd is not None and unlocks:
+                with suppress(OSError):
+                    flock(fd, LOCK_UN)  # not by closing alone: we may read by the same open file, see `_share_file`
+        finally:
+            shut(fd)
 
     def _standing(self) -> tuple[int, os.stat_result]:
         """The file at the path, open, and nothing left in it of a batch whose writer died."""
@@ -602,7 +614,7 @@ class JsonlStore:
             shut(reading)
         else:
             self._read_fd = reading
-        self._let_go()
+        self._let_go(unlocks=False)  # that would unlock the parent's
 
     @contextmanager
     def held(self) -> Generator[None]:
@@ -615,6 +627,8 @@ class JsonlStore:
             try:
                 self._lock.acquire()
                 if self._lock.has_note:
+                    if self._fd is not None:
+                        take(self._fd, self.where)
                     self._standing()
                 else:
                     reading = self._open(READ)  # it may be a file that nobody can write to
@@ -666,8 +680,10 @@ class JsonlStore:
                 self._unlock()
         finally:  # something may break in on that, too
             if self._lock.is_ours:
-                self._let_go()
-                self._lock.give_up()
+                try:
+                    self._let_go()
+                finally:
+                    self._lock.give_up()
 
     # Writing
 

@@ -16,7 +16,7 @@ from weakref import WeakSet
 from sessiontree.errors import StoreError
 from sessiontree.store import batch
 from sessiontree.store.files import identity_of, reason_of, shut
-from sessiontree.store.waiting import Wait, configured_limit, is_locked, take
+from sessiontree.store.waiting import EASY_PAUSE, Wait, configured_limit, is_locked, take
 
 TRIES = 100
 """How often a lock file is opened anew that is taken away each time."""
@@ -79,7 +79,9 @@ class Lock:
             return None
         try:
             fd = self.open() if self.fd is None else self.fd
-            return Wait(fd, self.path, configured_limit()) if is_locked(fd) else None
+            if not is_locked(fd):
+                return None
+            return Wait(fd, self.path, look_up=configured_limit, shortest_pause=EASY_PAUSE)
         finally:
             self.turn.release()
 

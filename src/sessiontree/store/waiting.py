@@ -22,9 +22,15 @@ DEFAULT_LIMIT = 30.0
 """Seconds that a lock is waited for, unless the configuration says otherwise."""
 REPORT_SECONDS = 1.0
 LIMIT_VARIABLE = "SESSIONTREE_LOCK_TIMEOUT"
-FIRST_PAUSE, LONGEST_PAUSE = 0.0002, 0.05
-"""Seconds between two tries. They grow, so that a short wait stays short and a long one costs nothing."""
-GROWTH = 1.3
+SHORTEST_PAUSE, LONGEST_PAUSE = 0.00025, 0.05
+"""Seconds between two tries. A process that appends all the time leaves the lock free for some 20 microseconds
+between two syncs, and it takes hundreds of tries to find such a moment: so pauses stay short for long."""
+SHARE = 2000
+"""A pause is such a part of the wait so far: a wait of minutes costs nearly nothing."""
+EASY_PAUSE = 0.002
+"""The shortest one where many wait in one event loop."""
+UNLIMITED_SECONDS = 0.02
+"""A wait that is shorter ends by itself: nothing is looked up for it, since most waits are."""
 
 
 def log_wait(text: str) -> None:
@@ -71,25 +77,38 @@ def is_locked(fd: int) -> bool:
 class Wait:
     """A wait for one lock: gives the pauses between tries. Reports itself, and ends with `LockTimeout`."""
 
-    def __init__(self, fd: int, path: str, seconds: float | None = None) -> None:
+    def __init__(
+        self,
+        fd: int,
+        path: str,
+        seconds: float | None = None,
+        *,
+        look_up: Callable[[], float] | None = None,
+        shortest_pause: float = SHORTEST_PAUSE,
+    ) -> None:
         self._fd = fd
         self._path = path
-        self._seconds = limit() if seconds is None else seconds
+        self._seconds = seconds
+        self._look_up = look_up or limit
+        """Asked where `seconds` are not given."""
+        self._shortest_pause = shortest_pause
 
     def timeout(self, waited: float = 0.0) -> LockTimeout:
         return LockTimeout(self._path, waited, *holder_of(self._fd))
 
     def __iter__(self) -> Generator[float]:
-        begun, seconds, pause, reported = monotonic(), self._seconds, FIRST_PAUSE, False
+        begun, seconds, reported = monotonic(), self._seconds, False
         while True:
             waited = monotonic() - begun
-            if waited >= seconds or _stopped.is_set():
+            if seconds is None and waited >= UNLIMITED_SECONDS:
+                seconds = self._look_up()
+            if (seconds is not None and waited >= seconds) or _stopped.is_set():
                 raise self.timeout(waited)
             if waited >= REPORT_SECONDS and not reported:
                 reported = True
                 report(describe_wait(self._path, *holder_of(self._fd)))
-            yield min(pause, max(seconds - waited, 0.0))
-            pause = min(pause * GROWTH, LONGEST_PAUSE)
+            pause = min(max(waited / SHARE, self._shortest_pause), LONGEST_PAUSE)
+            yield pause if seconds is None else min(pause, max(seconds - waited, 0.0))
 
 
 def describe_wait(path: str, pid: int | None, is_stopped: bool) -> str:
