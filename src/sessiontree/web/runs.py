@@ -78,7 +78,7 @@ class Seat(Struct, frozen=True, eq=False):
 
     def tools_at(self, place: Workplace) -> list[Tool]:
         """The tools of agents that work at a place. Those of extensions run in this process, where no sandbox is."""
-        return builtin_tools() if place.is_limited else self.desk.tools
+        return list(builtin_tools()) if place.is_limited else self.desk.tools
 
     def permissions_at(self, place: Workplace) -> Permissions | None:
         return self.limited if place.is_limited else self.desk.permissions
