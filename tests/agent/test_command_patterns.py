@@ -150,3 +150,34 @@ def test_bash_runs_nothing_else_when_an_allow_rule_matches_random_commands(tmp_p
         script = "\n".join('bash -c "$1" >/dev/null 2>&1 </dev/null; shift' for _ in lines[start : start + 50])
         subprocess.run(["bash", "-c", script, "x", *lines[start : start + 50]], cwd=tmp_path, check=False, timeout=60)
         assert not list(tmp_path.iterdir()), lines[start : start + 50]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "bash -c 'sudo x'",
+        'sh -c "sudo x"',
+        "/bin/sh -ec 'true; sudo x'",
+        "bash -c \"bash -c 'sudo x'\"",
+        "eval sudo x",
+        "eval 'sudo x'",
+        "find . -exec sudo x ';'",
+        "find . -exec sh -c 'sudo x' ';'",
+        "git -c alias.x='!sudo x' x",
+        "env -S 'sudo x'",
+        "su -c 'sudo x'",
+        "watch sudo x",
+        "busybox sudo x",
+        's"u"do x; $(true)',
+        "-- sudo x",
+    ],
+)
+def test_a_rule_that_restricts_looks_into_commands_that_run_others(command: str) -> None:
+    assert restricts("sudo *", command)
+
+
+@pytest.mark.parametrize(
+    "command", ["git rm x", "echo 'rm x'", "grep -r 'rm x' src", "git commit -m 'rm x'", "bash rm.sh"]
+)
+def test_a_rule_that_restricts_leaves_arguments_of_other_commands_alone(command: str) -> None:
+    assert not restricts("rm *", command)

@@ -27,6 +27,13 @@ WRAPPERS = RESERVED | {
     "timeout", "xargs",
 }  # fmt: skip
 """Words before the command that is really run."""
+RUNNERS = WRAPPERS | {
+    "--", "ash", "bash", "busybox", "chroot", "dash", "entr", "eval", "fd", "find", "flock", "ksh", "parallel",
+    "runuser", "script", "sg", "sh", "ssh", "strace", "su", "systemd-run", "trap", "unshare", "watch", "zsh",
+}  # fmt: skip
+"""Commands that run what stands somewhere in their arguments, as words or as one text."""
+DEEPEST = 4
+"""How many texts inside of texts a rule that restricts looks at."""
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\[[^]]*\])?\+?=")
 _BREAKS = re.compile(r"[;&|\n\r<>(){}`\"'$]+")
 
@@ -124,15 +131,29 @@ def allows(pattern: str | None, command: str, others: Collection[str] = ()) -> b
     return all(any(matcher.fullmatch(part) for matcher in matchers) for part in parts)
 
 
-def restricts(pattern: str | None, command: str) -> bool:
+def restricts(pattern: str | None, command: str, depth: int = 0) -> bool:
     """Whether a rule that restricts concerns any part of a command line, as far as one can tell without running it."""
     if pattern is None or pattern == "*" or _is_exactly(pattern, command):
         return True
     matcher = _compiled(pattern)
     parts = split_commands(command)
     if parts is None:
-        return any(matcher.fullmatch(text) for part in _BREAKS.split(command) for text in _from_each_word(part))
-    return any(matcher.fullmatch(text) for part in parts for text in _unwrapped(part))
+        without_quotes = re.sub("[\"']", "", command)
+        texts = (part for text in (command, without_quotes) for part in _BREAKS.split(text))
+        return any(matcher.fullmatch(text) for part in texts for text in _from_each_word(part))
+    if any(matcher.fullmatch(text) for part in parts for text in _unwrapped(part)):
+        return True
+    return depth < DEEPEST and any(
+        restricts(pattern, text, depth + 1) for part in parts for text in _texts_that_are_run(part)
+    )
+
+
+def _texts_that_are_run(part: str) -> Iterable[str]:
+    """The arguments of a simple command that it may run as command lines of their own."""
+    words = shlex.split(part)
+    if words[0].rpartition("/")[2] in RUNNERS:
+        yield from (word for word in words[1:] if len(word.split()) > 1)
+    yield from (word.partition("=!")[2] for word in words[1:] if "=!" in word)  # git -c alias.x='!command'
 
 
 def _is_exactly(pattern: str, command: str) -> bool:
@@ -150,7 +171,7 @@ def _unwrapped(part: str) -> Iterable[str]:
     """A command, and what it runs where it is one that runs another."""
     words = part.split(" ")
     yield from _spellings(words)
-    if words[0].rpartition("/")[2] in WRAPPERS:
+    if words[0].rpartition("/")[2] in RUNNERS:
         for at in range(1, len(words)):
             if not words[at].startswith("-") and not _ASSIGNMENT.match(words[at]):
                 yield from _spellings(words[at:])
