@@ -1,5 +1,7 @@
+import fnmatch
 import random
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -181,3 +183,28 @@ def test_a_rule_that_restricts_looks_into_commands_that_run_others(command: str)
 )
 def test_a_rule_that_restricts_leaves_arguments_of_other_commands_alone(command: str) -> None:
     assert not restricts("rm *", command)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "command"),
+    [
+        ("sudo *", "a " * 200_000 + "$x"),
+        ("sudo *", "nice " + "a " * 200_000),
+        ("*x", "a " * 200_000 + "$x y"),
+        ("*x*y*z", "a" * 50_000 + "x" * 50_000 + "y" * 50_000),
+        ("git * push * --force", "git " + "a push b " * 20_000),
+    ],
+)
+def test_a_long_command_is_compared_in_a_time_that_grows_with_its_length(pattern: str, command: str) -> None:
+    began = time.process_time()
+    assert not restricts(pattern, command)
+    assert not allows(pattern, command)
+    assert time.process_time() - began < 20  # it would be hours
+
+
+def test_a_pattern_with_stars_matches_what_fnmatch_says() -> None:
+    numbers = random.Random(5)
+    for _ in range(times(3000, torture=60_000)):
+        pattern = "x" + "".join(numbers.choice("ab*") for _ in range(6)) + "y"
+        command = "x" + "".join(numbers.choice("ab") for _ in range(9)) + "y"
+        assert allows(pattern, command) == fnmatch.fnmatchcase(command, pattern), (pattern, command)

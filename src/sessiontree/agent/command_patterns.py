@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import lru_cache
 
 SPECIAL = frozenset("$`\\<>(){}#!&")
@@ -140,8 +140,8 @@ def restricts(pattern: str | None, command: str, depth: int = 0) -> bool:
     if parts is None:
         without_quotes = re.sub("[\"']", "", command)
         texts = (part for text in (command, without_quotes) for part in _BREAKS.split(text))
-        return any(matcher.fullmatch(text) for part in texts for text in _from_each_word(part))
-    if any(matcher.fullmatch(text) for part in parts for text in _unwrapped(part)):
+        return any(_matches_from(matcher, part.replace("\\", "").split()) for part in texts)
+    if any(_matches_unwrapped(matcher, part) for part in parts):
         return True
     return depth < DEEPEST and any(
         restricts(pattern, text, depth + 1) for part in parts for text in _texts_that_are_run(part)
@@ -161,27 +161,35 @@ def _is_exactly(pattern: str, command: str) -> bool:
     return not _has_wildcard(pattern) and unescape(pattern) == command
 
 
-def _from_each_word(part: str) -> Iterable[str]:
-    words = part.replace("\\", "").split()
-    for at in range(len(words)):
-        yield from _spellings(words[at:])
-
-
-def _unwrapped(part: str) -> Iterable[str]:
-    """A command, and what it runs where it is one that runs another."""
+def _matches_unwrapped(matcher: re.Pattern[str], part: str) -> bool:
+    """Whether a command is meant, or what it runs where it is one that runs another."""
     words = part.split(" ")
-    yield from _spellings(words)
-    if words[0].rpartition("/")[2] in RUNNERS:
-        for at in range(1, len(words)):
-            if not words[at].startswith("-") and not _ASSIGNMENT.match(words[at]):
-                yield from _spellings(words[at:])
+    if words[0].rpartition("/")[2] not in RUNNERS:
+        return _matches_from(matcher, words, lambda at: at == 0)
+    return _matches_from(
+        matcher, words, lambda at: not at or not (words[at].startswith("-") or _ASSIGNMENT.match(words[at]))
+    )
 
 
-def _spellings(words: list[str]) -> Iterable[str]:
-    yield " ".join(words)
-    name = words[0].rpartition("/")[2]
-    if name and name != words[0]:
-        yield " ".join([name, *words[1:]])
+def _matches_from(
+    matcher: re.Pattern[str], words: Sequence[str], begins: Callable[[int], bool] = lambda at: True
+) -> bool:
+    """Whether words in a row are meant, from one of those with which a command `begins` to the last.
+
+    A program counts by its path and by its name. Nothing is copied: a command may have many words.
+    """
+    text, at = " ".join(words), 0
+    for number, word in enumerate(words):
+        name = word.rpartition("/")[2]
+        if begins(number) and (
+            matcher.fullmatch(text, at)
+            or (name and name != word and matcher.fullmatch(text, at + len(word) - len(name)))
+        ):
+            return True
+        if matcher.pattern.startswith((".*", "(?>.*?")):
+            return False  # a star at the beginning stands for all words that could be left out
+        at += len(word) + 1
+    return False
 
 
 def _has_wildcard(pattern: str) -> bool:
@@ -192,14 +200,18 @@ def _has_wildcard(pattern: str) -> bool:
 def _compiled(pattern: str) -> re.Pattern[str]:
     """`*` is anything; behind a blank at the end it may be nothing. `\\*` is a star, and `\\\\` a backslash."""
     optional = pattern.endswith(" *") and not pattern.endswith("\\ *")
-    made: list[str] = []
+    pieces = [""]
     letters = iter(pattern[:-2] if optional else pattern)
     for letter in letters:
-        if letter == "\\":
-            made.append(re.escape(next(letters, "\\")))
+        if letter == "*":
+            pieces.append("")
         else:
-            made.append(".*" if letter == "*" else re.escape(letter))
-    return re.compile("".join(made) + ("(?: .*)?" if optional else ""), re.DOTALL)
+            pieces[-1] += re.escape(next(letters, "\\") if letter == "\\" else letter)
+    first, *middle = pieces
+    last = f".*{middle.pop()}" if middle else ""
+    # The first place of each piece will do, so it is never looked for again: the time grows with the text alone.
+    found = "".join(f"(?>.*?{piece})" for piece in middle)
+    return re.compile(first + found + last + ("(?: .*)?" if optional else ""), re.DOTALL)
 
 
 def escape(command: str) -> str:
