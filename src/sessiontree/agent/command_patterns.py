@@ -158,7 +158,7 @@ def _texts_that_are_run(part: str) -> Iterable[str]:
 
 def _is_exactly(pattern: str, command: str) -> bool:
     """Whether a pattern without wildcards says this command, letter for letter."""
-    return not _has_wildcard(pattern) and unescape(pattern) == command
+    return not _has_wildcard(pattern) and unescape(pattern) == command.lstrip()
 
 
 def _matches_unwrapped(matcher: re.Pattern[str], part: str) -> bool:
@@ -215,8 +215,8 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 
 
 def escape(command: str) -> str:
-    """A pattern that only this command matches."""
-    return command.replace("\\", "\\\\").replace("*", "\\*")
+    """A pattern that only this command matches. Blanks at its beginning mean nothing."""
+    return command.lstrip().replace("\\", "\\\\").replace("*", "\\*")
 
 
 def unescape(pattern: str) -> str:
