@@ -208,3 +208,9 @@ def test_a_pattern_with_stars_matches_what_fnmatch_says() -> None:
         pattern = "x" + "".join(numbers.choice("ab*") for _ in range(6)) + "y"
         command = "x" + "".join(numbers.choice("ab") for _ in range(9)) + "y"
         assert allows(pattern, command) == fnmatch.fnmatchcase(command, pattern), (pattern, command)
+
+
+@pytest.mark.parametrize("blank", ["\u00a0", "\r", "\v", "\f", "\u3000"])
+def test_white_space_that_shells_do_not_skip_is_part_of_a_command(blank: str) -> None:
+    assert not allows("ls", f"{blank}ls")
+    assert escape(f"{blank}ls") != "ls"

@@ -12,6 +12,8 @@ import shlex
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import lru_cache
 
+BLANKS = " \t\n"
+"""What shells skip before a command; other white space is part of its name."""
 SPECIAL = frozenset("$`\\<>(){}#!&")
 """What makes a command more than words, outside of quotes."""
 EXPANDING = frozenset("*?[~")
@@ -158,7 +160,7 @@ def _texts_that_are_run(part: str) -> Iterable[str]:
 
 def _is_exactly(pattern: str, command: str) -> bool:
     """Whether a pattern without wildcards says this command, letter for letter."""
-    return not _has_wildcard(pattern) and unescape(pattern) == command.lstrip()
+    return not _has_wildcard(pattern) and unescape(pattern) == command.lstrip(BLANKS)
 
 
 def _matches_unwrapped(matcher: re.Pattern[str], part: str) -> bool:
@@ -216,7 +218,7 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 
 def escape(command: str) -> str:
     """A pattern that only this command matches. Blanks at its beginning mean nothing."""
-    return command.lstrip().replace("\\", "\\\\").replace("*", "\\*")
+    return command.lstrip(BLANKS).replace("\\", "\\\\").replace("*", "\\*")
 
 
 def unescape(pattern: str) -> str:

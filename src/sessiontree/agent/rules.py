@@ -41,7 +41,7 @@ class PermissionRule(NamedTuple):
 def parse_rule(text: str) -> PermissionRule:
     """What `TOOL` or `TOOL:PATTERN` says. Blanks behind the colon mean nothing."""
     tool, colon, pattern = text.partition(":")
-    return PermissionRule(tool.strip(), (pattern.lstrip() or pattern) if colon else None)
+    return PermissionRule(tool.strip(), (pattern.lstrip(command_patterns.BLANKS) or pattern) if colon else None)
 
 
 class RuleSet(Struct, frozen=True):
