@@ -1,5 +1,7 @@
+import fnmatch
 import random
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -150,3 +152,65 @@ def test_bash_runs_nothing_else_when_an_allow_rule_matches_random_commands(tmp_p
         script = "\n".join('bash -c "$1" >/dev/null 2>&1 </dev/null; shift' for _ in lines[start : start + 50])
         subprocess.run(["bash", "-c", script, "x", *lines[start : start + 50]], cwd=tmp_path, check=False, timeout=60)
         assert not list(tmp_path.iterdir()), lines[start : start + 50]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "bash -c 'sudo x'",
+        'sh -c "sudo x"',
+        "/bin/sh -ec 'true; sudo x'",
+        "bash -c \"bash -c 'sudo x'\"",
+        "eval sudo x",
+        "eval 'sudo x'",
+        "find . -exec sudo x ';'",
+        "find . -exec sh -c 'sudo x' ';'",
+        "git -c alias.x='!sudo x' x",
+        "env -S 'sudo x'",
+        "su -c 'sudo x'",
+        "watch sudo x",
+        "busybox sudo x",
+        's"u"do x; $(true)',
+        "-- sudo x",
+    ],
+)
+def test_a_rule_that_restricts_looks_into_commands_that_run_others(command: str) -> None:
+    assert restricts("sudo *", command)
+
+
+@pytest.mark.parametrize(
+    "command", ["git rm x", "echo 'rm x'", "grep -r 'rm x' src", "git commit -m 'rm x'", "bash rm.sh"]
+)
+def test_a_rule_that_restricts_leaves_arguments_of_other_commands_alone(command: str) -> None:
+    assert not restricts("rm *", command)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "command"),
+    [
+        ("sudo *", "a " * 200_000 + "$x"),
+        ("sudo *", "nice " + "a " * 200_000),
+        ("*x", "a " * 200_000 + "$x y"),
+        ("*x*y*z", "a" * 50_000 + "x" * 50_000 + "y" * 50_000),
+        ("git * push * --force", "git " + "a push b " * 20_000),
+    ],
+)
+def test_a_long_command_is_compared_in_a_time_that_grows_with_its_length(pattern: str, command: str) -> None:
+    began = time.process_time()
+    assert not restricts(pattern, command)
+    assert not allows(pattern, command)
+    assert time.process_time() - began < 20  # it would be hours
+
+
+def test_a_pattern_with_stars_matches_what_fnmatch_says() -> None:
+    numbers = random.Random(5)
+    for _ in range(times(3000, torture=60_000)):
+        pattern = "x" + "".join(numbers.choice("ab*") for _ in range(6)) + "y"
+        command = "x" + "".join(numbers.choice("ab") for _ in range(9)) + "y"
+        assert allows(pattern, command) == fnmatch.fnmatchcase(command, pattern), (pattern, command)
+
+
+@pytest.mark.parametrize("blank", ["\u00a0", "\r", "\v", "\f", "\u3000"])
+def test_white_space_that_shells_do_not_skip_is_part_of_a_command(blank: str) -> None:
+    assert not allows("ls", f"{blank}ls")
+    assert escape(f"{blank}ls") != "ls"

@@ -212,3 +212,36 @@ def test_the_strictest_of_several_modes_holds() -> None:
     assert strictest("allow-all", None, "ask") == "ask"
     assert strictest(None) == "ask"
     assert strictest("allow-edits", "read-only") == "read-only"
+
+
+def test_a_blank_behind_the_colon_of_a_rule_means_nothing(project: Path) -> None:
+    assert decide(about(project, "bash", command="sudo x"), rules(deny="bash: sudo *"), "allow-all").decision == "deny"
+    assert decide(about(project, "read", path="src/.env"), rules(deny="read: .env"), "allow-all").decision == "deny"
+
+
+def test_an_answer_covers_a_command_that_begins_with_a_blank(project: Path) -> None:
+    call = about(project, "bash", command="  make > log")
+    rule = rule_for(call)
+    assert rule is not None
+    assert decide(call, NONE, "ask", [parse_rule(str(rule))]).decision == "allow"
+
+
+@pytest.mark.parametrize("path", [".GIT/hooks/pre-commit", "sub/.Git/config", ".SessionTree/permissions.toml"])
+def test_folders_that_decide_what_is_run_later_are_known_in_whatever_case(project: Path, path: str) -> None:
+    assert decide(about(project, "write", path=path, content=""), NONE, "allow-edits").decision == "ask"
+
+
+def test_a_tool_with_a_command_and_a_path_is_asked_about_a_path_outside(project: Path, tmp_path: Path) -> None:
+    @tool(command="command", paths=("at",))
+    def run_at(command: str, at: str) -> None:
+        """Run a command somewhere."""
+
+    def call(at: str) -> PermissionCall:
+        return describe_call(run_at, {"command": "make", "at": at}, str(project))
+
+    outside, inside = call(str(tmp_path)), call("src")
+    assert decide(inside, rules(allow="run_at:make"), "ask").decision == "allow"
+    assert decide(outside, rules(allow="run_at:make"), "ask").decision == "ask"
+    assert decide(outside, rules(allow="run_at"), "allow-all", [parse_rule("run_at:make")]).decision == "ask"
+    assert rule_for(outside) is None
+    assert decide(inside, rules(deny="run_at:src/**"), "allow-all").decision == "deny"

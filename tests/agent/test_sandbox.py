@@ -19,6 +19,7 @@ import sessiontree as st
 from sessiontree.agent.agent import Agent
 from sessiontree.agent.sandbox import Confinement, NoSandbox, confine, find_sandbox
 from sessiontree.agent.tools import BUILTIN
+from sessiontree.agent.tools.output import full_output
 from sessiontree.core.messages import ToolCall, text
 from sessiontree.hooks.bus import Hooks
 from sessiontree.model.scripted import ScriptedModel
@@ -208,6 +209,36 @@ async def test_the_file_with_the_rest_of_long_output_can_be_read(limited: Confin
     assert os.path.isfile(path)
     assert (await result(limited, "read", path=path, limit=2)).startswith("1\n2")
     os.unlink(path)
+
+
+@needs_bwrap
+async def test_a_link_in_place_of_the_rest_of_long_output_does_not_lead_to_secrets(server: Path, project: Path) -> None:
+    confinement = confine(str(project), limited=False)
+    (server / "sessions").mkdir()
+    (server / "sessions" / "one.jsonl").write_text("a secret conversation")
+    aside = full_output("long")
+    assert aside is not None
+    try:
+        assert await result(confinement, "read", path=aside) == "long"
+        await result(confinement, "bash", command=f"ln -sf {server}/sessions/one.jsonl {aside}")
+        told = await result(confinement, "read", path=aside)
+    finally:
+        os.unlink(aside)
+
+    assert "a secret conversation" not in told
+
+
+@needs_a_sandbox
+async def test_a_limited_agent_writes_no_file_with_the_rest_of_long_output(limited: Confinement) -> None:
+    aside = full_output("long")
+    assert aside is not None
+    try:
+        told = await result(limited, "write", path=aside, content="changed")
+        assert Path(aside).read_text() == "long"
+    finally:
+        os.unlink(aside)
+
+    assert "tools stay in the project" in told
 
 
 def test_without_a_sandbox_that_says_why(project: Path, server: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -146,14 +146,48 @@ async def test_only_a_token_that_may_run_in_the_project_answers(house: House) ->
             for token, answer in ((reader, "once"), (other, "once"), (own, "always"))
         ]
         wrong = await web.post(address, json={"answer": "maybe"})
+        beyond = await web.post(address, json={"answer": "once"}, headers=bearing(own))
         assert not (house.project / "made").exists()
-        taken = await web.post(address, json={"answer": "once"}, headers=bearing(own))
+        taken = await web.post(address, json={"answer": "once"})
         await at_rest(web, session)
 
     assert refused == [403, 404, 403]
+    assert (beyond.status_code, beyond.json()["error"]["code"]) == (403, "more_rights")
     assert wrong.status_code == 422
     assert taken.status_code == 200
     assert (house.project / "made").exists()
+
+
+async def test_a_token_for_a_project_can_say_no_to_an_agent_with_more_rights(house: House) -> None:
+    session, own = house.session(), house.token("read", "run", project=house.project)
+    async with client(house) as web:
+        question, _ = await ask(web, session)
+        address = f"/api/sessions/{session}/permissions/{question['id']}"
+        said = await web.post(address, json={"answer": "no"}, headers=bearing(own))
+        await at_rest(web, session)
+
+    assert said.status_code == 200
+    assert not (house.project / "made").exists()
+
+
+async def test_what_a_token_for_a_project_allows_its_agents_does_not_count_for_agents_with_more_rights(
+    house: House,
+) -> None:
+    session, own = house.session(), house.token("read", "write", "run", project=house.project)
+    async with client(house) as web:
+        web.headers.update(bearing(own))
+        question, _ = await ask(web, session)
+        address = f"/api/sessions/{session}/permissions/"
+        allowed = await web.post(address + question["id"], json={"answer": "session"})
+        await at_rest(web, session)
+        assert (house.project / "made").exists()
+        web.headers.update(bearing(house.owner))
+        again, _ = await ask(web, session)
+        await web.post(address + again["id"], json={"answer": "no"})
+        await at_rest(web, session)
+
+    assert allowed.status_code == 200
+    assert again["title"] == question["title"]
 
 
 async def test_a_question_of_another_session_is_not_there(house: House) -> None:

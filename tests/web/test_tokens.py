@@ -14,7 +14,7 @@ import pytest
 
 from sessiontree.errors import InvalidOperation, NotFound, StoreError
 from sessiontree.home import home
-from sessiontree.web.tokens import Token, Tokens, make
+from sessiontree.web.tokens import Token, Tokens, address_file, addresses, make
 
 
 def kept() -> Path:
@@ -141,3 +141,14 @@ def test_the_file_of_tokens_and_its_folder_are_the_users_alone_whatever_the_umas
 
     assert stat.S_IMODE(kept().stat().st_mode) == 0o600
     assert stat.S_IMODE(kept().parent.stat().st_mode) == 0o700
+
+
+def test_what_is_no_file_with_an_address_is_not_waited_for() -> None:
+    os.makedirs(home(), exist_ok=True)
+    os.mkfifo(address_file(1))
+    with open(address_file(2), "wb") as file:
+        file.write(b"\xff")
+    with open(address_file(3), "w") as file:
+        file.write("http://127.0.0.1:3\n")
+
+    assert addresses() == ["http://127.0.0.1:3"]

@@ -133,6 +133,32 @@ async def test_an_agent_of_a_token_for_a_project_does_not_reach_the_secrets(sand
     assert (house.project / "made.txt").read_text() == "x"
 
 
+async def test_agents_of_a_token_for_a_project_have_no_tools_of_extensions(sandbox: None, tmp_path: Path) -> None:
+    extensions = Path(home(), "extensions")
+    extensions.mkdir(0o700, parents=True, exist_ok=True)
+    (extensions / "peek.py").write_text(
+        "import sessiontree as st\n\n\n"
+        "def setup(api):\n"
+        "    @st.tool\n"
+        "    def peek(path: str) -> str:\n"
+        '        """Read any file."""\n'
+        "        return open(path).read()\n\n"
+        "    api.register_tool(peek)\n"
+    )
+    calls = [ToolCall("c1", "peek", {"path": os.path.join(home(), tokens.FILE)})]
+    house = House(tmp_path, calls, "Done.", calls, "Done.")
+    made, session = limited(house.project), house.session()
+
+    async with asking(house.app(permission_mode="allow-all"), made) as client:
+        assert (await prompted(client, session)).status_code == 202
+        client.headers.update(bearing(house.owner))
+        assert (await prompted(client, session)).status_code == 202
+
+    for_project, for_everything = results(session)
+    assert "There is no tool 'peek'" in for_project
+    assert made.token.hash in for_everything
+
+
 async def test_a_session_folder_that_leads_out_of_the_projects_is_refused(sandbox: None, tmp_path: Path) -> None:
     house = House(tmp_path, "No.")
     (house.project / "link").symlink_to(house.other)

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import lru_cache
 
+BLANKS = " \t\n"
+"""What shells skip before a command; other white space is part of its name."""
 SPECIAL = frozenset("$`\\<>(){}#!&")
 """What makes a command more than words, outside of quotes."""
 EXPANDING = frozenset("*?[~")
@@ -27,6 +29,13 @@ WRAPPERS = RESERVED | {
     "timeout", "xargs",
 }  # fmt: skip
 """Words before the command that is really run."""
+RUNNERS = WRAPPERS | {
+    "--", "ash", "bash", "busybox", "chroot", "dash", "entr", "eval", "fd", "find", "flock", "ksh", "parallel",
+    "runuser", "script", "sg", "sh", "ssh", "strace", "su", "systemd-run", "trap", "unshare", "watch", "zsh",
+}  # fmt: skip
+"""Commands that run what stands somewhere in their arguments, as words or as one text."""
+DEEPEST = 4
+"""How many texts inside of texts a rule that restricts looks at."""
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\[[^]]*\])?\+?=")
 _BREAKS = re.compile(r"[;&|\n\r<>(){}`\"'$]+")
 
@@ -124,43 +133,65 @@ def allows(pattern: str | None, command: str, others: Collection[str] = ()) -> b
     return all(any(matcher.fullmatch(part) for matcher in matchers) for part in parts)
 
 
-def restricts(pattern: str | None, command: str) -> bool:
+def restricts(pattern: str | None, command: str, depth: int = 0) -> bool:
     """Whether a rule that restricts concerns any part of a command line, as far as one can tell without running it."""
     if pattern is None or pattern == "*" or _is_exactly(pattern, command):
         return True
     matcher = _compiled(pattern)
     parts = split_commands(command)
     if parts is None:
-        return any(matcher.fullmatch(text) for part in _BREAKS.split(command) for text in _from_each_word(part))
-    return any(matcher.fullmatch(text) for part in parts for text in _unwrapped(part))
+        without_quotes = re.sub("[\"']", "", command)
+        texts = (part for text in (command, without_quotes) for part in _BREAKS.split(text))
+        return any(_matches_from(matcher, part.replace("\\", "").split()) for part in texts)
+    if any(_matches_unwrapped(matcher, part) for part in parts):
+        return True
+    return depth < DEEPEST and any(
+        restricts(pattern, text, depth + 1) for part in parts for text in _texts_that_are_run(part)
+    )
+
+
+def _texts_that_are_run(part: str) -> Iterable[str]:
+    """The arguments of a simple command that it may run as command lines of their own."""
+    words = shlex.split(part)
+    if words[0].rpartition("/")[2] in RUNNERS:
+        yield from (word for word in words[1:] if len(word.split()) > 1)
+    yield from (word.partition("=!")[2] for word in words[1:] if "=!" in word)  # git -c alias.x='!command'
 
 
 def _is_exactly(pattern: str, command: str) -> bool:
     """Whether a pattern without wildcards says this command, letter for letter."""
-    return not _has_wildcard(pattern) and unescape(pattern) == command
+    return not _has_wildcard(pattern) and unescape(pattern) == command.lstrip(BLANKS)
 
 
-def _from_each_word(part: str) -> Iterable[str]:
-    words = part.replace("\\", "").split()
-    for at in range(len(words)):
-        yield from _spellings(words[at:])
-
-
-def _unwrapped(part: str) -> Iterable[str]:
-    """A command, and what it runs where it is one that runs another."""
+def _matches_unwrapped(matcher: re.Pattern[str], part: str) -> bool:
+    """Whether a command is meant, or what it runs where it is one that runs another."""
     words = part.split(" ")
-    yield from _spellings(words)
-    if words[0].rpartition("/")[2] in WRAPPERS:
-        for at in range(1, len(words)):
-            if not words[at].startswith("-") and not _ASSIGNMENT.match(words[at]):
-                yield from _spellings(words[at:])
+    if words[0].rpartition("/")[2] not in RUNNERS:
+        return _matches_from(matcher, words, lambda at: at == 0)
+    return _matches_from(
+        matcher, words, lambda at: not at or not (words[at].startswith("-") or _ASSIGNMENT.match(words[at]))
+    )
 
 
-def _spellings(words: list[str]) -> Iterable[str]:
-    yield " ".join(words)
-    name = words[0].rpartition("/")[2]
-    if name and name != words[0]:
-        yield " ".join([name, *words[1:]])
+def _matches_from(
+    matcher: re.Pattern[str], words: Sequence[str], begins: Callable[[int], bool] = lambda at: True
+) -> bool:
+    """Whether words in a row are meant, from one of those with which a command `begins` to the last.
+
+    A program counts by its path and by its name. Nothing is copied: a command may have many words.
+    """
+    text, at = " ".join(words), 0
+    for number, word in enumerate(words):
+        name = word.rpartition("/")[2]
+        if begins(number) and (
+            matcher.fullmatch(text, at)
+            or (name and name != word and matcher.fullmatch(text, at + len(word) - len(name)))
+        ):
+            return True
+        if matcher.pattern.startswith((".*", "(?>.*?")):
+            return False  # a star at the beginning stands for all words that could be left out
+        at += len(word) + 1
+    return False
 
 
 def _has_wildcard(pattern: str) -> bool:
@@ -171,19 +202,23 @@ def _has_wildcard(pattern: str) -> bool:
 def _compiled(pattern: str) -> re.Pattern[str]:
     """`*` is anything; behind a blank at the end it may be nothing. `\\*` is a star, and `\\\\` a backslash."""
     optional = pattern.endswith(" *") and not pattern.endswith("\\ *")
-    made: list[str] = []
+    pieces = [""]
     letters = iter(pattern[:-2] if optional else pattern)
     for letter in letters:
-        if letter == "\\":
-            made.append(re.escape(next(letters, "\\")))
+        if letter == "*":
+            pieces.append("")
         else:
-            made.append(".*" if letter == "*" else re.escape(letter))
-    return re.compile("".join(made) + ("(?: .*)?" if optional else ""), re.DOTALL)
+            pieces[-1] += re.escape(next(letters, "\\") if letter == "\\" else letter)
+    first, *middle = pieces
+    last = f".*{middle.pop()}" if middle else ""
+    # The first place of each piece will do, so it is never looked for again: the time grows with the text alone.
+    found = "".join(f"(?>.*?{piece})" for piece in middle)
+    return re.compile(first + found + last + ("(?: .*)?" if optional else ""), re.DOTALL)
 
 
 def escape(command: str) -> str:
-    """A pattern that only this command matches."""
-    return command.replace("\\", "\\\\").replace("*", "\\*")
+    """A pattern that only this command matches. Blanks at its beginning mean nothing."""
+    return command.lstrip(BLANKS).replace("\\", "\\\\").replace("*", "\\*")
 
 
 def unescape(pattern: str) -> str:

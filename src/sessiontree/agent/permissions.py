@@ -148,6 +148,13 @@ class Permissions:
         other._rules, other._shared = self._rules, self._shared
         return other
 
+    def apart(self) -> Permissions:
+        """The same rules, with answers of its own: what is allowed here does not count there, nor the reverse."""
+        other = Permissions(self.mode, asker=self.asker)
+        other._rules = self._rules
+        other._shared = _Shared(folder=self._shared.folder, restrictions=self._shared.restrictions)
+        return other
+
     @property
     def effective_mode(self) -> PermissionMode:
         """The mode, made stricter where the project says so."""

@@ -39,9 +39,9 @@ class PermissionRule(NamedTuple):
 
 
 def parse_rule(text: str) -> PermissionRule:
-    """What `TOOL` or `TOOL:PATTERN` says."""
+    """What `TOOL` or `TOOL:PATTERN` says. Blanks behind the colon mean nothing."""
     tool, colon, pattern = text.partition(":")
-    return PermissionRule(tool.strip(), pattern if colon else None)
+    return PermissionRule(tool.strip(), (pattern.lstrip(command_patterns.BLANKS) or pattern) if colon else None)
 
 
 class RuleSet(Struct, frozen=True):
@@ -172,7 +172,7 @@ def strictest(*modes: PermissionMode | None) -> PermissionMode:
 
 
 def _is_guarded(relative: str) -> bool:
-    return any(part in GUARDED for part in relative.split(os.sep))
+    return any(part.casefold() in GUARDED for part in relative.split(os.sep))  # some file systems ignore case
 
 
 def _named(rule: PermissionRule, call: PermissionCall) -> bool:
@@ -186,6 +186,8 @@ def _is_allowed(call: PermissionCall, rules: Iterable[PermissionRule]) -> bool:
         return False
     patterns = [rule.pattern for rule in named if rule.pattern is not None]
     if call.command is not None:
+        if call.outside:
+            return False  # rules match the command, which does not name the place
         whole = any(rule.pattern is None for rule in named)
         return whole or (bool(patterns) and command_patterns.allows(patterns[0], call.command, patterns[1:]))
     if call.paths:
@@ -208,9 +210,9 @@ def _concerns(rule: PermissionRule, call: PermissionCall) -> bool:
         return False
     if rule.pattern is None:
         return True
-    if call.command is not None:
-        return command_patterns.restricts(rule.pattern, call.command)
-    if call.paths:
+    if call.command is not None and command_patterns.restricts(rule.pattern, call.command):
+        return True
+    if call.command is not None or call.paths:
         return any(_concerns_path(rule.pattern, path) for path in call.paths)
     return any(command_patterns.restricts(rule.pattern, text) for text in call.texts)
 
@@ -254,9 +256,9 @@ def _is_absolute(pattern: str) -> bool:
 
 def rule_for(call: PermissionCall) -> PermissionRule | None:
     """The rule that an answer for longer than once makes; `None` where none would cover the call."""
-    if call.command is not None:
-        return PermissionRule(call.tool, command_patterns.escape(call.command))
     outside = call.outside
+    if call.command is not None:
+        return None if outside else PermissionRule(call.tool, command_patterns.escape(call.command))
     if outside:
         if len(set(outside)) > 1:
             return None

@@ -52,7 +52,7 @@ _MORE_TOKENS = (  # what each begins with, which is looked for first, and the wh
     ("dckr_", r"dckr_[po]at_[A-Za-z0-9_-]{20,}"),  # Docker
     ("shp", r"shp(?:at|ca|pa|ss)_[a-fA-F0-9]{32,}"),  # Shopify
     ("sq0", r"sq0(?:atp|csp|idp)-[A-Za-z0-9_-]{22,}"),  # Square
-    ("eaaa", rf"(?<![+/=_-])EAAA(?=[A-Za-z_-]{{0,60}}[0-9])[A-Za-z0-9_-]{{22,60}}{_END}"),
+    ("eaaa", rf"(?<![+/_-])EAAA(?=[A-Za-z_-]{{0,60}}[0-9])[A-Za-z0-9_-]{{22,60}}{_END}"),
     ("lin_", r"lin_(?:api|oauth)_[A-Za-z0-9]{32,}"),  # Linear
     ("ntn_", r"ntn_[A-Za-z0-9]{40,}"),  # Notion
     ("secret_", rf"secret_[A-Za-z0-9]{{43}}{_END}"),
@@ -68,7 +68,7 @@ _MORE_TOKENS = (  # what each begins with, which is looked for first, and the wh
     ("sntry", r"sntrys_[A-Za-z0-9+/=_-]{40,}|sntry[ua]_[a-f0-9]{64}"),  # Sentry
     *((f"nr{kind}-", rf"NR{kind.upper()}-[A-Za-z0-9_-]{{18,}}") for kind in ("ak", "js", "ii", "iq", "ra", "aa")),
     # New Relic, above, and its licence keys
-    ("nral", rf"[a-f0-9]{{36}}NRAL{_END}"),
+    ("nral", rf"[A-Za-z0-9]{{36}}NRAL{_END}"),
     ("glc_", r"glc_[A-Za-z0-9+/]{32,}={0,3}"),  # Grafana
     ("glsa_", r"glsa_[A-Za-z0-9]{32}_[A-Fa-f0-9]{8}"),
     ("eyjrijoi", r"(?<![+/])eyJrIjoi[A-Za-z0-9]{40,}={0,3}"),
@@ -81,6 +81,27 @@ _MORE_TOKENS = (  # what each begins with, which is looked for first, and the wh
     ("key-", rf"(?<![_-])(?:pub)?key-[a-f0-9]{{32}}{_END}"),  # Mailgun
     ("mailgun", rf"(?<![_-])[a-f0-9]{{32}}-[a-f0-9]{{8}}-[a-f0-9]{{8}}{_END}"),
     ("pat", rf"pat[A-Za-z0-9]{{14}}\.[a-f0-9]{{64}}{_END}"),  # Airtable
+    *(  # GitLab
+        (f"gl{kind}-", rf"gl{kind}-[A-Za-z0-9_-]{{20,}}")
+        for kind in ("dt", "rt", "ptt", "ft", "soat", "imt", "agent", "oas", "cbt")
+    ),
+    ("_v1_", r"do[or]_v1_[a-f0-9]{64}"),  # DigitalOcean
+    ("pat-", r"pat-(?:na|eu|ap)[0-9]-[a-f0-9]{8}-(?:[a-f0-9]{4}-){3}[a-f0-9]{12}"),  # HubSpot
+    ("nfp_", r"nfp_[A-Za-z0-9]{36,}"),  # Netlify
+    ("rnd_", r"rnd_[A-Za-z0-9]{28,}"),  # Render
+    ("fm2_", r"fm2_[A-Za-z0-9+/]{60,}={0,3}"),  # Fly
+    ("fo1_", r"fo1_[A-Za-z0-9_-]{40,}"),
+    ("hrku-", r"HRKU-AA[A-Za-z0-9_-]{58}"),  # Heroku
+    ("q~", rf"[A-Za-z0-9_~.]{{3}}[0-9]Q~[A-Za-z0-9_~.-]{{31,34}}{_END}"),  # Azure
+    ("lsv2_", r"lsv2_(?:pt|sk)_[a-f0-9]{32}_[a-f0-9]{10}"),  # LangSmith
+    ("pcsk_", r"pcsk_[A-Za-z0-9_]{50,}"),  # Pinecone
+    ("tfp_", r"tfp_[A-Za-z0-9_.-]{40,}"),  # Typeform
+    ("cfpat-", r"CFPAT-[A-Za-z0-9_-]{43}"),  # Contentful
+    ("bkua_", r"bkua_[A-Za-z0-9]{40}"),  # Buildkite
+    ("ccipat_", r"CCIPAT_[A-Za-z0-9]{20,24}_[a-f0-9]{40}"),  # CircleCI
+    (".atlasv1.", r"[A-Za-z0-9]{14}\.atlasv1\.[A-Za-z0-9_=-]{60,}"),  # Terraform
+    ("pul-", rf"pul-[a-f0-9]{{40}}{_END}"),  # Pulumi
+    ("rubygems_", r"rubygems_[a-f0-9]{48}"),
     ("mfa.", r"mfa\.[A-Za-z0-9_-]{80,}"),  # Discord
 )
 

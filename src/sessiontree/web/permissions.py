@@ -22,7 +22,7 @@ from sessiontree.core.times import iso
 from sessiontree.errors import NotFound, SessionTreeError
 from sessiontree.home import home
 from sessiontree.web import wire
-from sessiontree.web.refusals import Refused
+from sessiontree.web.refusals import Refused, more_rights
 
 if TYPE_CHECKING:
     from sessiontree.web.opened import Opened
@@ -36,6 +36,8 @@ class Waiting(msgspec.Struct, frozen=True, eq=False):
 
     told: wire.PendingPermission
     answer: asyncio.Future[PermissionAnswer]
+    limited: bool
+    """Whether the agent that asks is kept in its project."""
 
 
 class PermissionDesk:
@@ -77,8 +79,8 @@ class PermissionDesk:
 
     # Asking
 
-    def asker(self, opened: Opened, branch: str, run: str) -> Asker:
-        """Asks whoever listens to a session about the calls of a run."""
+    def asker(self, opened: Opened, branch: str, run: str, *, limited: bool) -> Asker:
+        """Asks whoever listens to a session about the calls of a run, which may be `limited` to its project."""
 
         async def ask(question: PermissionQuestion) -> PermissionAnswer | None:
             id = secrets.token_hex(4)
@@ -96,7 +98,7 @@ class PermissionDesk:
                 scopes=list(question.scopes),
                 expires=iso(int((time.time() + self._seconds) * 1000)),
             )
-            waiting = Waiting(told, asyncio.get_running_loop().create_future())
+            waiting = Waiting(told, asyncio.get_running_loop().create_future(), limited)
             self._waiting.setdefault(opened.file, {})[id] = waiting
             tell = partial(_tell, opened)
             tell({"status": "asked", **msgspec.to_builtins(told)})
@@ -126,11 +128,18 @@ class PermissionDesk:
     def pending(self, opened: Opened) -> list[wire.PendingPermission]:
         return [waiting.told for waiting in list(self._waiting.get(opened.file, {}).values())]
 
-    async def answer(self, opened: Opened, id: str, said: wire.PermissionReply) -> wire.PendingPermission:
-        """Answer a question of a session. Raises `NotFound` for one that is not open any more, or `Refused`."""
+    async def answer(
+        self, opened: Opened, id: str, said: wire.PermissionReply, *, limited: bool
+    ) -> wire.PendingPermission:
+        """Answer a question of a session. Raises `NotFound` for one that is not open any more, or `Refused`.
+
+        One whose token is `limited` to projects allows nothing to an agent that is not.
+        """
         waiting = self._waiting.get(opened.file, {}).get(id)
         if waiting is None or waiting.answer.done():
             raise NotFound("question", id, "it was answered, its time is over, or its run has ended")
+        if limited and not waiting.limited and said.answer != "no":
+            raise more_rights()
         if said.answer not in waiting.told.scopes:
             raise Refused(422, f"this question takes {', '.join(waiting.told.scopes)}, not {said.answer}")
         waiting.answer.set_result(PermissionAnswer(scope=said.answer, reason=said.reason))

@@ -79,7 +79,8 @@ async def answer(
 ) -> Json:
     """Answer a question about a tool call: once, for the session, always in its folder, or no."""
     async with working(call, id) as opened:
-        if said.answer == "always" and call.token.projects is not None:
+        limited = call.token.projects is not None
+        if said.answer == "always" and limited:
             raise Refused(403, "a token of a project does not change the user's rules: answer for the session")
-        work = call.serving.permissions.answer(opened, question, said)
+        work = call.serving.permissions.answer(opened, question, said, limited=limited)
         return Json(await call.serving.workshop.do(work))

@@ -59,6 +59,11 @@ def no_session(id: str) -> Refused:
     return Refused(404, f"no session {id!r}")
 
 
+def more_rights() -> Refused:
+    """For a token that is limited to projects, about an agent that is not."""
+    return Refused(403, "the agent was started with more rights than the token has", code="more_rights")
+
+
 def refusal(error: SessionTreeError) -> Refused:
     """How an error of the library is told."""
     from sessiontree.model.base import ModelError

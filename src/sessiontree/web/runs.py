@@ -22,6 +22,8 @@ from msgspec import Struct
 
 from sessiontree import config
 from sessiontree.agent.agent import Agent
+from sessiontree.agent.permissions import Permissions
+from sessiontree.agent.tool import Tool
 from sessiontree.agent.tools import builtin_tools
 from sessiontree.commands.desk import Desk
 from sessiontree.commands.models import ConfiguredModels, Models, choose
@@ -48,7 +50,7 @@ from sessiontree.model.base import Model
 from sessiontree.session import Branch
 from sessiontree.swarm.status import MOST_DENIED
 from sessiontree.web.permissions import PermissionDesk
-from sessiontree.web.refusals import Refused
+from sessiontree.web.refusals import more_rights
 from sessiontree.web.workplace import Workplace
 from sessiontree.web.workshop import Workshop
 
@@ -71,6 +73,15 @@ class Seat(Struct, frozen=True, eq=False):
     opened: Opened
     desk: Desk
     extensions: Extensions
+    limited: Permissions | None
+    """For agents that are kept in their project. What somebody allows these must not count outside of a sandbox."""
+
+    def tools_at(self, place: Workplace) -> list[Tool]:
+        """The tools of agents that work at a place. Those of extensions run in this process, where no sandbox is."""
+        return list(builtin_tools()) if place.is_limited else self.desk.tools
+
+    def permissions_at(self, place: Workplace) -> Permissions | None:
+        return self.limited if place.is_limited else self.desk.permissions
 
     def hooks_at(self, place: Workplace, branch: Branch | None = None) -> Hooks:
         """The session's handlers, for agents that work at a place."""
@@ -169,7 +180,8 @@ class Runs:
             extensions = Extensions(desk)
             await extensions.load()
             await desk.start()
-            made = self._seats[opened.file] = Seat(opened, desk, extensions)
+            limited = None if desk.permissions is None else desk.permissions.apart()
+            made = self._seats[opened.file] = Seat(opened, desk, extensions, limited)
             return made
 
     async def model(self, seat: Seat, branch: Branch, name: str | None = None) -> Model:
@@ -205,14 +217,15 @@ class Runs:
         teller = _Teller(opened, on.name)
         hooks.listen(teller)
         id = secrets.token_hex(4)
-        permissions = seat.desk.permissions
+        permissions = seat.permissions_at(place)
         if permissions is not None and mode is not None:
-            permissions = permissions.with_asker(self._permissions.asker(opened, on.name, id), mode)
+            asker = self._permissions.asker(opened, on.name, id, limited=place.is_limited)
+            permissions = permissions.with_asker(asker, mode)
         thinking = seat.desk.settings.thinking if on.leaf is None else None
         agent = Agent(
             on,
             found,
-            seat.desk.tools,
+            seat.tools_at(place),
             hooks,
             settings=seat.desk.settings,
             thinking=thinking,
@@ -302,10 +315,6 @@ async def _give_up(runs: Iterable[Run]) -> None:
         run.agent.abort()
     if given_up:
         await asyncio.wait([run.task for run in given_up], timeout=10)
-
-
-def more_rights() -> Refused:
-    return Refused(403, "the agent was started with more rights than the token has", code="more_rights")
 
 
 def _count(opened: Opened) -> int:

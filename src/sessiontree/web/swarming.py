@@ -29,8 +29,8 @@ from sessiontree.swarm.swarm import Swarm
 from sessiontree.web import wire
 from sessiontree.web.mentions import Homes
 from sessiontree.web.opened import Opened, OpenSessions
-from sessiontree.web.refusals import Refused
-from sessiontree.web.runs import Runs, more_rights, tell_notice
+from sessiontree.web.refusals import Refused, more_rights
+from sessiontree.web.runs import Runs, tell_notice
 from sessiontree.web.tokens import Token
 from sessiontree.web.workplace import Workplace
 from sessiontree.web.workshop import Workshop
@@ -220,10 +220,10 @@ class Swarms:
                 said.task,
                 model=await self._runs.model(seat, opened.session.head, said.model),
                 model_of=desk.models.find,
-                tools=desk.tools,
+                tools=seat.tools_at(place),
                 hooks=seat.hooks_at(place),
                 settings=desk.settings,
-                permissions=desk.permissions,
+                permissions=seat.permissions_at(place),
                 **_asked(said),
             )
             if said.start:
@@ -320,10 +320,10 @@ class Swarms:
             opened.session,
             id,
             model_of=desk.models.find,
-            tools=desk.tools,
+            tools=desk.tools if place is None else seat.tools_at(place),
             hooks=desk.hooks if place is None else seat.hooks_at(place),
             settings=desk.settings,
-            permissions=desk.permissions,
+            permissions=desk.permissions if place is None else seat.permissions_at(place),
         )
 
     async def close(self) -> None:

@@ -265,6 +265,6 @@ def addresses() -> list[str]:
     with contextlib.suppress(OSError):
         for name in sorted(os.listdir(home())):
             if name.startswith("serve-") and name.endswith(".address"):
-                with contextlib.suppress(OSError), open(os.path.join(home(), name), encoding="utf-8") as file:
-                    found.append(file.read().strip())
+                with contextlib.suppress(OSError, UnicodeDecodeError):
+                    found.append(read_regular(os.path.join(home(), name)).decode().strip())
     return found

@@ -178,10 +178,10 @@ class Trials:
                     name=said.name,
                     model=usual,
                     model_of=desk.models.find,
-                    tools=desk.tools,
+                    tools=seat.tools_at(place),
                     hooks=seat.hooks_at(place),
                     settings=desk.settings,
-                    permissions=desk.permissions,
+                    permissions=seat.permissions_at(place),
                     budget=budget,
                     watch=lambda step: opened.feed.wake(),
                 )

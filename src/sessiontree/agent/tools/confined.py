@@ -54,12 +54,20 @@ def confinable(run: Run) -> Run:
     async def run_where_it_may(context: ToolContext) -> ToolOutput:
         confinement = context.confinement
         path: str = context.arguments.path
-        if confinement is None or output.is_full_output(path):
+        if confinement is None or (context.call.name in ("read", "grep") and _is_out_of_reach(path, confinement)):
             return await run(context)
         _check_inside(path, context.cwd, confinement)
         return await _run_inside(context, confinement)
 
     return run_where_it_may
+
+
+def _is_out_of_reach(path: str, confinement: Confinement) -> bool:
+    """Whether a file of full output can be read by this process alone.
+
+    Where commands of the agent reach it, they could put a link in its place: it is read inside of the sandbox then.
+    """
+    return output.is_full_output(path) and (confinement.is_limited or confinement.user is not None)
 
 
 def _check_inside(path: str, cwd: str, confinement: Confinement) -> None:
