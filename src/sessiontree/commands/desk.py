@@ -453,7 +453,7 @@ class Desk:
         self.at_rest()
         if self.beside:
             raise InvalidOperation(
-                f"only moves of the current branch are taken back, and {self.branch.name!r} is not it"
+                f"undo may move the current branch, where others work, and {self.branch.name!r} is not it"
             )
         plan = self.session.undo()
         self._branch = self.session.head

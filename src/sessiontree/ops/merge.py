@@ -275,10 +275,8 @@ async def cherry_pick(into: Branch, places: Sequence[Place], *, hooks: Hooks) ->
         return CopyOutcome(old_leaf=leaf, new_leaf=leaf, cancelled=True)
     items = [Item(copied(entry.body), copy_fields(entry)) for entry in entries]
     head = gone_on(into, leaf)
-    if into == session.head:  # a move, so that an undo takes the copies back
-        copies = tuple(session.move(None if head is None else session.tree[head], items, expected=head))
-    else:
-        copies = tuple(session.extend(items, branch=into.name, expected=head))
+    at = None if head is None else session.tree[head]
+    copies = tuple(session.move(at, items, branch=into.name, expected=head))  # a move, so that it can be undone
     await hooks.tell(Copied(kind="cherry_pick", branch=into.name, entries=copies))
     return CopyOutcome(entries=copies, old_leaf=leaf, new_leaf=into.leaf)
 
