@@ -29,6 +29,7 @@ from sessiontree.core.times import iso
 from sessiontree.errors import InvalidOperation, NotFound, StoreError
 from sessiontree.home import home
 from sessiontree.regular_file import read_regular
+from sessiontree.store import waiting
 from sessiontree.store.files import make_private_directory, write_private
 from sessiontree.store.lock import Lock, lock_of
 
@@ -259,12 +260,30 @@ def address_file(port: int) -> str:
     return os.path.join(home(), f"serve-{port}.address")
 
 
+@contextlib.contextmanager
+def announce_server(port: int, address: str) -> Generator[None]:
+    """Let other commands know the address of a server while this is entered.
+
+    The file is locked, which ends with the process: one that a killed server left behind is nobody's.
+    """
+    path = address_file(port)
+    write_private(path, address.encode() + b"\n")
+    try:
+        with open(path, "rb") as file:
+            waiting.take(file.fileno(), path)
+            yield
+    finally:
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+
+
 def addresses() -> list[str]:
-    """Where the servers of this home are opened at, as they say."""
+    """The addresses at which the running servers of this home are opened."""
     found: list[str] = []
     with contextlib.suppress(OSError):
         for name in sorted(os.listdir(home())):
             if name.startswith("serve-") and name.endswith(".address"):
                 with contextlib.suppress(OSError), open(os.path.join(home(), name), encoding="utf-8") as file:
-                    found.append(file.read().strip())
+                    if waiting.is_locked(file.fileno()):
+                        found.append(file.read().strip())
     return found
