@@ -250,8 +250,7 @@ def _answer(working: Working, text: str, images: list[JsonObject], mode: str, *,
         return fail("aborted", STOPPED)
     if isinstance(outcome.error, Unsaved):
         interrupted = isinstance(outcome.error.cause, LockTimeout) and has_stopped()
-        lost = f"{outcome.error.cause}; the answer could not be saved: only this output has it"
-        text = lost if outcome.error.path is None else str(outcome.error)
+        text = str(outcome.error.without_memory("this output"))
         return fail(f"aborted: {text}", STOPPED) if interrupted else fail(text)
     if outcome.error is not None:
         return fail(str(outcome.error), MODEL_FAILED if isinstance(outcome.error, ModelError) else FAILED)
