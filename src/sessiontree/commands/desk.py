@@ -422,6 +422,7 @@ class Desk:
                 summary=summary,
                 branch=self._branch if self.beside else None,
                 settings=self.settings.summary,
+                retry=self.settings.retry,
                 signal=signal,
             )
         self.arrived(outcome.editor_text)
