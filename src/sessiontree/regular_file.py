@@ -5,27 +5,33 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from typing import BinaryIO
 
 LARGEST = 32 << 20
 """Bytes. Larger files are refused."""
 
 
-def read_regular(path: str, largest: int = LARGEST) -> bytes:
-    """Return the bytes of a regular file; links are followed.
+def open_regular(path: str) -> BinaryIO:
+    """Open a regular file for reading; links are followed.
 
-    Raises `OSError`, also for a FIFO, a device or a socket, which could make the program wait, and for a file of more
-    than `largest` bytes.
+    Raises `OSError`, also for a FIFO, a device or a socket, which could make the program wait.
     """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
     except ValueError as error:  # a NUL in the path
         raise OSError(errno.EINVAL, str(error)) from None
-    with open(fd, "rb") as file:
-        mode = os.fstat(fd).st_mode
-        if stat.S_ISDIR(mode):
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-        if not stat.S_ISREG(mode):
-            raise OSError(errno.EINVAL, "not a regular file")
+    mode = os.fstat(fd).st_mode
+    if stat.S_ISREG(mode):
+        return open(fd, "rb")
+    os.close(fd)
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    raise OSError(errno.EINVAL, "not a regular file")
+
+
+def read_regular(path: str, largest: int = LARGEST) -> bytes:
+    """Return the bytes of a regular file. Raises `OSError` as `open_regular`, and for one of more than `largest` bytes."""
+    with open_regular(path) as file:
         data = file.read(largest + 1)
     if len(data) > largest:
         raise OSError(errno.EFBIG, f"larger than {largest >> 20} MiB")

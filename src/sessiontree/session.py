@@ -791,10 +791,12 @@ class Session:
                 for other in hidden:
                     self._check_branch(other)
                 # Entries below another place than the head are a move by themselves; others need a record for that.
-                if moves(items) and leaf != was and not hidden and name not in self.heads.archived:
+                by_itself = name == current and name not in self.heads.archived
+                if moves(items) and leaf != was and not hidden and by_itself:
                     return self._draft.chain(loaded, items, leaf, name)
                 body = self.heads.record(
-                    moved=name == current or current in hidden,
+                    moved=True,
+                    mover=current if current in hidden else name,
                     current=name if current in hidden else current,
                     heads={**self.heads.heads, name: leaf},
                     archived=(self.heads.archived | hidden) - {name},
@@ -807,7 +809,7 @@ class Session:
             return [entry for entry in self._commit(build) if not entry.is_head_record]
 
     def undo(self) -> NavigatePlan:
-        """Take back the last move, switch, merge or promotion that was not taken back yet.
+        """Take back the last move, switch, merge or promotion that was not taken back yet, of any branch.
 
         What moved or was hidden along with it is put back too, and `undone` of the plan says what it was. Nothing is
         lost by it.
@@ -818,7 +820,8 @@ class Session:
                 raise InvalidOperation("there is no move to undo")
             if move.branch not in self.heads.heads:
                 raise NotFound("branch", move.branch)
-            back = self.heads.heads[move.branch] if move.switched else move.leaf
+            stays = move.switched or move.beside
+            back = self.heads.heads[move.branch] if stays else move.leaf
             plan = msgspec.structs.replace(
                 plan_move(self.tree, self._known_leaf(), back), undone=describe_move(move, self.heads, self.tree)
             )

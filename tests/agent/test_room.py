@@ -9,10 +9,10 @@ import msgspec
 import pytest
 
 from sessiontree.agent.tool import tool
-from sessiontree.config import CompactionSettings, Config
+from sessiontree.config import CompactionSettings, Config, RetrySettings
 from sessiontree.core.entries import Compaction, ContextEdit
 from sessiontree.core.messages import ToolCall, role
-from sessiontree.hooks.events import Compacted, CompactFailed
+from sessiontree.hooks.events import Compacted, CompactFailed, RetryScheduled
 from sessiontree.model.base import ModelError
 from sessiontree.model.scripted import INFO, Delay, ScriptedModel, Stop, Used
 from sessiontree.session import Session
@@ -53,6 +53,19 @@ async def test_a_conversation_that_is_too_long_is_compacted_after_the_run(agent:
 
     assert [event.reason for event in events if isinstance(event, Compacted)] == ["threshold"]
     assert types(session)[-1] == "compaction"
+    assert isinstance(session.head.path()[-1].body, Compaction)
+    assert "The summary." in session.head.path()[-1].body.summary
+
+
+async def test_a_compaction_whose_stream_breaks_off_is_made_again(agent: MakeAgent, session: Session) -> None:
+    broken = ["Half a", ModelError("scripted:scripted", "network", "the connection broke")]
+    model = small("One.", "Two.", full(LONG), broken, "The summary.", "The turn so far.")
+    made = agent(model=model, settings=Config(retry=RetrySettings(base_delay=0.001)))
+    events = recorded(made.hooks)
+    for words in "123":
+        assert (await made.prompt(words)).ok
+
+    assert [event.attempt for event in events if isinstance(event, RetryScheduled)] == [1]
     assert isinstance(session.head.path()[-1].body, Compaction)
     assert "The summary." in session.head.path()[-1].body.summary
 

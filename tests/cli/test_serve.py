@@ -119,6 +119,22 @@ def test_a_server_for_other_machines_prints_an_address_that_they_can_reach_and_a
     assert "ssh -L" in out
 
 
+def test_a_link_leads_to_a_server_that_lives_and_not_to_one_that_was_killed(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with serving() as (process, base, _):
+        left = home / ".sessiontree" / f"serve-{base.rpartition(':')[2]}.address"
+        process.kill()
+        process.wait(timeout=20)
+        assert left.exists()
+
+        assert run(["token", "link"]) == 1
+        assert "no server runs here" in capsys.readouterr().err
+        with serving() as (_, other, _):
+            assert run(["token", "link"]) == 0
+            assert capsys.readouterr().out.startswith(f"{other}/#code=")
+
+
 def test_a_link_signs_in_once_and_the_next_one_comes_from_a_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["token", "link"]) == 1
     assert "no server runs here" in capsys.readouterr().err

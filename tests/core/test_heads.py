@@ -553,7 +553,7 @@ def test_the_work_of_replaying_a_chain_of_annotations_grows_with_the_file_and_no
     assert len(steps) < 3 * len(lines)
 
 
-# Merges
+# Merges and moves of other branches
 
 
 def merge_of(id, parent, *sources, **keys):
@@ -571,8 +571,35 @@ def test_a_merge_is_a_move_that_can_be_undone():
 def test_a_merge_into_another_branch_is_a_move_of_that_one():
     heads = replayed(*START, merge_of("c", "a", "b", branch="side", current="main"))
 
-    assert heads.undoable == Move("main", "b", True, others=(("side", "a"),), merge="c")
+    assert heads.undoable == Move("main", "b", False, others=(("side", "a"),), merge="c", beside=True)
     assert heads.undoable.moved == ("side",)
+
+
+SIDE = (entry("c", "b", branch="side", current="main"),)
+OF_SIDE = {"from": {"branch": "side", "leaf": "c"}}
+
+
+def test_a_record_may_be_a_move_of_another_branch_than_the_current_one():
+    heads = replayed(*START, *SIDE, record("d", "b", current="main", heads={"main": "b", "side": "a"}, **OF_SIDE))
+
+    assert heads.undoable == Move("main", "b", False, others=(("side", "c"),), beside=True)
+    assert heads.undoable.moved == ("side",)
+    assert heads.undoable.renamed({"side": "way"}).mover == ("way", "c")
+
+
+@pytest.mark.parametrize("origin", [None, {}, {"branch": 1}, {"branch": "lost"}, {"branch": "main"}])
+def test_a_record_that_does_not_name_another_branch_is_a_move_of_the_current_one(origin):
+    heads = replayed(
+        *START, *SIDE, record("d", "b", current="main", heads={"main": "a", "side": "c"}, **{"from": origin})
+    )
+
+    assert heads.undoable == Move("main", "b", False)
+
+
+def test_a_record_that_moves_the_current_branch_is_no_move_beside_it():
+    heads = replayed(*START, *SIDE, record("d", "b", current="main", heads={"main": "a", "side": "a"}, **OF_SIDE))
+
+    assert heads.undoable == Move("main", "b", False, others=(("side", "c"),))
 
 
 def test_a_summary_that_is_no_merge_is_no_move():
@@ -603,6 +630,8 @@ def test_the_summary_behind_the_record_of_a_promotion_belongs_to_it():
             "the switch from main to two, which archived main",
         ),
         ((record("c", "b", current="main", heads={"main": "b"}, **{"from": {}}),), "the copies on main"),
+        ((*SIDE, record("d", "b", current="main", heads={"main": "b", "side": "a"}, **OF_SIDE)), "the move of side"),
+        ((*SIDE, record("d", "b", current="main", heads={"main": "b", "side": "c"}, **OF_SIDE)), "the copies on side"),
     ],
 )
 def test_a_move_is_described_by_what_an_undo_takes_back(lines, said):

@@ -13,6 +13,7 @@ from sessiontree.index.reading import tally_of
 from sessiontree.model.base import ModelError
 from sessiontree.model.scripted import Delay, ScriptedModel
 from sessiontree.ops.merge import CopyOutcome, MergeOutcome, cherry_pick, merge, promote, rebase
+from sessiontree.ops.navigate import navigate
 from sessiontree.session import Branch, Session
 from tests.ops.conftest import asked, talk
 
@@ -309,6 +310,38 @@ async def test_undo_after_a_cherry_pick_takes_the_copies_back(main, session, hoo
 
     assert (session.branches, session.heads.current) == before
     assert plan.undone == "the copies on main"
+
+
+@pytest.mark.parametrize("operation", ["cherry-pick", "rebase", "promote", "navigate"])
+async def test_undo_takes_back_what_was_done_to_a_branch_that_is_not_current(main, session, hooks, operation) -> None:
+    cache, by_key = session.branch("cache"), session.branch("dict")
+    ways = session.create_branch("cache 2", at="cache", current=False)
+    ways.append(st.user("on"))
+    before = session.branches
+    match operation:
+        case "cherry-pick":
+            await cherry_pick(cache, [by_key.path()[-3].id], hooks=hooks)
+            undone = "the copies on cache"
+        case "rebase":
+            await rebase(cache, "dict", hooks=hooks)
+            undone = "the move of cache"
+        case "promote":
+            await promote(ways, cache, hooks=hooks)
+            undone = "the move of cache, which archived cache 2"
+        case _:
+            await navigate(session, "dict", branch=cache, hooks=hooks)
+            undone = "the move of cache"
+    assert session.branches != before
+    mine = main.append(st.user("said on the current branch since"))
+
+    with Session(session._store) as again:
+        assert again.heads.undoable == session.heads.undoable
+    plan = session.undo()
+
+    assert plan.undone == undone
+    assert (session.head, main.leaf) == (main, mine.id)
+    assert [info for info in session.branches if info.name != "main"] == [one for one in before if one.name != "main"]
+    assert session.undo().undone == "the switch from dict to main"
 
 
 # Promoting

@@ -2,21 +2,26 @@ import asyncio
 
 import pytest
 
+from sessiontree.config import RetrySettings
 from sessiontree.core.compaction import CompactionPreparation, budget
 from sessiontree.core.messages import ToolCall, assistant, user
 from sessiontree.core.summaries import NO_HISTORY, SYSTEM
-from sessiontree.hooks.events import Signal
+from sessiontree.hooks.bus import Hooks
+from sessiontree.hooks.events import RetryScheduled, Signal
 from sessiontree.model.base import ModelError, ModelInfo
 from sessiontree.model.scripted import Delay, ScriptedModel, Stop, Used
 from sessiontree.ops.ask import Stopped
 from sessiontree.ops.summarize import Summarizer, SummaryFailed
 from tests.ops.conftest import SMALL, asked, words
 
+QUICK = RetrySettings(attempts=3, base_delay=0.001)
+BROKEN = ModelError("m", "network", "the connection broke")
 TALK = (user("one").message, assistant("two").message)
 
 
 def summarizer(model: ScriptedModel, signal: Signal | None = None, **options) -> Summarizer:
-    return Summarizer(model, signal or Signal(), budget(model.info.context_window), **options)
+    given = {"hooks": Hooks(), "retry": QUICK, **options}
+    return Summarizer(model, signal or Signal(), budget(model.info.context_window), **given)
 
 
 def preparation(**fields) -> CompactionPreparation:
@@ -54,6 +59,46 @@ async def test_whatever_is_no_whole_text_is_a_failure(answer, reason) -> None:
 async def test_an_error_of_the_model_is_told_as_it_is() -> None:
     with pytest.raises(ModelError, match="no"):
         await summarizer(ScriptedModel([ModelError("m", "auth", "no")])).branch(TALK)
+
+
+async def test_a_stream_that_breaks_off_in_the_middle_is_asked_for_again_and_listeners_are_shown_that() -> None:
+    model, hooks, told = ScriptedModel([["Half of", BROKEN], ["Half", BROKEN], "All of it."]), Hooks(), []
+    hooks.listen(told.append)
+
+    assert await summarizer(model, hooks=hooks).branch(TALK) == "All of it."
+
+    assert [(event.attempt, event.attempts) for event in told if isinstance(event, RetryScheduled)] == [(1, 3), (2, 3)]
+    assert "the connection broke" in told[0].error
+    assert model.requests[0] == model.requests[2]
+
+
+@pytest.mark.parametrize(
+    ("answers", "asked_for"),
+    [
+        ([["Half", BROKEN]] * 4, 3),
+        ([BROKEN] * 4, 1),
+        ([["Half", ModelError("m", "rejected", "no")]], 1),
+        ([["Half", ModelError("m", "rate", "tomorrow", retry_after=86_400)]], 1),
+    ],
+)
+async def test_a_summary_is_not_asked_for_again_without_end_or_where_that_cannot_help(answers, asked_for) -> None:
+    model = ScriptedModel(answers)
+
+    with pytest.raises(ModelError):
+        await summarizer(model).branch(TALK)
+
+    assert len(model.requests) == asked_for
+
+
+async def test_aborting_ends_the_wait_for_the_next_attempt() -> None:
+    signal, hooks = Signal(), Hooks()
+    hooks.listen(lambda event: signal.abort())
+    model = ScriptedModel([["Half", BROKEN], "Never."])
+
+    with pytest.raises(Stopped):
+        await summarizer(model, signal, hooks=hooks, retry=RetrySettings(base_delay=60)).branch(TALK)
+
+    assert len(model.requests) == 1
 
 
 async def test_aborting_ends_the_request() -> None:

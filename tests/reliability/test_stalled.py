@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -126,16 +127,20 @@ def test_sessions_are_listed_while_an_index_that_is_not_there_yet_is_locked(sess
         assert [summary.name for summary in st.sessions(all=True)] == ["stalled"]
 
 
-@contextlib.contextmanager
-def waiting_command(*arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """A command that waits for a lock, and has said so."""
-    child = subprocess.Popen(
+def start(*arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
         [*COMMAND, *arguments],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
+
+
+@contextlib.contextmanager
+def waiting_command(*arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """A command that waits for a lock, and has said so."""
+    child = start(*arguments)
     try:
         assert child.stderr is not None
         assert "waiting for the lock" in child.stderr.readline()
@@ -160,9 +165,44 @@ def test_ctrl_c_ends_a_prompt_that_waits(session: st.Session, home: Path, monkey
         monkeypatch.setenv("OPENAI_API_KEY", "none")
         server.add("never kept")
         arguments = "-p", "--session", str(session.file), "Hi"
-        with stopped_holder(lock_of(session)), waiting_command(*arguments) as child:
+        with stopped_holder(lock_of(session)) as holder, waiting_command(*arguments) as child:
             child.send_signal(signal.SIGINT)
-            assert child.wait(20) in (1, 130)
+            assert child.wait(20) == 130
+            assert child.stderr is not None
+            said = child.stderr.read().splitlines()
+
+    assert len(said) == 1
+    assert "aborted" in said[0]
+    assert f"held by process {holder}" in said[0]
+
+
+def test_ctrl_c_ends_a_prompt_whose_answer_waits_to_be_written_and_names_where_it_is_kept(
+    session: st.Session, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (home / ".sessiontree" / "config.toml").write_text('model = "openai:scripted"\n')
+    with Server() as server:
+        monkeypatch.setenv("OPENAI_BASE_URL", server.url)
+        monkeypatch.setenv("OPENAI_API_KEY", "none")
+        go_on = threading.Event()
+        server.add(lambda body: "paid for" if go_on.wait(20) else "late")
+        child = start("-p", "--session", str(session.file), "Hi")
+        try:
+            assert server.wait_for(lambda server: bool(server.requests), 20)
+            with stopped_holder(lock_of(session)):
+                go_on.set()
+                assert child.stderr is not None
+                assert "waiting for the lock" in child.stderr.readline()
+                child.send_signal(signal.SIGINT)
+                assert child.wait(20) == 130
+                said = child.stderr.read()
+        finally:
+            child.kill()
+            child.communicate()
+
+    found = re.search(r"it is saved in (\S+)", said)
+    assert found, said
+    assert "paid for" in Path(found[1]).read_text()
+    Path(found[1]).unlink()
 
 
 async def test_a_server_answers_while_requests_wait_for_a_session(

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
+import re
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -21,6 +24,7 @@ from sessiontree.swarm.executor import Work
 from sessiontree.swarm.facts import Complete, deed_body
 from sessiontree.swarm.swarm import Swarm
 from sessiontree.swarm.worker import LONGEST_DELAY, answered, delay, may_pass
+from tests.store.test_files import room_for
 from tests.swarm.conftest import Doors, asked, deeds, heard, replying, said
 
 DOWN = ModelError("m", "server", "down")
@@ -264,3 +268,29 @@ async def test_of_a_store_that_fails_under_several_agents_only_whoever_waits_is_
     await asyncio.sleep(0)
 
     assert unheard == []
+
+
+async def test_a_swarm_says_where_an_answer_is_that_could_not_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    session = st.create(file=tmp_path / "s.jsonl")
+    session.append(st.user("long " * 10_000))
+    full = contextlib.ExitStack()
+
+    def answer(request: Request) -> str:
+        full.enter_context(room_for((tmp_path / "s.jsonl").stat().st_size))
+        return "Paid for."
+
+    swarm = Swarm(session, "crowd", "Do it", agents=1, model=replying(answer), retries=0)
+    with full:
+        try:
+            await swarm.run()
+            reason = ""
+        except StoreError as error:
+            reason = str(error)
+
+    for words in (reason, "\n".join(map(str, swarm.events.read()))):
+        found = re.search(r"it is saved in ([^\s'\"]+jsonl)", words)
+        assert found, words
+        assert "Paid for." in Path(found[1]).read_text()

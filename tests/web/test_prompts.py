@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import re
+import tempfile
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -13,6 +16,7 @@ from sessiontree.core.messages import ToolCall
 from sessiontree.errors import NotFound
 from sessiontree.model.base import Model, ModelError
 from sessiontree.model.scripted import Delay, Thinking
+from tests.store.test_files import room_for
 from tests.web.conftest import Gate, House, asking, bearing, served
 from tests.web.sse import Told, listen
 
@@ -255,3 +259,37 @@ async def test_a_new_prompt_gives_up_the_run_whose_file_was_replaced(tmp_path: A
     assert [run["status"] for run in runs] == ["started", "ended", "started", "ended"], "never two at once"
     assert "was replaced" in runs[1]["error"]
     assert [row["text"] for row in path if row["role"]][-3:] == ["Go", "Again", "Second."]
+
+
+@pytest.mark.parametrize("temporary", ["takes it", "is full too"])
+async def test_the_end_of_a_run_says_where_an_answer_is_that_could_not_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, temporary: str
+) -> None:
+    gate = Gate()
+    house = House(tmp_path, gate.then("Paid for."))
+    session = house.session()
+    with st.open(session) as opened:
+        opened.append(st.user("long " * 10_000))
+        file = Path(str(opened.file))
+    with served(house) as base:
+        async with httpx.AsyncClient(base_url=base, headers=bearing(house.owner), timeout=20) as client:
+            etag = (await client.get(f"/api/sessions/{session}/tree")).headers["etag"]
+            await client.post(f"/api/sessions/{session}/prompt", json={"text": "How?"})
+            async with asyncio.timeout(20):
+                while not house.models.model.requests:
+                    await asyncio.sleep(0.01)
+            folder = tmp_path if temporary == "takes it" else tmp_path / "none" / "none"
+            monkeypatch.setattr(tempfile, "tempdir", str(folder))
+            (tmp_path / "none").touch()
+            with room_for(file.stat().st_size):
+                gate.open()
+                heard = await listen(client, f"/api/sessions/{session}/events", is_over, after=etag)
+
+    error = heard[-1].data["error"]
+    if temporary == "takes it":
+        found = re.search(r"it is saved in (\S+)", error)
+        assert found, error
+        assert "Paid for." in Path(found[1]).read_text()
+    else:
+        assert "could not be saved" in error
+        assert "/save-unsaved" not in error

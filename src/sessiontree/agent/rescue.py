@@ -51,6 +51,14 @@ class Unsaved(StoreError):
         self.messages = tuple(messages)
         self.path = path
         """The file that has them instead; `None` where none could be written."""
+        self._what = what
+
+    def without_memory(self, left: str) -> StoreError:
+        """The same error for a program that keeps nothing in memory: `left` is all that still has the messages."""
+        if self.path is not None:
+            return self
+        reason = f"{self.cause.reason}; the {self._what} could not be saved: only {left} has it"
+        return StoreError(self.cause.where, reason)
 
     @property
     def cause(self) -> StoreError:

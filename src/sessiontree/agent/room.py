@@ -117,6 +117,7 @@ async def compact(
         agent.model,
         agent.hooks,
         settings=agent.settings.compaction_of(agent.model.info.name),
+        retry=agent.settings.retry,
         instructions=instructions,
         reason=reason,
         will_retry=reason == "overflow",

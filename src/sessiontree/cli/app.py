@@ -22,7 +22,7 @@ from sessiontree import catalog
 from sessiontree._version import __version__
 from sessiontree.cli.output import safe, warn
 from sessiontree.core.places import shortened
-from sessiontree.errors import SessionTreeError
+from sessiontree.errors import LockTimeout, SessionTreeError
 from sessiontree.session import Session
 from sessiontree.store import waiting
 
@@ -159,6 +159,8 @@ def run(arguments: list[str]) -> int:
             return fail(f"{told.rstrip('.')} (see `{path} --help`)", WRONG_USAGE)
         return fail(error.format_message())
     except SessionTreeError as error:
+        if isinstance(error, LockTimeout) and waiting.has_stopped():
+            return fail(f"aborted: {error}", STOPPED)
         return fail(str(error))
     except (click.Abort, KeyboardInterrupt):
         return fail("stopped", STOPPED)

@@ -203,6 +203,7 @@ def _navigate(
             label=options["label"],
             summary=own,
             settings=work.settings.summary,
+            retry=work.settings.retry,
         )
 
     outcome = _run(session, do, extensions, options["model"])
@@ -256,7 +257,9 @@ def compact(
         async def do(work: _Work) -> ops.CompactOutcome:
             found = None if summary is not None else work.model(on)
             settings = work.settings.compaction if found is None else work.settings.compaction_of(found.info.name)
-            return await ops.compact(on, found, work.hooks, settings=settings, instructions=focus, summary=summary)
+            return await ops.compact(
+                on, found, work.hooks, settings=settings, retry=work.settings.retry, instructions=focus, summary=summary
+            )
 
         outcome = _run(changed, do, extensions, model)
     body = None if outcome.entry is None else outcome.entry.body
@@ -335,6 +338,7 @@ def merge(
                 summary=summary,
                 custom_instructions=focus,
                 settings=work.settings.summary,
+                retry=work.settings.retry,
             )
 
         outcome = _run(changed, do, extensions, model)
@@ -384,6 +388,7 @@ def promote(
                 summary=summary,
                 custom_instructions=focus,
                 settings=work.settings.summary,
+                retry=work.settings.retry,
             )
 
         outcome = _run(changed, do, extensions, model)

@@ -32,7 +32,7 @@ from sessiontree.cli.permissions import chosen_permissions, permission_options, 
 from sessiontree.config import CHOICES
 from sessiontree.core.entries import Header, JsonObject
 from sessiontree.core.figures import pluralize
-from sessiontree.errors import SessionTreeError
+from sessiontree.errors import LockTimeout, SessionTreeError
 from sessiontree.format.codec import read_object
 from sessiontree.session import Branch, Session
 
@@ -233,9 +233,9 @@ def _piped() -> str:
 
 
 def _answer(working: Working, text: str, images: list[JsonObject], mode: str, *, is_command: bool) -> int:
-
     from sessiontree.agent.rescue import Unsaved
     from sessiontree.model.base import ModelError
+    from sessiontree.store.waiting import has_stopped
 
     desk = working.desk
     printer = _Events(desk.session.header) if mode == "json" else _Text()
@@ -248,8 +248,10 @@ def _answer(working: Working, text: str, images: list[JsonObject], mode: str, *,
         return 0
     if outcome.aborted:
         return fail("aborted", STOPPED)
-    if isinstance(outcome.error, Unsaved) and outcome.error.path is None:
-        return fail(f"{outcome.error.cause}; the answer could not be saved: only this output has it")
+    if isinstance(outcome.error, Unsaved):
+        interrupted = isinstance(outcome.error.cause, LockTimeout) and has_stopped()
+        text = str(outcome.error.without_memory("this output"))
+        return fail(f"aborted: {text}", STOPPED) if interrupted else fail(text)
     if outcome.error is not None:
         return fail(str(outcome.error), MODEL_FAILED if isinstance(outcome.error, ModelError) else FAILED)
     return fail("a handler did not let it happen") if outcome.cancelled else 0

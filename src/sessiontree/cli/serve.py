@@ -80,7 +80,7 @@ def serve(
     except ModuleNotFoundError as error:
         raise InvalidOperation("serving needs the extra: pip install 'sessiontree[web]'") from error
     from sessiontree.web.guard import Limits, check_host, check_name, hosts_of, is_loopback
-    from sessiontree.web.tokens import SCOPES, Tokens, address_file, make, time_now, token_file
+    from sessiontree.web.tokens import SCOPES, Tokens, announce_server, make, time_now, token_file
 
     chosen_permissions(config.load(), permission_mode, allow)  # what is wrong with them is said before it listens
     check_host(host, allow_remote=allow_remote)
@@ -116,7 +116,6 @@ def serve(
 
     make_private_directory(home())
     write_private(file, own.secret.encode() + b"\n")
-    write_private(address_file(port), address.encode() + b"\n")
     try:
         made = create_app(
             hosts=hosts,
@@ -128,11 +127,15 @@ def serve(
             allow=allow,
         )
         server = Server(made, limits, ready)
-        with contextlib.suppress(KeyboardInterrupt), _ended_by_signals(server):
+        with (
+            contextlib.suppress(KeyboardInterrupt),
+            announce_server(port, address),
+            _ended_by_signals(server),
+        ):
             server.run(sockets=[listening])
     finally:
         listening.close()
-        for path in (file, page, address_file(port)):
+        for path in (file, page):
             with contextlib.suppress(OSError):
                 os.unlink(path)
     echo("stopped")

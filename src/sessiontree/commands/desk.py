@@ -422,6 +422,7 @@ class Desk:
                 summary=summary,
                 branch=self._branch if self.beside else None,
                 settings=self.settings.summary,
+                retry=self.settings.retry,
                 signal=signal,
             )
         self.arrived(outcome.editor_text)
@@ -453,7 +454,7 @@ class Desk:
         self.at_rest()
         if self.beside:
             raise InvalidOperation(
-                f"only moves of the current branch are taken back, and {self.branch.name!r} is not it"
+                f"undo may move the current branch, where others work, and {self.branch.name!r} is not it"
             )
         plan = self.session.undo()
         self._branch = self.session.head

@@ -151,6 +151,7 @@ async def _merge(desk: Desk, args: Sequence[str]) -> Done:
             model=desk.model,
             custom_instructions=focus,
             settings=desk.settings.summary,
+            retry=desk.settings.retry,
             signal=signal,
         )
     desk.host.changed()

@@ -52,7 +52,7 @@ class Move(Struct, frozen=True):
     branch: str
     leaf: EntryId | None
     switched: bool
-    """The current branch changed; otherwise its head moved."""
+    """The current branch changed; otherwise its head moved, unless the move was `beside` it."""
     others: tuple[tuple[str, EntryId | None], ...] = ()
     """Branches beside it that moved too, with where they were before."""
     hid: tuple[str, ...] = ()
@@ -61,11 +61,18 @@ class Move(Struct, frozen=True):
     """The summary that a merge wrote."""
     copies: bool = False
     """The branch stayed where it was, and copies of entries were written there."""
+    beside: bool = False
+    """Another branch than the current one moved, the first of the `others`."""
+
+    @property
+    def mover(self) -> tuple[str, EntryId | None]:
+        """The branch that was moved, and where it was before."""
+        return self.others[0] if self.beside else (self.branch, self.leaf)
 
     @property
     def moved(self) -> tuple[str, ...]:
         """The branches whose heads moved."""
-        own = () if self.switched else (self.branch,)
+        own = () if self.switched or self.beside else (self.branch,)
         return (*own, *(name for name, _ in self.others))
 
     def renamed(self, called: dict[str, str]) -> Move:
@@ -78,6 +85,7 @@ class Move(Struct, frozen=True):
             tuple(called.get(name, name) for name in self.hid),
             self.merge,
             self.copies,
+            self.beside,
         )
 
 
@@ -212,7 +220,7 @@ class Heads:
         if self._merges(entry):
             is_current = branch == self.current
             others = () if is_current else ((branch, head),)
-            self._log(Move(self.current, self.leaf, not is_current, others, merge=entry.id))
+            self._log(Move(self.current, self.leaf, False, others, merge=entry.id, beside=not is_current))
         elif branch == self.current and not (entry.parent == head and tree.is_sound):
             above = entry.parent if tree.is_sound else tree.parent(entry.id)
             known = head if tree.stands_before(head, entry.id) else None
@@ -269,20 +277,20 @@ class Heads:
             if sets_heads:
                 self.info = {name: self.info[name] for name in self.heads if name in self.info}
         elif "from" in data:
+            switched = was.branch != self.current
+            beside = None if switched or self.leaf != was.leaf else self._other_mover(data, heads_before)
+            first = () if beside is None else ((beside, heads_before[beside]),)
             moved = heads_before.items() if sets_heads else ()
-            move = Move(
-                was.branch,
-                was.leaf,
-                was.branch != self.current,
-                others=tuple(
-                    (name, leaf)
-                    for name, leaf in moved
-                    if name != was.branch and name in self.heads and self.heads[name] != leaf
-                ),
-                hid=tuple(sorted(self.archived - archived_before)),
+            others = tuple(
+                (name, leaf)
+                for name, leaf in moved
+                if name not in (was.branch, beside) and name in self.heads and self.heads[name] != leaf
             )
-            stays = not move.switched and not move.others and self.leaf == was.leaf
-            if stays and not move.hid:
+            hid = tuple(sorted(self.archived - archived_before))
+            move = Move(was.branch, was.leaf, switched, (*first, *others), hid, beside=beside is not None)
+            mover, left = move.mover
+            stays = not switched and not others and self.heads[mover] == left
+            if stays and not hid:
                 move = replace(move, copies=True)
             if data.get("undo") is not True:
                 self._log(move)
@@ -291,6 +299,13 @@ class Heads:
                 self.moves.append(move)
                 if self._undoable:
                     self._undoable.pop()
+
+    def _other_mover(self, data: JsonObject, before: dict[str, EntryId | None]) -> str | None:
+        """The branch that a record moves, where that is not the current one."""
+        origin = data["from"]
+        name = origin.get("branch") if is_object(origin) else None
+        is_other = isinstance(name, str) and name != self.current and name in before and name in self.heads
+        return name if is_other else None
 
     def _rename(self, data: JsonObject) -> None:
         names = _renamed(data)
@@ -326,12 +341,16 @@ class Heads:
         *,
         moved: bool = False,
         undo: bool = False,
+        mover: str | None = None,
         current: str | None = None,
         heads: dict[str, EntryId | None] | None = None,
         archived: Iterable[str] | None = None,
         renamed: tuple[str, str] | None = None,
     ) -> Custom:
-        """A head record that says what is true now, but for the changes given."""
+        """A head record that says what is true now, but for the changes given.
+
+        `mover` is the branch that is moved, the current one by default.
+        """
         data: JsonObject = {
             "current": self.current if current is None else current,
             "heads": self.heads if heads is None else heads,
@@ -342,7 +361,8 @@ class Heads:
         if renamed is not None:
             data["renamed"] = {"from": renamed[0], "to": renamed[1]}
         if moved or undo:
-            data["from"] = {"branch": self.current, "leaf": self.leaf}
+            branch = self.current if mover is None else mover
+            data["from"] = {"branch": branch, "leaf": self.heads[branch]}
         if undo:
             data["undo"] = True
         return Custom(custom_type=HEAD_RECORD, data=data)
@@ -350,13 +370,13 @@ class Heads:
 
 def describe_move(move: Move, heads: Heads, tree: Tree) -> str:
     """What an undo of `move` takes back, as the object of a sentence: `the merge of cache into main`."""
+    mover, _ = move.mover
     if move.merge is not None:
-        into = move.others[0][0] if move.switched else move.branch
         names = _names_of(merged_from(tree[move.merge]), heads, tree)
-        return f"the merge of {' and '.join(names)} into {into}" if names else f"the merge into {into}"
+        return f"the merge of {' and '.join(names)} into {mover}" if names else f"the merge into {mover}"
     if move.copies:
-        return f"the copies on {move.branch}"
-    what = f"the switch from {move.branch} to {heads.current}" if move.switched else f"the move of {move.branch}"
+        return f"the copies on {mover}"
+    what = f"the switch from {move.branch} to {heads.current}" if move.switched else f"the move of {mover}"
     return f"{what}, which archived {few(move.hid)}" if move.hid else what
 
 

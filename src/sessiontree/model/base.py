@@ -234,9 +234,14 @@ def cut_off(model: str, detail: str = "") -> ModelError:
     return ModelError(model, "network", f"the stream was cut off ({detail})" if detail else "the stream was cut off")
 
 
-async def complete(model: Model, request: Request, limit: int = ANSWER_LIMIT) -> JsonObject:
-    """The whole answer to a request. Raises `ModelError`, also for an answer of more bytes than `limit`."""
-    draft = Draft(model.info)
+async def complete(
+    model: Model, request: Request, limit: int = ANSWER_LIMIT, *, draft: Draft | None = None
+) -> JsonObject:
+    """The whole answer to a request. Raises `ModelError`, also for an answer of more bytes than `limit`.
+
+    A `draft` that is given has what had arrived by then.
+    """
+    draft = Draft(model.info) if draft is None else draft
     async with aclosing(model.stream(request)) as events:
         async for event in events:
             if isinstance(event, Finished):

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from msgspec import UNSET, Struct, UnsetType
 
-from sessiontree.config import CompactionSettings
+from sessiontree.config import CompactionSettings, RetrySettings
 from sessiontree.core.compaction import (
     Budget,
     CompactionPreparation,
@@ -42,6 +42,7 @@ from sessiontree.ops.summarize import Summarizer
 from sessiontree.session import Branch
 
 DEFAULT = CompactionSettings()
+DEFAULT_RETRY = RetrySettings()
 
 
 class CompactOutcome(Struct, frozen=True, kw_only=True):
@@ -66,6 +67,7 @@ async def compact(
     hooks: Hooks,
     *,
     settings: CompactionSettings = DEFAULT,
+    retry: RetrySettings = DEFAULT_RETRY,
     instructions: str | None = None,
     summary: str | None = None,
     reason: CompactReason = "manual",
@@ -106,7 +108,8 @@ async def compact(
         if body is None:
             assert model is not None, "asked for at the start"
             thinking = context_of(path).thinking_level
-            body = await _made(preparation, Summarizer(model, signal, space, thinking=thinking), instructions)
+            summarizer = Summarizer(model, signal, space, hooks=hooks, retry=retry, thinking=thinking)
+            body = await _made(preparation, summarizer, instructions)
         entry = branch.session.append(body, branch=branch.name, expected=gone_on(branch, path[-1].id))
     except Stopped as stopped:
         if stopped.aborted:

@@ -12,7 +12,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from sessiontree.config import SummarySettings
+from sessiontree.config import RetrySettings, SummarySettings
 from sessiontree.core.compaction import budget
 from sessiontree.core.context import context_at
 from sessiontree.core.entries import BranchSummary, Entry, EntryId, JsonObject
@@ -30,6 +30,7 @@ from sessiontree.ops.summarize import Summarizer
 from sessiontree.session import Branch, Item, Place, Session
 
 DEFAULT = SummarySettings()
+DEFAULT_RETRY = RetrySettings()
 
 
 class MergeOutcome(Struct, frozen=True, kw_only=True):
@@ -72,6 +73,7 @@ async def merge(
     summary: str | None = None,
     custom_instructions: str | None = None,
     settings: SummarySettings = DEFAULT,
+    retry: RetrySettings = DEFAULT_RETRY,
     signal: Signal | None = None,
 ) -> MergeOutcome:
     """Write a summary of `source` at the head of `into`: of what it has that `into` has not.
@@ -85,7 +87,7 @@ async def merge(
     found = _source(source, start)
     if not found.said.messages:
         raise InvalidOperation(f"branch {source.name!r} has nothing that {into.name!r} does not have")
-    maker = _Maker("merge", into, [found], hooks, model, settings, signal or Signal())
+    maker = _Maker("merge", into, [found], hooks, model, settings, retry, signal or Signal())
     try:
         body = await maker.summary(summary, custom_instructions, MERGE_PREAMBLE.format(name=source.name))
     except Stopped as stopped:
@@ -110,6 +112,7 @@ async def promote(
     summary: str | None = None,
     custom_instructions: str | None = None,
     settings: SummarySettings = DEFAULT,
+    retry: RetrySettings = DEFAULT_RETRY,
     signal: Signal | None = None,
 ) -> MergeOutcome:
     """Move `into` to the head of `winner`, with a summary of the branches that it was chosen `over`.
@@ -128,7 +131,7 @@ async def promote(
     for branch in rest:
         _check_together(branch, into)
     sources = [found for branch in rest if (found := _source(branch, end)).said.messages]
-    maker = _Maker("promote", into, sources, hooks, model, settings, signal or Signal())
+    maker = _Maker("promote", into, sources, hooks, model, settings, retry, signal or Signal())
     try:
         body = await maker.summary(summary, custom_instructions, PROMOTE_PREAMBLE.format(name=winner.name))
     except Stopped as stopped:
@@ -184,6 +187,7 @@ class _Maker(Struct, frozen=True):
     hooks: Hooks
     model: Model | None
     settings: SummarySettings
+    retry: RetrySettings
     signal: Signal
 
     @property
@@ -224,7 +228,7 @@ class _Maker(Struct, frozen=True):
         assert self.model is not None, "asked for at the start"
         thinking = context_at(self.into.session.tree, self.into.leaf).thinking_level
         shares = budget(self.model.info.context_window, self.settings.reserve_tokens)
-        summarizer = Summarizer(self.model, self.signal, shares, thinking=thinking)
+        summarizer = Summarizer(self.model, self.signal, shares, hooks=self.hooks, retry=self.retry, thinking=thinking)
         parts = [preamble]
         for source in self.sources:
             words = await summarizer.branch(source.said.messages, merged=True, instructions=instructions)
@@ -275,10 +279,8 @@ async def cherry_pick(into: Branch, places: Sequence[Place], *, hooks: Hooks) ->
         return CopyOutcome(old_leaf=leaf, new_leaf=leaf, cancelled=True)
     items = [Item(copied(entry.body), copy_fields(entry)) for entry in entries]
     head = gone_on(into, leaf)
-    if into == session.head:  # a move, so that an undo takes the copies back
-        copies = tuple(session.move(None if head is None else session.tree[head], items, expected=head))
-    else:
-        copies = tuple(session.extend(items, branch=into.name, expected=head))
+    at = None if head is None else session.tree[head]
+    copies = tuple(session.move(at, items, branch=into.name, expected=head))  # a move, so that it can be undone
     await hooks.tell(Copied(kind="cherry_pick", branch=into.name, entries=copies))
     return CopyOutcome(entries=copies, old_leaf=leaf, new_leaf=into.leaf)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from sessiontree.config import SummarySettings
+from sessiontree.config import RetrySettings, SummarySettings
 from sessiontree.core.compaction import budget
 from sessiontree.core.context import context_at
 from sessiontree.core.entries import BranchSummary, Entry, EntryId, Label
@@ -23,6 +23,7 @@ from sessiontree.ops.summarize import Summarizer
 from sessiontree.session import Branch, Item, Place, Session
 
 DEFAULT = SummarySettings()
+DEFAULT_RETRY = RetrySettings()
 
 
 class NavigateOutcome(Struct, frozen=True, kw_only=True):
@@ -51,6 +52,7 @@ async def navigate(
     summary: str | None = None,
     branch: Branch | None = None,
     settings: SummarySettings = DEFAULT,
+    retry: RetrySettings = DEFAULT_RETRY,
     signal: Signal | None = None,
 ) -> NavigateOutcome:
     """Move a branch, the current one by default, by the rules of selection, and write down what is left if wanted.
@@ -77,6 +79,7 @@ async def navigate(
         label=label,
         summary=summary,
         settings=settings,
+        retry=retry,
         signal=signal,
     )
 
@@ -101,6 +104,7 @@ async def travel(
     label: str | None = None,
     summary: str | None = None,
     settings: SummarySettings = DEFAULT,
+    retry: RetrySettings = DEFAULT_RETRY,
     signal: Signal | None = None,
 ) -> NavigateOutcome:
     """Carry out the plan of a move: ask the hooks, summarize if that is wanted, move, tell the hooks."""
@@ -117,7 +121,7 @@ async def travel(
     )
     try:
         asked, answer = await ask(hooks, BeforeNavigate(preparation=preparation, signal=signal), signal)
-        body = await _summary(session, plan, asked.preparation, hooks, answer, summary, model, settings, signal)
+        body = await _summary(session, plan, asked.preparation, hooks, answer, summary, model, settings, retry, signal)
     except Stopped as stopped:
         return NavigateOutcome(old_leaf=plan.old_leaf, new_leaf=plan.old_leaf, cancelled=True, aborted=stopped.aborted)
     entry = _write(branch, plan, body, asked.preparation.label)
@@ -137,6 +141,7 @@ async def _summary(
     own: str | None,
     model: Model | None,
     settings: SummarySettings,
+    retry: RetrySettings,
     signal: Signal,
 ) -> BranchSummary | None:
     """What is written of the branch that is left: the user's own text, a handler's summary, or the model's."""
@@ -159,7 +164,7 @@ async def _summary(
     assert model is not None, "asked for at the start"
     thinking = context_at(session.tree, plan.old_leaf).thinking_level
     shares = budget(model.info.context_window, settings.reserve_tokens)
-    summarizer = Summarizer(model, signal, shares, thinking=thinking)
+    summarizer = Summarizer(model, signal, shares, hooks=hooks, retry=retry, thinking=thinking)
     words = await summarizer.branch(
         left.messages, instructions=preparation.custom_instructions, replace=preparation.replace_instructions
     )

@@ -1,13 +1,16 @@
 """Summarizing: the one way in which a model makes a summary.
 
-An answer that is cut off, fails, calls a tool or says nothing is no summary. Nothing is written here: a summary that
-was not made leaves everything as it was.
+An answer that is cut off, fails, calls a tool or says nothing is no summary. When a stream breaks off in the middle, the
+model is asked again, as for other answers. Nothing is written here: a summary that was not made leaves everything as it
+was.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 
+from sessiontree.config import RetrySettings
 from sessiontree.core.compaction import Budget, CompactionPreparation
 from sessiontree.core.entries import JsonObject
 from sessiontree.core.messages import COSTS, COUNTS, full_usage, is_object, number, string, text, tool_calls, user
@@ -25,8 +28,10 @@ from sessiontree.core.summaries import (
 )
 from sessiontree.core.tokens import CHARACTERS_PER_TOKEN
 from sessiontree.errors import SessionTreeError
-from sessiontree.hooks.events import Signal
-from sessiontree.model.base import Model, ModelError, Request, complete
+from sessiontree.hooks.bus import Hooks
+from sessiontree.hooks.events import RetryScheduled, Signal
+from sessiontree.model.base import Draft, Model, ModelError, Request, complete
+from sessiontree.model.retry import backoff
 from sessiontree.ops.ask import unless_aborted
 
 LEAST_PART = 1 / 8
@@ -45,8 +50,20 @@ class SummaryFailed(SessionTreeError):
 class Summarizer:
     """Makes the summaries of one operation."""
 
-    def __init__(self, model: Model, signal: Signal, shares: Budget, *, thinking: str = "off") -> None:
+    def __init__(
+        self,
+        model: Model,
+        signal: Signal,
+        shares: Budget,
+        *,
+        hooks: Hooks,
+        retry: RetrySettings,
+        thinking: str = "off",
+    ) -> None:
+        """`hooks` are shown when a request is made again."""
         self._model = model
+        self._hooks = hooks
+        self._retry = retry
         self._signal = signal
         self._shares = shares
         self._thinking = thinking if model.info.thinking else "off"
@@ -128,10 +145,26 @@ class Summarizer:
             thinking=self._thinking,
             max_tokens=None if limit is None else min(limit, self._shares.reserve),
         )
-        message = await unless_aborted(self._signal, complete(self._model, request))
+        message = await self._answer(request)
         usage = message.get("usage")
         self._used.append(full_usage(usage if is_object(usage) else None))
         return self._summary(message)
+
+    async def _answer(self, request: Request) -> JsonObject:
+        """The whole answer. Models see to failures before anything has arrived themselves."""
+        retry = self._retry
+        for attempt in range(1, retry.attempts + 1):
+            draft = Draft(self._model.info)
+            try:
+                return await unless_aborted(self._signal, complete(self._model, request, draft=draft))
+            except ModelError as error:
+                delay = backoff(error, attempt, retry.base_delay)
+                if not (draft.begun and error.passing) or attempt == retry.attempts or delay is None:
+                    raise
+                scheduled = RetryScheduled(attempt=attempt, attempts=retry.attempts, delay=delay, error=str(error))
+                self._hooks.show(scheduled)
+            await unless_aborted(self._signal, asyncio.sleep(delay))
+        raise AssertionError
 
     def _summary(self, message: JsonObject) -> str:
         words = text(message.get("content")).strip()

@@ -159,6 +159,11 @@ def stop_waiting() -> None:
     _stopped.set()
 
 
+def has_stopped() -> bool:
+    """Whether `stop_waiting` was called, so that a `LockTimeout` is an interrupt."""
+    return _stopped.is_set()
+
+
 def resume_waiting() -> None:
     """Take back `stop_waiting`."""
     _stopped.clear()

@@ -15,13 +15,14 @@ from typing import Any
 from sessiontree.agent.agent import Agent
 from sessiontree.agent.loop import Outcome
 from sessiontree.agent.permissions import Permissions
+from sessiontree.agent.rescue import Unsaved
 from sessiontree.agent.system import SystemPart
 from sessiontree.agent.tool import Tool, ToolError, tool
 from sessiontree.config import Config
 from sessiontree.core.entries import BranchSummary, CustomMessage, Entry, Message, Usage
 from sessiontree.core.figures import pluralize
 from sessiontree.core.messages import role, spent, stopped_abnormally, text, tool_calls
-from sessiontree.errors import InvalidOperation, NotFound, SessionTreeError
+from sessiontree.errors import InvalidOperation, NotFound, SessionTreeError, StoreError
 from sessiontree.hooks.bus import Hooks
 from sessiontree.hooks.events import (
     BeforeCompact,
@@ -206,7 +207,11 @@ class Worker:
             else:
                 began = deed_body(work.agent, Begin(swarm=work.swarm))
                 outcome = await agent.prompt(work.prompt, beside=[began])
-            await self._write_loose(work.agent)
+            try:
+                await self._write_loose(work.agent)
+            except StoreError:
+                if not isinstance(outcome.error, Unsaved):  # which is the same failure, and says where the answer is
+                    raise
             return outcome
         finally:
             del self._at_work[work.agent], self._models[work.agent]
@@ -223,13 +228,22 @@ class Worker:
         await self._gate.note(agent)
 
     async def _fail(self, agent: str, branch: str, error: Exception) -> None:
+        unsaved = isinstance(error, Unsaved)
+        if isinstance(error, Unsaved):
+            error = error.without_memory("the log of the swarm's events")
         account = self._record.account
         failed = account.agents[agent]
         attempt = failed.failed_in_row + 1
         retry = delay(agent, attempt, error) if attempt <= account.created.retries and may_pass(error) else None
         sentence = str(error) if isinstance(error, SessionTreeError) else f"{type(error).__name__}: {error}"
         deed = Fail(swarm=self._record.id, error=sentence, attempt=failed.failures + 1, retry=retry)
-        await self._record.did(agent, deed)
+        try:
+            await self._record.did(agent, deed)
+        except StoreError:
+            if not unsaved:
+                raise
+            self._emit(ErrorEvent(message=sentence), agent, branch)
+            raise error from None
         if retry is None:
             self._emit(AgentFail(error=sentence, attempts=deed.attempt), agent, branch)
         else:

@@ -188,6 +188,7 @@ async def navigate(call: Writes, id: str, said: Annotated[wire.Navigation, Depen
             summary=said.summary,
             branch=branch,
             settings=seat.desk.settings.summary,
+            retry=seat.desk.settings.retry,
         )
 
     if said.summarize and said.summary is None:
@@ -238,6 +239,7 @@ async def merge_branch(call: Writes, id: str, said: Annotated[wire.Merging, Depe
             summary=said.summary,
             custom_instructions=said.instructions,
             settings=seat.desk.settings.summary,
+            retry=seat.desk.settings.retry,
         )
         entry = None if outcome.summary_entry is None else outcome.summary_entry.id
         return wire.Merged(id=entry, branch=into.name, leaf=outcome.new_leaf, cancelled=outcome.cancelled)
@@ -267,6 +269,7 @@ async def promote_branch(call: Writes, id: str, said: Annotated[wire.Promotion, 
             summary=said.summary,
             custom_instructions=said.instructions,
             settings=seat.desk.settings.summary,
+            retry=seat.desk.settings.retry,
         )
         archived = [] if outcome.cancelled else [branch.name for branch in (*rest, winner)]
         return wire.Promoted(leaf=outcome.new_leaf, archived=archived, cancelled=outcome.cancelled)

@@ -23,6 +23,7 @@ from msgspec import Struct
 from sessiontree import config
 from sessiontree.agent.agent import Agent
 from sessiontree.agent.permissions import Permissions
+from sessiontree.agent.rescue import Unsaved
 from sessiontree.agent.tool import Tool
 from sessiontree.agent.tools import builtin_tools
 from sessiontree.commands.desk import Desk
@@ -252,7 +253,9 @@ class Runs:
         tell("run", {**told, "status": "started"})
         try:
             outcome = await agent.prompt(text, images)
-            if outcome.error is not None:
+            if isinstance(outcome.error, Unsaved):
+                error = str(outcome.error.without_memory("the page that shows it now"))
+            elif outcome.error is not None:
                 error = str(outcome.error)
             elif outcome.aborted or outcome.cancelled:
                 error = "it was aborted" if outcome.aborted else "a handler did not let it happen"

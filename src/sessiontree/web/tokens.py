@@ -28,7 +28,8 @@ from msgspec import Struct
 from sessiontree.core.times import iso
 from sessiontree.errors import InvalidOperation, NotFound, StoreError
 from sessiontree.home import home
-from sessiontree.regular_file import read_regular
+from sessiontree.regular_file import open_regular, read_regular
+from sessiontree.store import waiting
 from sessiontree.store.files import make_private_directory, write_private
 from sessiontree.store.lock import Lock, lock_of
 
@@ -259,12 +260,30 @@ def address_file(port: int) -> str:
     return os.path.join(home(), f"serve-{port}.address")
 
 
+@contextlib.contextmanager
+def announce_server(port: int, address: str) -> Generator[None]:
+    """Let other commands know the address of a server while this is entered.
+
+    The file is locked, which ends with the process: one that a killed server left behind is nobody's.
+    """
+    path = address_file(port)
+    write_private(path, address.encode() + b"\n")
+    try:
+        with open(path, "rb") as file:
+            waiting.take(file.fileno(), path)
+            yield
+    finally:
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+
+
 def addresses() -> list[str]:
-    """Where the servers of this home are opened at, as they say."""
+    """The addresses at which the running servers of this home are opened."""
     found: list[str] = []
     with contextlib.suppress(OSError):
         for name in sorted(os.listdir(home())):
             if name.startswith("serve-") and name.endswith(".address"):
-                with contextlib.suppress(OSError, UnicodeDecodeError):
-                    found.append(read_regular(os.path.join(home(), name)).decode().strip())
+                with contextlib.suppress(OSError, UnicodeDecodeError), open_regular(os.path.join(home(), name)) as file:
+                    if waiting.is_locked(file.fileno()):
+                        found.append(file.read().decode().strip())
     return found
