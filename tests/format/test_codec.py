@@ -220,7 +220,8 @@ def test_a_peers_line_has_no_branch_and_a_late_result_has_none():
         (b'{"type":"message","id":"a","x":NaN}', "NaN is not JSON"),
         (b'{"type":"message","id":"a","x":-Infinity}', "-Infinity is not JSON"),
         (b'{"type":"message","id":"a"} {}', "extra data at character 29"),
-        (b'{"type":"message","id":"a","x":"\x01"}', "control character"),
+        (b'{"type":"message","id":"a', "unterminated string starting at character 24"),
+        (b'{"type":"message","id":"a","x":"\x01"}', "control character at character 33"),
         (b'{"x":' + b"[" * 100_000, "nested too deeply: more than 254 deep"),
     ],
 )

@@ -43,7 +43,7 @@ async def test_the_tree_is_one_key_away_and_a_choice_moves(
         await app.press(*keys)
         await app.shows("← active", "type to search")
         await app.press("up", "enter")
-        await app.shows("What becomes of what you leave?")
+        await app.shows("Summarize the branch you're leaving?")
         await app.press("enter")
         await app.until(lambda: app.editor.text == "second question")
 
@@ -56,7 +56,7 @@ async def test_what_is_left_is_summarized(running: Running, talk: Session) -> No
         await app.press("ctrl+t")
         await app.shows("← active")
         await app.press("up", "enter")
-        await app.shows("What becomes")
+        await app.shows("Summarize the branch")
         await app.press("down", "enter")
         await app.shows("◆ summary of a branch that was left")
 
@@ -70,7 +70,7 @@ async def test_a_summary_that_fails_leaves_everything_where_it_was(running: Runn
         await app.press("ctrl+t")
         await app.shows("← active")
         await app.press("up", "ctrl+s")
-        await app.shows("✗ scripted:scripted: no key", "everything is where it was")
+        await app.shows("✗ scripted:scripted: no key", "nothing changed")
 
         assert talk.heads.leaf == before
         assert app.editor.text == ""
@@ -85,7 +85,7 @@ async def test_a_summary_can_be_aborted(running: Running, talk: Session) -> None
         await app.press("up", "ctrl+s")
         await app.shows("summarizing", "esc aborts")
         await app.press("escape")
-        await app.shows("aborted: everything is where it was")
+        await app.shows("Cancelled. Nothing changed.")
 
         assert talk.heads.leaf == before
 
@@ -102,7 +102,7 @@ async def test_what_runs_is_given_up_only_when_a_place_is_chosen(running: Runnin
         await app.press("ctrl+t")
         await app.shows("type to search")
         await app.press("home", "enter")
-        await app.shows("What becomes")
+        await app.shows("Summarize the branch")
         await app.press("enter")
         await app.until(lambda: app.editor.text == "first question")
 
@@ -355,7 +355,7 @@ async def test_a_branch_beside_another_process_is_moved_in_the_tree(running: Run
         await app.press("ctrl+t")
         await app.shows("on branch beside-2", "[branch beside-2] (beside-2) ← active")
         await app.press("up", "up", "enter")
-        await app.shows("What becomes of what you leave?")
+        await app.shows("Summarize the branch you're leaving?")
         await app.press("enter")
         await app.until(lambda: app.editor.text == "second question")
         await app.shows("on beside-2")

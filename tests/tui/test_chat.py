@@ -341,7 +341,7 @@ async def test_keys_and_commands_beside_a_summary_leave_it_alone_and_escape_abor
         await app.shows("a move or a merge is under way")
         await app.shows("summarizing")
         await app.press("escape")
-        await app.shows("aborted: everything is where it was")
+        await app.shows("Cancelled. Nothing changed.")
         await app.idle()
 
         assert said(app)[:4] == ["one", "1", "two", "2"]

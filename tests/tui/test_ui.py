@@ -53,7 +53,7 @@ async def test_a_choice_begins_where_it_is_told_to(running: Running) -> None:
 async def test_another_thinking_level_is_chosen_from_the_one_that_holds(running: Running) -> None:
     async with running(settings=Config(thinking="medium")) as app:
         await app.say("/thinking")
-        await app.shows("How much is the model to think?")
+        await app.shows("Thinking level")
         await app.press("down", "enter")
         assert await app.shows("from here on: high")
 

@@ -294,7 +294,7 @@ def _token_to_wire(one: Token) -> JsonObject:
 @token.command(epilog="\b\nExample:\n  sessiontree token ls --json")
 @json_option
 def ls(as_json: bool) -> None:
-    """List tokens of programs, browsers that are signed in and links that were not used, without their secrets."""
+    """List tokens of programs, signed-in browsers and unused links. Secrets are not shown."""
     from sessiontree.web.tokens import Tokens
 
     tokens = Tokens()
@@ -320,7 +320,7 @@ def ls(as_json: bool) -> None:
 @click.argument("id", metavar="TOKEN")
 @json_option
 def revoke(id: str, as_json: bool) -> None:
-    """Revoke a token by its short name, and sign browsers out that used it: a running server refuses it at once."""
+    """Revoke a token by its short name. A running server refuses it at once and signs out browsers that used it."""
     from sessiontree.web.tokens import Tokens
 
     gone = Tokens().revoke(id)

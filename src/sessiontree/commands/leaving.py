@@ -9,10 +9,10 @@ from msgspec import Struct
 
 from sessiontree.hooks.ui import Ui
 
-QUESTION = "What becomes of what you leave?"
+QUESTION = "Summarize the branch you're leaving?"
 NO_SUMMARY, SUMMARIZE, FOCUSED, WRITTEN = ANSWERS = (
     "No summary",
-    "Summarize what is left",
+    "Summarize",
     "Summarize with a focus",
     "Write the summary myself",
 )

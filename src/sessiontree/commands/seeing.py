@@ -140,7 +140,7 @@ async def _model(desk: Desk, args: Sequence[str]) -> Done:
 async def _thinking(desk: Desk, args: Sequence[str]) -> Done:
     level = args[0] if args else None
     if level is None and desk.ui.has_person:
-        level = await desk.ui.select("How much is the model to think?", LEVELS, at=desk.agent.thinking)
+        level = await desk.ui.select("Thinking level", LEVELS, at=desk.agent.thinking)
     if level is None:
         return Done(text=desk.agent.thinking)
     if level not in LEVELS:

@@ -228,7 +228,8 @@ def _decoded(raw: bytes) -> JsonObject:
     try:
         return json.loads(raw.decode("utf-8", "replace"), parse_int=_integer, parse_constant=_refuse_constant)
     except json.JSONDecodeError as error:
-        raise NotJson(f"{error.msg[:1].lower()}{error.msg[1:]} at character {error.pos + 1}") from None
+        reason = error.msg.removesuffix(" at")  # some of the decoder's messages end with it
+        raise NotJson(f"{reason[:1].lower()}{reason[1:]} at character {error.pos + 1}") from None
     except ValueError as error:
         raise NotJson(str(error)) from None
 

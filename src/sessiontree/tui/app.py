@@ -456,8 +456,8 @@ class SessionApp(OrderedApp[None]):
                 summary=choice.summary,
             )
         except SessionTreeError as error:
-            raise InvalidOperation(f"{error}; everything is where it was") from error
-        return Done(text="aborted: everything is where it was" if outcome.aborted else "")
+            raise InvalidOperation(f"{error}; nothing changed") from error
+        return Done(text="Cancelled. Nothing changed." if outcome.aborted else "")
 
     async def pick_session(self) -> None:
         """Go over to another session."""

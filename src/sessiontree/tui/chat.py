@@ -579,7 +579,7 @@ class ChatScreen(Screen[None]):
             self.app.leave()
         else:
             self._left = now
-            self.notify("once more to quit", timeout=2)
+            self.notify("Press Ctrl+C again to quit", timeout=2)
 
     def action_external_editor(self) -> None:
         from sessiontree.tui.outside import edit

@@ -416,7 +416,7 @@ class TreeView(ScrollView, can_focus=True):
         if not count:
             return "There is nothing in this session yet."
         if self.query_text:
-            return f"Nothing that the filter {self.filter} shows says {safe(self.query_text)!r}. Esc clears the search."
+            return f'No matches for "{safe(self.query_text)}" in the filter {self.filter}. Esc clears the search.'
         return f"The filter {self.filter} hides {pluralize(count, 'entry', 'entries')}. Ctrl+O is the next one."
 
     def _parts(self, outline: Outline, folds: Folds, row: int, width: int) -> list[tuple[str, Style]]:

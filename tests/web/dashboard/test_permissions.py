@@ -115,3 +115,30 @@ def test_the_page_offers_no_mode_that_the_server_does_not_allow(serve: Serve, vi
     choice.wait_for()
 
     assert choice.locator("option").all_inner_texts() == ["read only", "ask first"]
+
+
+def test_on_a_phone_the_question_is_as_wide_as_the_composer_and_has_room_for_a_reason(
+    serve: Serve, visit: Visit, session: str
+) -> None:
+    site = serve(ScriptedModel([TOUCH, "I see."]))
+    page = visit(site, f"/s/{session}/talk", viewport={"width": 390, "height": 844}, has_touch=True)
+    prompt(page, "go")
+    page.wait_for_selector(".permission button:not([disabled])")
+
+    card, writing = page.locator(".permission").bounding_box(), page.locator(".composer .write").bounding_box()
+    assert (card["x"], card["width"]) == (writing["x"], writing["width"])
+    assert page.get_by_label("Why not, for the model").bounding_box()["width"] > 170
+    answer(page, "No")
+    page.locator(".path").get_by_text("I see.", exact=True).first.wait_for()
+
+
+def test_what_was_denied_is_told_above_the_composer(serve: Serve, visit: Visit, session: str) -> None:
+    site = serve(ScriptedModel([TOUCH, "I see."]))
+    page = visit(site, f"/s/{session}/talk")
+    prompt(page, "go")
+    page.wait_for_selector(".permission button:not([disabled])")
+    answer(page, "No")
+
+    told = page.wait_for_selector(".said.on >> text=Denied: bash").bounding_box()
+    writing = page.locator(".composer .write").bounding_box()
+    assert told["y"] + told["height"] <= writing["y"]

@@ -1086,6 +1086,21 @@ def test_where_the_session_is_stays_marked_when_the_filter_hides_its_head(serve:
     assert here(page) == session.head.leaf
 
 
+def test_the_shown_path_stays_lit_when_the_filter_hides_its_end(serve: Serve, visit: Visit) -> None:
+    session = a_story()
+    session.switch("main")
+    asked = session.create_branch("side", at="HEAD").append(st.user("Beside it.")).id
+    session.append(st.assistant("Beside."))
+    session.switch("dict")
+    page = opened(visit, serve(), session.id)
+    page.get_by_label("Branch that is shown").select_option("side")
+    wait_for_text(page, "Beside.")
+
+    page.get_by_label("Which entries the tree shows").select_option("user-only")
+
+    page.wait_for_selector(f"#graph[data-path-end='{asked}']")
+
+
 def test_the_page_says_what_an_undo_took_back(serve: Serve, visit: Visit) -> None:
     session = a_story()
     session.switch("main")

@@ -311,7 +311,7 @@ export class Composer extends Component {
         <div class="row">
           ${allowed.run && models.length > 1 && !running && html`
             <select aria-label="Model" value=${model} onChange=${(event) => this.setState({ model: event.target.value })}>
-              <option value="">as the session says</option>
+              <option value="">session default</option>
               ${models.map((name) => html`<option value=${name}>${name}</option>`)}
             </select>`}
           ${allowed.run && !running && html`

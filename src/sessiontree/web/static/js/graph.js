@@ -182,14 +182,15 @@ export class Graph extends Component {
     canvas.dataset.scale = scale.toFixed(4);
     const here = layout.nodes[layout.index.get(leaf) ?? -1];
     canvas.dataset.here = here?.row.id ?? "";
+    canvas.dataset.pathEnd = this.known.last?.row.id ?? "";
     canvas.dataset.hereAt = here ? Object.values(this.at(here)).map(Math.round).join(" ") : "";
   }
 
   /** The shown path, made anew only when it may be another. */
   path() {
-    const { layout, leaf, selected } = this.props, end = selected ?? leaf;
+    const { layout, end } = this.props;
     if (this.known?.layout !== layout || this.known.end !== end) {
-      this.known = { layout, end, numbers: new Set(pathTo(layout, end)) };
+      this.known = { layout, end, numbers: new Set(pathTo(layout, end)), last: layout.nodes[layout.index.get(end) ?? -1] };
     }
     return this.known.numbers;
   }

@@ -37,7 +37,7 @@ class PermissionCard extends Component {
       <p role="status"><b>Allow ${question.tool}?</b> <span class="fact">${question.why}</span></p>
       <pre class="block">${question.detail}</pre>
       ${question.cut && html`<p class="hint">There is more: the call above shows all of it.</p>`}
-      ${question.rule && scopes.length > 1 && html`<p class="hint">For longer than once, this is allowed: <code>${question.rule}</code></p>`}
+      ${question.rule && scopes.length > 1 && html`<p class="hint">Allowing it for longer adds the rule <code>${question.rule}</code></p>`}
       <${Notice} text=${error} kind="wrong" />
       ${allowed
         ? html`<div class="row">

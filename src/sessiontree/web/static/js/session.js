@@ -138,6 +138,12 @@ export class Session {
   get end() {
     return this.selected ?? this.heads.get(this.looking ?? this.current) ?? null;
   }
+  /** The last entry of the shown path that the tree has: the filter may hide its end. */
+  get shownEnd() {
+    const { chosen, layout } = this;
+    if (chosen === null) return this.here;
+    return layout.index.has(chosen) ? chosen : this.entries.findLast(({ id }) => layout.index.has(id))?.id ?? null;
+  }
   /** The entry that was chosen, by itself or as the head of another branch. */
   get chosen() {
     return this.selected ?? (this.looking ? this.end : null);

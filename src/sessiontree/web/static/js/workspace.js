@@ -244,6 +244,7 @@ export class Workspace extends Component {
         leaf=${session.here}
         isLeafHidden=${session.isHereHidden}
         selected=${session.chosen}
+        end=${session.shownEnd}
         running=${session.running}
         follow=${!session.selected && !session.looking}
         onSelect=${(id) => session.select(id)}
