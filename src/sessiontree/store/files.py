@@ -205,14 +205,14 @@ def open_private(path: str, flags: int) -> int:
     return fd
 
 
-PIECE = 1 << 20
+READ_AT_ONCE = 1 << 20
 """Bytes of a file that are read at once."""
 
 
 def read_pieces(file: IO[bytes]) -> Iterator[bytes]:
     """The bytes of a file from where it is read, in pieces; it is closed at the end."""
     with file:
-        while piece := file.read(PIECE):
+        while piece := file.read(READ_AT_ONCE):
             yield piece
 
 
