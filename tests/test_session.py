@@ -27,6 +27,7 @@ from sessiontree.store.base import Cursor
 from sessiontree.store.jsonl import JsonlStore
 from sessiontree.store.memory import MemoryStore
 from tests.builders import nested
+from tests.shapes import content_of, lines_of
 from tests.simulation import Simulation
 
 steps = some.lists(some.tuples(some.integers(0, 99), some.integers(0, 99), some.integers(0, 99)), max_size=40)
@@ -1773,3 +1774,26 @@ def test_lines_that_version_0_1_takes_back_by_cutting_the_file_are_dropped(tmp_p
     assert list(follower.refresh()) == []
     follower.append(st.user("three"))
     assert texts(follower.head) == ["one", "three"]
+
+
+def test_lines_that_are_streamed_are_those_of_the_file_and_load_nothing(tmp_path: Path) -> None:
+    file = tmp_path / "session.jsonl"
+    file.write_bytes(content_of("comb", 20) + b'{"type":"message","id":"torn')
+    session = st.open(file)
+
+    streamed = list(session.stream_lines())
+
+    assert session._loaded is None
+    assert streamed == session.lines() == lines_of("comb", 20)
+
+
+def test_a_last_line_without_its_newline_is_streamed_and_a_deleted_file_too(tmp_path: Path) -> None:
+    file = tmp_path / "session.jsonl"
+    file.write_bytes(content_of("comb", 20).removesuffix(b"\n"))
+    session = st.open(file)
+
+    assert list(session.stream_lines()) == session.lines() == lines_of("comb", 20)
+
+    file.unlink()
+
+    assert list(session.stream_lines()) == lines_of("comb", 20)

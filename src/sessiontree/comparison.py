@@ -147,7 +147,7 @@ class _Mark(Struct, frozen=True, kw_only=True):
     """What an entry names: the model, where it is another than before, and the tools that it calls."""
 
     model: str | None
-    calls: list[ToolCall]
+    calls: Sequence[ToolCall]
 
 
 def stats_of(name: str, leaf: EntryId | None, entries: Iterable[Entry]) -> BranchStats:
@@ -219,25 +219,36 @@ class PathStats:
         return _stats(name, leaf, total, named.models, named.files, ())
 
 
+def count_of(body: Body) -> tuple[int, int, int]:
+    """The messages, tool calls and errors that an entry counts as."""
+    if not isinstance(body, Message):
+        return 0, 0, 0
+    message = body.message
+    return 1, len(tool_calls(message)), int(message.get("isError") is True or stopped_abnormally(message))
+
+
 def _added(before: _Sum, entry: Entry) -> tuple[_Sum, _Mark | None]:
     body = entry.decoded()
     message = body.message if isinstance(body, Message) else None
-    calls = [] if message is None else list(tool_calls(message))
+    calls = () if message is None else tool_calls(message)
     sums = [sum_ for usage in usages(body) if (sum_ := spent(usage)) is not None]
     model = None if message is None or (named := model_of(message)) is None else "/".join(named)
-    time = milliseconds(entry.timestamp)
+    timestamp = entry.timestamp
+    time = milliseconds(timestamp)
+    messages, _, errors = count_of(body)
     after = _Sum(
         entries=before.entries + 1,
-        messages=before.messages + (message is not None),
+        messages=before.messages + messages,
         tool_calls=before.tool_calls + len(calls),
-        errors=before.errors
-        + (message is not None and (message.get("isError") is True or stopped_abnormally(message))),
+        errors=before.errors + errors,
         tokens=before.tokens + sum(item.tokens for item in sums),
         cost=before.cost + sum(item.cost for item in sums),
-        measured=before.measured.union(what for what in RECORDED for item in sums if getattr(item, what)),
+        measured=before.measured.union(what for what in RECORDED for item in sums if getattr(item, what))
+        if sums
+        else before.measured,
         begun=before.begun if time is None else min(time, time if before.begun is None else before.begun),
         ended=before.ended if time is None else max(time, time if before.ended is None else before.ended),
-        last_activity=max(entry.timestamp, before.last_activity or "") or None,
+        last_activity=max(timestamp, before.last_activity or "") or None,
         model=before.model if model is None else model,
     )
     other = None if model == before.model else model

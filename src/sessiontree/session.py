@@ -57,7 +57,8 @@ from sessiontree.format.jsonl import Reader
 from sessiontree.format.tail import tail_context
 from sessiontree.loaded import Loaded
 from sessiontree.store.base import Chunk, Cursor, Indexed, Store
-from sessiontree.store.jsonl import JsonlStore
+from sessiontree.store.files import reason_of
+from sessiontree.store.jsonl import JsonlStore, read_lines
 from sessiontree.store.memory import MemoryStore
 
 if TYPE_CHECKING:
@@ -319,6 +320,20 @@ class Session:
     def lines(self) -> list[bytes]:
         """The lines of the whole session, as version 3 has them, the header first."""
         return self._reader.all_lines()
+
+    def stream_lines(self) -> Iterator[bytes]:
+        """The lines of the whole session as its file has them, of whatever version, one after another.
+
+        Nothing of them is kept, and the session is not loaded for it.
+        """
+        try:
+            if self.file is not None:
+                return read_lines(self.file.open("rb"))
+        except FileNotFoundError:
+            pass  # what another program deleted is still known here
+        except OSError as error:
+            raise StoreError(self.where, reason_of(error)) from error
+        return iter(self.lines())
 
     def entry_lines(self) -> Iterator[bytes]:
         """The lines behind the header."""

@@ -10,6 +10,7 @@ import socket
 import stat
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,7 +21,9 @@ import pytest
 import sessiontree as st
 from sessiontree.cli.app import run
 from sessiontree.home import home as home_folder
+from sessiontree.web.guard import Limits
 from sessiontree.web.tokens import Tokens
+from tests.shapes import lines_of
 
 
 @contextmanager
@@ -212,3 +215,71 @@ def test_without_what_a_server_takes_one_is_told_how_to_get_it(
 
     assert run(["serve"]) == 1
     assert "pip install 'sessiontree[web]'" in capsys.readouterr().err
+
+
+def large_session(count: int) -> str:
+    """A session of the catalog that is a comb, and takes a while to export."""
+    with st.create("large") as session:
+        session.head.append(st.user("question"))
+    assert session.file is not None
+    header = session.file.read_bytes().split(b"\n", 1)[0]
+    session.file.write_bytes(b"\n".join([header, *lines_of("comb", count)[1:], b""]))
+    return session.id
+
+
+def resident(pid: int) -> int:
+    """Bytes of memory that a process has now."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def children(pid: int) -> list[str]:
+    """The processes that a process has started and that still run."""
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    return [child for task in tasks for child in (task / "children").read_text().split()]
+
+
+needs_proc = pytest.mark.skipif(
+    not Path(f"/proc/self/task/{os.getpid()}/children").exists(), reason="the system does not tell of processes here"
+)
+
+
+@needs_proc
+def test_a_server_has_as_little_memory_after_a_large_export_as_before() -> None:
+    large, small = large_session(3_000), large_session(1)
+    with (
+        serving() as (process, base, token),
+        httpx.Client(base_url=base, headers={"authorization": f"Bearer {token}"}, timeout=120) as client,
+    ):
+
+        def export(id: str) -> int:
+            return len(client.get(f"/api/sessions/{id}/export?format=html&redact=true").raise_for_status().content)
+
+        export(small)  # what is loaded once
+        before = resident(process.pid)
+
+        size = export(large)
+
+        assert size > 2_000_000
+        assert resident(process.pid) - before < 8_000_000
+
+
+@needs_proc
+def test_a_server_answers_while_it_makes_no_more_exports_at_once_than_it_may() -> None:
+    large = large_session(1_500)
+    with (
+        serving() as (process, base, token),
+        httpx.Client(base_url=base, headers={"authorization": f"Bearer {token}"}, timeout=120) as client,
+    ):
+        jobs = [client.post(f"/api/sessions/{large}/exports", json={"redact": True}).json()["id"] for _ in range(5)]
+        most, answered, states = 0, 0, set[str]()
+
+        while not states or states & {"queued", "running"}:
+            time.sleep(0.3)  # a token may ask only so often
+            assert client.get("/api/sessions").status_code == 200
+            answered += 1
+            most = max(most, len(children(process.pid)))
+            states = {client.get(f"/api/exports/{job}").json()["state"] for job in jobs}
+
+        assert states == {"done"}
+        assert most == Limits().exports
+        assert answered > 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -203,6 +204,21 @@ async def test_an_export_is_a_copy_byte_for_byte_and_never_overwrites(desk: Make
         await run(at, "/export copy.jsonl")
     with pytest.raises(InvalidOperation, match=r"does not end in one of \.html"):
         await run(at, "/export copy.pdf")
+
+
+async def test_a_copy_of_a_large_session_is_never_in_memory(desk: MakeDesk, session: Session) -> None:
+    for _ in range(80):
+        session.append(st.user("word " * 20_000))
+    at = desk()
+    target = Path(session.cwd) / "copy.jsonl"
+    tracemalloc.start()
+    try:
+        await run(at, "/export copy.jsonl")
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+    assert peak < target.stat().st_size / 2
 
 
 async def test_an_export_for_which_there_is_no_room_leaves_nothing_and_can_be_tried_again(

@@ -447,3 +447,24 @@ def test_a_line_in_a_chain_says_what_it_says_alone(changes):
         (e.id, e.parent, e.branch, e.line, e.raw) for e in alone
     ]
     assert reader.number == 6
+
+
+def test_lines_read_backwards_are_fetched_alone_and_those_in_order_together():
+    data = file_of(header(), *({**A, "id": f"a{number}"} for number in range(1000)))
+    fetched = []
+
+    def fetch(start, length):
+        fetched.append(length)
+        return data[start : start + length]
+
+    reader = Reader(fetch=fetch)
+    reader.feed(data)
+    lines = data.split(b"\n")
+
+    assert [*reader.raws(range(1001, 1, -1))] == lines[1000:0:-1]
+    assert sum(fetched) < len(data)
+
+    fetched.clear()
+    assert [*reader.raws(range(2, 1002))] == lines[1:1001]
+    assert sum(fetched) < len(data)
+    assert len(fetched) < 20

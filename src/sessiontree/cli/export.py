@@ -15,11 +15,9 @@ from sessiontree.core.figures import pluralize
 from sessiontree.export import ENDINGS, FORMS, Redactor, Report, default_name, form_of, stream
 from sessiontree.home import user_homes
 from sessiontree.session import Session
-from sessiontree.store.files import write_private
+from sessiontree.store.files import read_pieces, write_private
 
 STDOUT = "-"
-PIECE = 1 << 20
-"""Bytes of a file that are copied at once."""
 
 
 @app.command(
@@ -60,7 +58,7 @@ def export_command(
         if chosen == "jsonl" and branch is None and subtree is None and redactor is None:
             pieces = _bytes(source)
         else:
-            pieces = stream(source.lines(), chosen, branch=branch, subtree=subtree, redactor=redactor)
+            pieces = stream(source.stream_lines(), chosen, branch=branch, subtree=subtree, redactor=redactor)
         if target == STDOUT:
             _print(pieces)
         else:
@@ -83,9 +81,7 @@ def _bytes(session: Session) -> Iterator[bytes]:
     if session.file is None:
         yield from (line + b"\n" for line in session.lines())
         return
-    with session.file.open("rb") as file:
-        while piece := file.read(PIECE):
-            yield piece
+    yield from read_pieces(session.file.open("rb"))
 
 
 def _write(target: str, pieces: Iterable[bytes], *, force: bool) -> None:

@@ -61,7 +61,26 @@ def brief(text: str) -> str:
 
 
 def echo(*parts: str) -> None:
-    click.echo(" ".join(part for part in parts if part))
+    click.echo(line_of(*parts))
+
+
+def line_of(*parts: str) -> str:
+    """Those of `parts` that say something, on one line."""
+    return " ".join(part for part in parts if part)
+
+
+def echo_lines(lines: Iterable[str]) -> None:
+    """Many lines, printed as they are made, but not each alone."""
+    buffer: list[str] = []
+    size = 0
+    for line in lines:
+        buffer.append(line)
+        size += len(line)
+        if size > PRINTED:
+            click.echo("\n".join(buffer))
+            buffer, size = [], 0
+    if buffer:
+        click.echo("\n".join(buffer))
 
 
 def warn(text: str) -> None:

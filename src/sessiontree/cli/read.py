@@ -6,6 +6,7 @@ import os
 from array import array
 from collections.abc import Iterator
 from contextlib import suppress
+from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 import click
@@ -29,7 +30,9 @@ from sessiontree.cli.output import (
     echo,
     echo_json,
     echo_json_parts,
+    echo_lines,
     echo_raw,
+    line_of,
     safe,
     safe_lines,
     strong,
@@ -38,13 +41,14 @@ from sessiontree.cli.output import (
 )
 from sessiontree.commands.text import local_time
 from sessiontree.core.context import Explanation, explain, explanation_to_wire
-from sessiontree.core.entries import Entry, JsonObject, Problem
+from sessiontree.core.entries import Entry, JsonObject, Problem, raws
 from sessiontree.core.figures import dollars, pluralize
 from sessiontree.core.messages import role, role_of, string, text, tool_calls
 from sessiontree.core.outline import (
     DEEP,
     FILTERS,
     Calls,
+    Outline,
     draw,
     finish,
     lay_out,
@@ -64,6 +68,8 @@ if TYPE_CHECKING:
     from sessiontree.repairing import RepairReport
 
 NO_ENTRIES = "(no entries)"
+TOGETHER = 512
+"""Rows whose lines are read together."""
 
 
 @app.command(epilog="\b\nExamples:\n  sessiontree tree @\n  sessiontree tree @ --filter labeled-only --json")
@@ -118,21 +124,24 @@ def _echo_tree_json(session: Session, filter: str) -> None:
     depths = array("l")
 
     def entries() -> Iterator[JsonObject]:
-        for position, above in enumerate(shape.above):
+        for above in shape.above:
             depths.append(depths[above] + 1 if above >= 0 else 0)
-            if not shown[position]:
-                continue
-            entry = tree.peek(shape.ids[position])
-            yield {
-                "id": entry.id,
-                "parent": shape.ids[above] if above >= 0 else None,
-                "type": entry.type,
-                "role": role_of(entry),
-                "label": tree.label(entry.id),
-                "timestamp": entry.timestamp,
-                "depth": depths[position],
-                "text": plain_text(entry),
-            }
+        positions = (position for position in range(len(shape)) if shown[position])
+        while several := list(islice(positions, TOGETHER)):
+            known = [tree.peek(shape.ids[position]) for position in several]
+            for position, entry, raw in zip(several, known, raws(known), strict=True):
+                above = shape.above[position]
+                said = entry.source.glance(raw) if entry.type == "message" else None
+                yield {
+                    "id": entry.id,
+                    "parent": shape.ids[above] if above >= 0 else None,
+                    "type": entry.type,
+                    "role": None if said is None else said.role,
+                    "label": tree.label(entry.id),
+                    "timestamp": entry.source.timestamp(raw),
+                    "depth": depths[position],
+                    "text": plain_text(entry, raw),
+                }
 
     echo_json_parts(
         {"session": session.id, "name": session.name, "branch": session.heads.current, "leaf": session.heads.leaf},
@@ -149,20 +158,8 @@ def _leaf(session: Session) -> str | None:
 
 def _draw(session: Session, filter: str) -> None:
     rows = finish(lay_out(finish(survey(session.tree, _leaf(session))), filter))
-    calls = Calls(session.tree)
     echo(strong(safe(session.name or "unnamed")), dim(f"{safe(session.id)}, on branch {safe(session.heads.current)}"))
-    for row in draw(rows, session.heads):
-        label = session.tree.label(row.entry.id)
-        hidden = tell_hidden([safe(name) for name in row.branches_hidden], row.active_hidden)
-        echo(
-            dim(row.prefix)
-            + (colored("• ", "green") if row.on_path else "")
-            + (colored(f"[{safe(label)}] ", "yellow") if label else "")
-            + safe(row_text(row.entry, calls)),
-            "".join(colored(f"({safe(name)})", "cyan") for name in row.branches),
-            colored("← active", "green") if row.active else "",
-            dim(hidden) if hidden else "",
-        )
+    echo_lines(_drawn(rows, session))
     if rows.is_deep:
         echo(dim(DEEP))
     if not len(rows):
@@ -171,6 +168,25 @@ def _draw(session: Session, filter: str) -> None:
     elif session.heads.leaf is None:
         echo(dim("(the head is before everything)"))
     _tell_problems(session)
+
+
+def _drawn(rows: Outline, session: Session) -> Iterator[str]:
+    """The rows of a drawing as lines."""
+    tree, calls = session.tree, Calls(session.tree)
+    drawn = draw(rows, session.heads)
+    while several := list(islice(drawn, TOGETHER)):
+        for row, raw in zip(several, raws(row.entry for row in several), strict=True):
+            label = tree.label(row.entry.id)
+            hidden = tell_hidden([safe(name) for name in row.branches_hidden], row.active_hidden)
+            yield line_of(
+                (dim(row.prefix) if row.prefix else "")
+                + (colored("• ", "green") if row.on_path else "")
+                + (colored(f"[{safe(label)}] ", "yellow") if label else "")
+                + safe(row_text(row.entry, calls, raw)),
+                "".join(colored(f"({safe(name)})", "cyan") for name in row.branches),
+                colored("← active", "green") if row.active else "",
+                dim(hidden) if hidden else "",
+            )
 
 
 def _branch_names(session: Session) -> dict[str, list[str]]:

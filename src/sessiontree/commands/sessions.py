@@ -23,7 +23,7 @@ from sessiontree.core.outline import plain_text
 from sessiontree.errors import InvalidOperation, StoreError
 from sessiontree.ops.fork import ForkOutcome
 from sessiontree.session import Session
-from sessiontree.store.files import write_private
+from sessiontree.store.files import read_pieces, write_private
 
 PAGE_NEEDS = ("jinja2", "markdown_it", "nh3", "pygments")
 """What the extra `export` installs."""
@@ -153,12 +153,7 @@ def tell_exported(path: str, form: str) -> Done:
 async def export_session(desk: Desk, name: str | None) -> tuple[str, str]:
     """Write the session to a file, under a name of its own by default. Returns its path and its form."""
     path, form = _free_target(desk) if name is None else _target(desk, name)
-    file = desk.session.file
-    if form == "jsonl" and file is not None and file.exists():
-        data = file.read_bytes()
-    else:  # what another program deleted is still known here
-        data = await _exported(desk, form)
-    _write(path, data)
+    await _write(desk, path, form)
     return path, form
 
 
@@ -171,19 +166,32 @@ async def _export_branch(desk: Desk, args: Sequence[str]) -> Done:
     if branch is None:
         assert place is not None
         path, form = _free_target(desk, place) if name is None else _target(desk, name)
-        _write(path, await _exported(desk, form, subtree=str(desk.place(place))))
+        await _write(desk, path, form, subtree=str(desk.place(place)))
         return Done(text=f"{path} has {place} and all below it, as {form}")
     path, form = _free_target(desk, branch) if name is None else _target(desk, name)
-    _write(path, await _exported(desk, form, branch=branch))
+    await _write(desk, path, form, branch=branch)
     return Done(text=f"{path} has the path of {branch}, as {form}")
 
 
-async def _exported(desk: Desk, form: str, *, branch: str | None = None, subtree: str | None = None) -> bytes:
+async def _write(desk: Desk, path: str, form: str, *, branch: str | None = None, subtree: str | None = None) -> None:
+    """Write the session, or a part of it, as it is made."""
     import asyncio
 
-    from sessiontree.export import export
+    from sessiontree.export import stream
 
-    return (await asyncio.to_thread(export, desk.session.lines(), form, branch=branch, subtree=subtree)).content
+    if os.path.lexists(path):
+        raise StoreError(path, "the file exists already")
+    file = desk.session.file
+    is_whole = form == "jsonl" and branch is None and subtree is None
+    # A copy byte for byte; what another program deleted is still known here.
+    copied = file.open("rb") if is_whole and file is not None and file.exists() else None
+    lines = desk.session.stream_lines() if copied is None else iter(())
+
+    def write() -> None:
+        pieces = stream(lines, form, branch=branch, subtree=subtree) if copied is None else read_pieces(copied)
+        write_private(path, pieces, over=False)
+
+    await asyncio.to_thread(write)
 
 
 def _form_of(file: str) -> str | None:
@@ -221,12 +229,6 @@ def _is_installed(module: str) -> bool:
         return find_spec(module) is not None
     except (ValueError, ModuleNotFoundError):
         return False
-
-
-def _write(path: str, data: bytes) -> None:
-    if os.path.lexists(path):
-        raise StoreError(path, "the file exists already")
-    write_private(path, data, over=False)
 
 
 async def _quit(desk: Desk, args: Sequence[str]) -> Done:

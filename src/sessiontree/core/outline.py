@@ -641,9 +641,12 @@ def calls_of_results(tree: Tree) -> dict[EntryId, ToolCall]:
     return {id: call for id in tree.ids() if (call := calls.get(id)) is not None}
 
 
-def row_text(entry: Entry, calls: CallsOfResults | None = None) -> str:
-    """What one line says of `entry`, its role in front; a tool result says what was called."""
-    said = _glance(entry)
+def row_text(entry: Entry, calls: CallsOfResults | None = None, raw: bytes | None = None) -> str:
+    """What one line says of `entry`, its role in front; a tool result says what was called.
+
+    Who has read the line already gives it as `raw`.
+    """
+    said = _glance(entry, raw)
     if said is not None:
         return _message_row(said, calls.get(entry.id) if said.role == "toolResult" and calls is not None else None)
     match entry.decoded():
@@ -657,12 +660,12 @@ def row_text(entry: Entry, calls: CallsOfResults | None = None) -> str:
             return f"[{plain_text(entry)}]"
 
 
-def _glance(entry: Entry) -> Glance | None:
+def _glance(entry: Entry, raw: bytes | None = None) -> Glance | None:
     """What a message says, without decoding all of it; `None` for every other entry."""
     if entry.type != "message":
         return None
     if entry.kept is None:
-        return entry.source.glance(entry.raw)
+        return entry.source.glance(entry.raw if raw is None else raw)
     return glance(entry.kept.message) if isinstance(entry.kept, Message) else None
 
 
@@ -710,9 +713,9 @@ def _call_row(call: ToolCall) -> str:
     return f"[{call.name}: {one_line(told)[:80]}]" if told else f"[{call.name}]"
 
 
-def plain_text(entry: Entry) -> str:
-    """What `entry` says, on one line, without its role."""
-    said = _glance(entry)
+def plain_text(entry: Entry, raw: bytes | None = None) -> str:
+    """What `entry` says, on one line, without its role. Who has read the line already gives it as `raw`."""
+    said = _glance(entry, raw)
     if said is not None:
         return _message_text(said)
     match entry.decoded():

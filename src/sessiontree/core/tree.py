@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import takewhile
 from typing import overload
 
-from sessiontree.core.entries import Chain, Entry, EntryId, Label, SessionInfo
+from sessiontree.core.entries import Chain, Entry, EntryId, Label, SessionInfo, raws
 from sessiontree.core.times import milliseconds
 from sessiontree.errors import NotFound
 
@@ -300,7 +300,7 @@ class Tree:
                 children.setdefault(parent, []).append(child)
             self._children = children  # when it is whole: whoever is interrupted before makes it again
         ids = self._children.get(id, [])
-        return sorted(ids, key=self._age) if len(ids) > 1 else ids
+        return self._oldest_first(ids) if len(ids) > 1 else ids
 
     def _links(self) -> Iterator[tuple[EntryId, EntryId | None]]:
         """Every entry that counts with where it hangs, in file order."""
@@ -311,9 +311,13 @@ class Tree:
             for id in self.ids():
                 yield id, None if id in self._cut else self._written_parent(id)
 
-    def _age(self, id: EntryId) -> tuple[int, int]:
-        entry = self[id]
-        return milliseconds(entry.timestamp) or 0, entry.line
+    def _oldest_first(self, ids: list[EntryId]) -> list[EntryId]:
+        entries = [self.peek(id) for id in ids]
+        ages = {
+            entry.id: (milliseconds(entry.source.timestamp(raw)) or 0, entry.line)
+            for entry, raw in zip(entries, raws(entries), strict=True)
+        }
+        return sorted(ids, key=ages.__getitem__)
 
     def roots(self) -> list[Entry]:
         return self.children(None)

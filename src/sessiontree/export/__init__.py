@@ -80,7 +80,11 @@ def stream(
     if form == "jsonl":
         left = whole.lines if chosen is None else chosen
         return _in_blocks(line + b"\n" for line in left)
-    shown = whole if chosen is None else read_snapshot(chosen)
+    if chosen is None:
+        shown = whole
+    else:
+        del whole  # two in memory would be twice as much
+        shown = read_snapshot(chosen)
     return _in_blocks(piece.encode("utf-8", "replace") for piece in _render(shown, form))
 
 

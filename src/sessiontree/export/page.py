@@ -15,11 +15,12 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from sessiontree.comparison import stats_of, usages
+from sessiontree.comparison import count_of, usages
 from sessiontree.core.context import EDITABLE
 from sessiontree.core.entries import Compaction, ContextEdit, CustomMessage, Entry, EntryId, JsonObject, Message
 from sessiontree.core.fulltext import speaker
 from sessiontree.core.messages import (
+    ToolCall,
     answered_call,
     for_model,
     role,
@@ -129,6 +130,12 @@ class _Drawn:
         """Whether an entry stands in the page from the start."""
         return entry.id in self.shape.path and not entry.is_annotation
 
+    def _call(self, entry: Entry) -> ToolCall | None:
+        """The call that an entry answers."""
+        body = entry.kept
+        is_result = isinstance(body, Message) and answered_call(body.message) is not None
+        return self.whole.calls.get(entry.id) if is_result else None
+
     def html(self, number: int, entry: Entry, view: View) -> str:
         label = self.whole.tree.label(entry.id)
         shown = Shown(
@@ -169,16 +176,15 @@ class _Drawn:
         for number in numbers:
             entry = self.entry(number)
             entry = replace(entry, kept=entry.decoded())  # many look at it, and nobody afterwards
-            view = view_of(entry, whole.calls.get(entry.id))
+            view = view_of(entry, self._call(entry))
             tokens, cost = _spent(entry)
-            count = stats_of("", None, [entry])
             columns["id"].append(visible(entry.id))
             columns["row"].append(visible(row_text(entry, whole.calls)))
             columns["kind"].append(view.kind)
             columns["speaker"].append(visible(speaker(entry)).lower())
             columns["tokens"].append(tokens)
             columns["cost"].append(cost)
-            columns["counts"].append([count.messages, count.tool_calls, count.errors])
+            columns["counts"].append(count_of(entry.decoded()))
             columns["time"].append(milliseconds(entry.timestamp) or 0)
             if entry.is_annotation:
                 columns["quiet"].append(number)

@@ -6,6 +6,7 @@ and attributes: no scripts, styles, forms, frames or pictures, and links only to
 
 from __future__ import annotations
 
+import re
 from functools import cache, lru_cache
 from html import escape
 from typing import TYPE_CHECKING, Any
@@ -30,8 +31,17 @@ CLASSES = {"span": {"k", "s", "c", "m", "f", "b", "gi", "gd", "gu"}}
 SCHEMES = {"http", "https", "mailto"}
 
 
+_PLAIN = re.compile(r"[A-Za-z](?:[A-Za-z0-9 ,.;:?'/()%+=-]*[A-Za-z0-9,.;:?'/()%+=-])?")
+"""A line that means the same with Markdown as without."""
+
+
 def prose(text: str) -> str:
     """Markdown as clean HTML, with signs for characters that act unseen: Markdown can spell them as `&rlm;`."""
+    return f"<p>{text}</p>\n" if _PLAIN.fullmatch(text) else render_prose(text)
+
+
+def render_prose(text: str) -> str:
+    """What `prose` gives, for text of any kind."""
     import nh3
 
     from sessiontree.export.view import visible

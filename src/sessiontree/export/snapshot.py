@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from msgspec import Struct
 
@@ -51,11 +51,30 @@ class Snapshot(Struct, frozen=True, kw_only=True):
         return names
 
 
+BATCH = 1 << 20
+"""Bytes of lines that are read together."""
+
+
+def _batches(lines: Iterable[bytes]) -> Iterator[bytes]:
+    batch: list[bytes] = []
+    size = 0
+    for line in lines:
+        batch.append(line)
+        size += len(line) + 1
+        if size >= BATCH:
+            yield b"\n".join((*batch, b""))
+            batch.clear()
+            size = 0
+    if batch:
+        yield b"\n".join((*batch, b""))
+
+
 def read_snapshot(lines: Iterable[bytes]) -> Snapshot:
     """The session that `lines` are, of any version. Raises `FormatError`."""
     reader = Reader()
     tree, heads = Tree(), Heads()
-    tree.extend(reader.feed(b"".join(line + b"\n" for line in lines)))
+    for several in _batches(lines):
+        tree.extend(reader.feed(several))
     heads.replay(tree.items, tree)
     heads = leave_unreadable(heads, tree, Passed())
     return Snapshot(

@@ -164,11 +164,13 @@ class Reader(Reading):
         if self._fetch is None or self._choose is not None:
             yield from map(self.raw, lines)
             return
-        offsets, data, low, high = self._offsets, b"", 0, 0
+        offsets, data, low, high, ahead = self._offsets, b"", 0, 0, 0
         for line in lines:
             start, end = offsets[line - 1], offsets[line] - 1
             if start < low or end > high:
-                low, high = start, offsets[max(line, bisect_right(offsets, start + FETCH) - 1)] - 1
+                # More and more while lines come in order; of those that do not, no more than is asked for.
+                ahead = min(max(FETCH >> 6, ahead * 4), FETCH) if low <= start <= high + (FETCH >> 6) else 0
+                low, high = start, offsets[max(line, bisect_right(offsets, start + ahead) - 1)] - 1
                 data = self._fetch(low, high - low)
             yield data[start - low : end - low]
 

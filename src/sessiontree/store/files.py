@@ -9,10 +9,10 @@ import errno
 import fcntl
 import os
 import signal
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import suppress
 from time import monotonic, sleep, time_ns
-from typing import TypeAlias
+from typing import IO, TypeAlias
 
 from sessiontree.errors import StoreError
 
@@ -203,6 +203,17 @@ def open_private(path: str, flags: int) -> int:
         os.close(fd)
         raise
     return fd
+
+
+READ_AT_ONCE = 1 << 20
+"""Bytes of a file that are read at once."""
+
+
+def read_pieces(file: IO[bytes]) -> Iterator[bytes]:
+    """The bytes of a file from where it is read, in pieces; it is closed at the end."""
+    with file:
+        while piece := file.read(READ_AT_ONCE):
+            yield piece
 
 
 def write_private(path: str, data: bytes | Iterable[bytes], *, over: bool = True) -> None:

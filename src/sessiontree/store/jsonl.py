@@ -26,7 +26,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from fcntl import LOCK_EX, LOCK_NB, LOCK_UN, flock
 from os import write
-from typing import Literal, NoReturn, TypeAlias, TypeVar, get_args
+from typing import BinaryIO, Literal, NoReturn, TypeAlias, TypeVar, get_args
 from weakref import WeakSet
 
 from sessiontree.errors import Conflict, InvalidOperation, NotFound, StoreError
@@ -827,6 +827,21 @@ os.register_at_fork(after_in_child=_forked)
 
 class _Shorter(Conflict):
     """The file ended earlier than when its size was asked."""
+
+
+def read_lines(file: BinaryIO) -> Iterator[bytes]:
+    """The whole lines of a session's file from where it is read, one after another, and no more than it has now."""
+    try:
+        with file:
+            left = os.fstat(file.fileno()).st_size - file.tell()
+            while left > 0 and (line := file.readline()):
+                left -= len(line)
+                if line.endswith(b"\n"):
+                    yield line[:-1]
+                elif is_whole_line(line):
+                    yield line
+    except OSError as error:
+        raise StoreError(str(file.name), reason_of(error)) from error
 
 
 def whole_lines(data: bytes) -> int:

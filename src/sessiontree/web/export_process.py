@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from collections.abc import Iterator
 from typing import BinaryIO, TextIO
 
 import msgspec
@@ -85,18 +86,18 @@ def _limit_memory(size: int) -> None:
 
 def _make(order: ExportOrder, status: ExportStatus, given: BinaryIO, file: BinaryIO) -> None:
     from sessiontree.export import Redactor, stream
-    from sessiontree.store.jsonl import whole_lines
+    from sessiontree.store.jsonl import read_lines
 
-    content = given.read()
-    lines = content[: whole_lines(content)].removesuffix(b"\n").split(b"\n")
-    del content
-    status.lines = len(lines)
+    def count() -> Iterator[bytes]:
+        for line in read_lines(given):
+            status.lines += 1
+            yield line
 
     def note(count: int) -> None:
         status.redacted = count
 
     redactor = Redactor((), homes=order.homes, progress=note) if order.redact else None
-    for piece in stream(lines, order.form, branch=order.branch, subtree=order.subtree, redactor=redactor):
+    for piece in stream(count(), order.form, branch=order.branch, subtree=order.subtree, redactor=redactor):
         if status.written + len(piece) > order.size:
             status.error = TOO_LARGE
             status.message = f"the export has more than {order.size >> 20} MB"

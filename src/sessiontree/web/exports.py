@@ -14,8 +14,9 @@ from fastapi.responses import Response, StreamingResponse
 
 from sessiontree.export import default_name
 from sessiontree.home import user_homes
+from sessiontree.store.files import read_pieces
 from sessiontree.web import wire
-from sessiontree.web.export_jobs import PIECE, ExportJob
+from sessiontree.web.export_jobs import ExportJob
 from sessiontree.web.export_process import ExportOrder
 from sessiontree.web.refusals import Refused, no_session
 from sessiontree.web.schema import told
@@ -109,7 +110,7 @@ def _start(call: Call, id: str, form: str, branch: str | None, subtree: str | No
                 except FileNotFoundError:
                     raise no_session(id) from None
             given = tempfile.TemporaryFile()  # noqa: SIM115 - it is handed on
-            given.writelines(line + b"\n" for line in session.lines())
+            given.writelines(line + b"\n" for line in session.stream_lines())
             given.seek(0)
             return given
 
@@ -146,13 +147,7 @@ def _whole_session(call: Call, id: str) -> Response:
             file = session.file.open("rb")
         except FileNotFoundError:
             raise no_session(id) from None
-    return _download(name, "jsonl", _pieces(file))
-
-
-def _pieces(file: IO[bytes]) -> Iterator[bytes]:
-    with file:
-        while piece := file.read(PIECE):
-            yield piece
+    return _download(name, "jsonl", read_pieces(file))
 
 
 def _progress(job: ExportJob) -> wire.ExportProgress:

@@ -15,6 +15,7 @@ from sessiontree.core.messages import bash_execution, image
 from sessiontree.model.base import ModelError
 from sessiontree.model.scripted import Delay, ScriptedModel, Thinking
 from tests.export.sessions import SECRET, long_session
+from tests.shapes import lines_of
 from tests.web.dashboard.conftest import Serve, Visit
 from tests.web.dashboard.held import Held, Late
 from tests.web.dashboard.site import Site, a_story, branching, put, served
@@ -659,6 +660,33 @@ def test_a_session_is_downloaded_without_its_secrets_if_one_likes(serve: Serve, 
     report.get_by_role("button", name="Close").click()
     page.wait_for_selector("dialog", state="detached")
     assert page.evaluate("document.activeElement.textContent") == "Export"
+
+
+def test_the_dialog_of_an_export_says_how_far_it_is(serve: Serve, visit: Visit) -> None:
+    lines = lines_of("comb", 3_000)
+    page = opened(visit, serve(), st.open(put([*lines, b"no JSON"], name="shape")).id)
+    page.get_by_role("button", name="Export").click()
+    page.get_by_label("Redact secrets").check()
+    page.evaluate(
+        """() => {
+          window.seen = new Set();
+          const look = () => window.seen.add(document.querySelector("dialog [role=status]")?.textContent ?? "");
+          new MutationObserver(look).observe(document.body, { subtree: true, childList: true, characterData: true });
+        }"""
+    )
+    with page.expect_download(timeout=120_000):
+        page.get_by_role("button", name="Download").click()
+
+    seen = [words for words in page.evaluate("[...window.seen]") if words]
+    forms = (
+        r"Waiting for other exports…",
+        r"Reading…|Reading: [\d,]+ lines",
+        r"Redacting: [\d,]+ of 6,002 lines",
+        r"Writing: \d+\.\d MB",
+    )
+    order = [next(index for index, form in enumerate(forms) if re.fullmatch(form, words)) for words in seen]
+    assert order == sorted(order)
+    assert 2 in order
 
 
 def test_branches_stand_side_by_side_with_charts_of_their_figures(serve: Serve, visit: Visit) -> None:

@@ -123,7 +123,7 @@ export class Api {
     const path = `/exports${at(job.id)}`;
     try {
       for (let wait = 100; job.state === "queued" || job.state === "running"; wait = Math.min(wait * 1.5, 2000)) {
-        tell(progressOf(job, body.redact));
+        tell(progressOf(job));
         await new Promise((resolve) => setTimeout(resolve, wait));
         job = await this.get(path);
       }
@@ -148,11 +148,12 @@ export class Api {
 }
 
 /** How far an export is, in a few words. */
-const progressOf = ({ state, lines, redacted, written }, redacting) => {
+const progressOf = ({ state, lines, redacted, written }) => {
   const count = (number) => number.toLocaleString("en");
   if (state === "queued") return "Waiting for other exports…";
-  if (redacting && redacted < lines) return `Redacting: ${count(redacted)} of ${count(lines)} lines`;
-  return `Writing: ${(written / 1e6).toFixed(1)} MB`;
+  if (written) return `Writing: ${(written / 1e6).toFixed(1)} MB`;
+  if (redacted) return `Redacting: ${count(redacted)} of ${count(lines)} lines`;
+  return lines ? `Reading: ${count(lines)} lines` : "Reading…";
 };
 
 export const at = (...parts) => parts.map((part) => `/${encodeURIComponent(part)}`).join("");

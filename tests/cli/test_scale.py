@@ -1,0 +1,53 @@
+"""What `tree` prints and holds grows with the session, not with its square, whatever shape the session has."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.shapes import content_of
+
+COUNT = 2_000
+MEASURED = """
+import atexit, re, sys
+from sessiontree.cli import main
+
+def tell():
+    status = open("/proc/self/status").read()
+    sys.stderr.write(re.search(r"VmHWM:\\s+(\\d+)", status)[1])
+
+atexit.register(tell)
+main()
+"""
+"""The command, which tells in the end how many kilobytes it held at most. What `wait4` tells has our own in it."""
+NOISE = 4_000
+"""Kilobytes that two runs of the same may differ by."""
+
+
+class Cost(NamedTuple):
+    printed: int
+    held: int
+
+
+def cost(file: Path, *options: str) -> Cost:
+    ran = subprocess.run([sys.executable, "-c", MEASURED, "tree", str(file), *options], capture_output=True, check=True)
+    return Cost(len(ran.stdout), int(ran.stderr))
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="there is no /proc here")
+@pytest.mark.parametrize("options", [(), ("--json",)], ids=["drawing", "json"])
+@pytest.mark.parametrize("shape", ["comb", "wide", "labels", "calls", "nested_branches"])
+def test_the_tree_of_twice_the_session_takes_twice_as_much(
+    shape: str, options: tuple[str, ...], tmp_path: Path
+) -> None:
+    for name, count in (("none", 0), ("small", COUNT), ("large", 2 * COUNT)):
+        (tmp_path / f"{name}.jsonl").write_bytes(content_of(shape, count))
+
+    none, small, large = (cost(tmp_path / f"{name}.jsonl", *options) for name in ("none", "small", "large"))
+
+    assert large.printed < 2.2 * small.printed
+    assert large.held - none.held < 2.5 * (small.held - none.held) + NOISE
