@@ -30,7 +30,7 @@ def open_regular(path: str) -> BinaryIO:
 
 
 def read_regular(path: str, largest: int = LARGEST) -> bytes:
-    """Return the bytes of a regular file. Raises `OSError` as `open_regular`, and for one of more than `largest` bytes."""
+    """Return the bytes of a regular file. Raises `OSError` as `open_regular` does, and if it is larger."""
     with open_regular(path) as file:
         data = file.read(largest + 1)
     if len(data) > largest:
