@@ -68,6 +68,17 @@ def test_a_session_without_branches_needs_no_headings_of_branches() -> None:
     assert "Branch" not in export(session.lines(), "md").content.decode()
 
 
+def test_branches_of_which_the_tree_shows_no_entry_are_exported_as_markdown() -> None:
+    session = st.memory("nothing said")
+    session.append(st.assistant(""))
+    session.append(st.ModelChange(provider="p", model="m"), parent=None)
+
+    content = export(session.lines(), "md").content.decode()
+
+    assert "# nothing said" in content
+    assert "Branch" in content
+
+
 def test_what_is_said_cannot_change_the_shape_of_the_markdown() -> None:
     session = st.memory("a * b # c")
     session.append(st.user("# heading\n\n```\nnever closed"))

@@ -125,7 +125,7 @@ def _markdown_lines(whole: Snapshot) -> Iterator[str]:
     yield from (f"# {_escaped(visible(whole.name or 'Unnamed session'))}", "", _escaped(" · ".join(_facts(whole))), "")
     several = _has_branches(whole)
     if several:
-        ticks = "`" * max(3, 1 + max(map(_longest_ticks, _drawing(whole))))
+        ticks = "`" * max(3, 1 + max(map(_longest_ticks, _drawing(whole)), default=0))
         yield f"{ticks}text"
         yield from _drawing(whole)
         yield from (ticks, "")
