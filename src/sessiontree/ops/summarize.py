@@ -1,8 +1,8 @@
 """Summarizing: the one way in which a model makes a summary.
 
-An answer that is cut off, fails, calls a tool or says nothing is no summary. When a stream breaks off in the middle, the
-model is asked again, as for other answers. Nothing is written here: a summary that was not made leaves everything as it
-was.
+An answer that is cut off, fails, calls a tool or says nothing is no summary. When a stream breaks off in the middle,
+the model is asked again, as for other answers. Nothing is written here: a summary that was not made leaves everything
+as it was.
 """
 
 from __future__ import annotations
