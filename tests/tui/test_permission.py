@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Coroutine
 from pathlib import Path
+from typing import Any, TypeVar
 
 import pytest
 
@@ -14,6 +17,7 @@ from sessiontree.tui.permission import GRACE
 
 from .conftest import Driver, Running
 
+T = TypeVar("T")
 REMOVE = [ToolCall("c1", "bash", {"command": "rm -rf precious"})]
 
 
@@ -215,3 +219,67 @@ async def test_rules_of_the_user_decide_without_a_question(running: Running, pre
         await app.answered("tidy up")
 
         assert not precious.exists()
+
+
+# Questions of extensions
+
+
+def ask(app: Driver, question: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+    return asyncio.create_task(question)
+
+
+@pytest.mark.parametrize("draft", ["half a sentence", ""])
+async def test_a_question_of_an_extension_is_not_answered_by_keys_for_the_editor(running: Running, draft: str) -> None:
+    async with running("Done.") as app:
+        time = Time(app)
+        await app.press(*("x", *draft.replace(" ", "_")))
+        answer = ask(app, app.app.ui.confirm("Delete all?", "It cannot be undone.", default=True))
+        await app.shows("Delete all?", "It cannot be undone.", "Yes")
+        time.passes(0)
+        await app.press("y", "e", "n", "enter")
+
+        assert not answer.done()
+        assert app.chat.permission.question is not None
+        sent = f"user: x{draft.replace(' ', '_')}yen"
+        await app.until(lambda: sent in app.blocks)
+        await app.press("alt+p", "down", "enter")
+        assert await answer is False
+
+
+async def test_a_question_of_an_extension_right_after_a_prompt_takes_no_key_until_it_was_seen(running: Running) -> None:
+    async with running("Done.") as app:
+        time = Time(app)
+        await app.answered("Hello")
+        answer = ask(app, app.app.ui.select("Colour?", ["red", "blue"]))
+        await app.shows("Colour?", "blue")
+        time.passes(0)
+        await app.press("b", "backspace")
+        assert not answer.done()
+        time.passes(GRACE)
+        time.passes(GRACE)
+        await app.until(lambda: app.chat.permission.has_focus)
+        await app.press("down", "enter")
+        assert await answer == "blue"
+
+
+async def test_a_dialog_for_a_text_waits_until_somebody_is_ready_for_it(running: Running) -> None:
+    async with running() as app:
+        await app.press(*"dra")
+        answer = ask(app, app.app.ui.input("Name?"))
+        many = ask(app, app.app.ui.select("Number?", [str(number) for number in range(100)]))
+        await app.shows("Name?", "Answer")
+        await app.press("f", "t", "alt+p", "enter")
+        await app.until(lambda: app.app.screen is not app.chat)
+        await app.press(*"Ann", "enter")
+        assert await answer == "Ann"
+        assert app.editor.text == "draft"
+        await app.shows("Number?", "Answer")
+        await app.press("alt+p", "escape")
+        assert await many is None
+
+
+async def test_a_command_that_somebody_gave_asks_at_once(running: Running) -> None:
+    async with running() as app:
+        await app.press(*"/thinking", "escape", "enter")
+        await app.until(lambda: app.app.screen is not app.chat)
+        await app.press("escape")

@@ -67,8 +67,18 @@ async def check(app: Driver, name: str, size: tuple[int, int]) -> None:
     assert now == kept, f"{file.name} is another picture now; the screen is\n{app.screen}"
 
 
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder whose name is the same in every picture: `~/shop`."""
+    folder = tmp_path / "shop"
+    folder.mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(folder)
+    return folder
+
+
 def shop(name: str = "faster lookups") -> Session:
-    return st.create(name, cwd="/home/ann/shop")
+    return st.create(name)
 
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
@@ -177,7 +187,7 @@ async def test_two_marks_in_the_tree(running: Running, size: tuple[int, int]) ->
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
 async def test_a_search(running: Running, size: tuple[int, int]) -> None:
-    with shop() as made:
+    with st.create(cwd="/home/ann/shop") as made:
         file = made.file
     assert file is not None
     file.unlink()

@@ -13,6 +13,7 @@ import pytest
 import sessiontree as st
 from sessiontree import catalog, shelf
 from sessiontree._version import __version__
+from sessiontree.model.find import names
 from sessiontree.session import Session
 from sessiontree.web.opened import Opened
 from tests.web.conftest import House, asking, bearing
@@ -288,3 +289,18 @@ async def test_a_damaged_session_is_read_and_says_what_is_wrong(house: House, cl
     assert "fault" in {problem["severity"] for problem in info["problems"]}
     for path in ("tree", "entries", "path", "context", "branches"):
         assert (await client.get(f"/api/sessions/{id}/{path}")).status_code == 200, path
+
+
+async def test_the_models_are_those_that_the_app_offers_and_the_default_is_told(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
+    async with asking(house.app(models=None), house.owner) as client:
+        told = (await client.get("/api/models")).json()
+
+    ready = [model["name"] for model in told["models"] if model["ready"]]
+    assert ready == names()
+    assert len([name for name in ready if name.startswith("openai:")]) > 5
+    assert told["default"] == ready[0]
+    assert all(model["reason"] for model in told["models"])

@@ -101,6 +101,18 @@ def names(settings: Config | None = None) -> list[str]:
     return list(dict.fromkeys(listed))
 
 
+def list_models(settings: Config | None = None) -> list[Offer]:
+    """All of `names`, as offers, then what cannot be used, and why."""
+    configured = config.load() if settings is None else settings
+    known = {offer.name: offer for offer in offers(configured)}
+    reasons = {offer.name.partition(":")[0]: offer.reason for offer in known.values() if offer.usable}
+    usable = {
+        name: known.get(name) or Offer(name=name, usable=True, reason=reasons[name.partition(":")[0]])
+        for name in names(configured)
+    }
+    return list({**usable, **known}.values())
+
+
 def _models_of(provider: Provider) -> Sequence[str]:
     url = provider.url_variable and os.environ.get(provider.url_variable)
     if not url:

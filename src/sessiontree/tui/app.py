@@ -110,7 +110,7 @@ class SessionApp(OrderedApp[None]):
 
     async def on_event(self, event: events.Event) -> None:
         if isinstance(event, events.Key | events.Paste) and not event.is_forwarded:
-            self.chat.permission.note_key()
+            self.chat.permission.note_key(event)
         await super().on_event(event)
 
     def get_theme_variable_defaults(self) -> dict[str, str]:

@@ -253,6 +253,7 @@ class ChatScreen(Screen[None]):
         desk = self.desk
         assert desk is not None
         self.asked()
+        self.permission.note_command()
         filled = await self.app.filled(line)
         if filled is None:
             return

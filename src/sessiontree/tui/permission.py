@@ -1,14 +1,18 @@
-"""The permission panel: asks about a tool call above the editor, without taking what is being typed.
+"""The question panel: asks about a tool call, or for an extension, without taking what is being typed.
 
 The editor keeps the keyboard while somebody types. The panel takes it when the editor is empty and no key was pressed
 for a moment since the question was drawn, or when it is asked for by its key. Until then no key counts as an answer,
 and a letter that is typed later goes to the editor. Whether a call needs an answer is decided in `agent.permissions`.
+
+A question that follows from a person's own command may come as a dialog, with the keyboard: `is_typing` says whether
+it would be answered by a key that was meant for something else.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from rich.text import Text
@@ -37,6 +41,16 @@ class PanelOption(NamedTuple):
     """The answer, or `why` and `all`: to say why not, and to see the whole call."""
 
 
+class PanelQuestion(NamedTuple):
+    title: str
+    note: str
+    """Stands behind the title."""
+    detail: str
+    options: list[PanelOption]
+    waits: str
+    """Told where something else covers the question."""
+
+
 LABELS: dict[Scope, str] = {
     "once": "Allow once",
     "session": "Allow for this session",
@@ -60,10 +74,13 @@ class PermissionPanel(Widget, can_focus=True):
     def __init__(self) -> None:
         super().__init__()
         self.clock = time.monotonic
-        self.question: PermissionQuestion | None = None
-        self.options: list[PanelOption] = []
+        self.question: PanelQuestion | None = None
         self.at = 0
-        self._answer: asyncio.Future[PermissionAnswer | None] | None = None
+        self.is_typing = False
+        """Whether the last key was meant for a text, or said one, so that the next one may be, too."""
+        self._one_by_one = asyncio.Lock()
+        self._answer: asyncio.Future[tuple[str | None, str | None]] | None = None
+        """The action that was chosen, none for escape, and why not."""
         self._shown_at: float | None = None
         """When the question was on the screen first, by the clock."""
         self._typed_at = float("-inf")
@@ -75,44 +92,75 @@ class PermissionPanel(Widget, can_focus=True):
 
     # Asking
 
-    async def ask(self, question: PermissionQuestion) -> PermissionAnswer | None:
-        """Show a question until it is answered. Whoever stops waiting takes it away."""
-        self._answer = asyncio.get_running_loop().create_future()
-        self.question, self.at, self._shown_at = question, 0, None
-        self.options = self._options(question)
-        self.add_class("-shown")
-        self.refresh(layout=True)
-        if self.app.screen is not self.screen:
-            self.app.notify("A tool call needs your permission. Go back to the chat to answer.", severity="warning")
-        try:
-            return await self._answer
-        finally:
-            self.question = self._answer = None
-            self.remove_class("-shown")
-            if self.has_focus:
-                self.app.chat.editor.focus()
+    async def ask(self, question: PermissionQuestion) -> PermissionAnswer:
+        """Ask about a tool call."""
+        from sessiontree.agent.permissions import PermissionAnswer
 
-    def _options(self, question: PermissionQuestion) -> list[PanelOption]:
+        action, reason = await self._ask(
+            PanelQuestion(
+                title=f"Allow {safe(question.tool)}?",
+                note=safe(question.why),
+                detail=question.detail,
+                options=self._permission_options(question),
+                waits="A tool call needs your permission. Go back to the chat to answer.",
+            )
+        )
+        scopes: dict[str | None, Scope] = {scope: scope for scope in question.scopes}
+        return PermissionAnswer(scope=scopes.get(action, "no"), reason=reason)
+
+    async def choose(self, title: str, detail: str, labels: Sequence[str]) -> int | None:
+        """Ask which one of several; `None` for none."""
+        options = [PanelOption(safe(label)[:WIDEST], str(index)) for index, label in enumerate(labels)]
+        waits = "A question waits for your answer. Go back to the chat."
+        action, _ = await self._ask(PanelQuestion(safe(title), "", detail, options, waits))
+        return None if action is None else int(action)
+
+    async def _ask(self, question: PanelQuestion) -> tuple[str | None, str | None]:
+        """Show a question until it is answered, one at a time. Whoever stops waiting takes it away."""
+        async with self._one_by_one:
+            self._answer = asyncio.get_running_loop().create_future()
+            self.question, self.at, self._shown_at = question, 0, None
+            self.add_class("-shown")
+            self.refresh(layout=True)
+            if self.app.screen is not self.screen:
+                self.app.notify(question.waits, severity="warning")
+            try:
+                return await self._answer
+            finally:
+                self.question = self._answer = None
+                self.remove_class("-shown")
+                if self.has_focus:
+                    self.app.chat.editor.focus()
+
+    def _permission_options(self, question: PermissionQuestion) -> list[PanelOption]:
         rule = None if question.rule is None else safe(question.rule.replace("\n", "⏎"))[:WIDEST]
         found = [
             PanelOption(f"{LABELS[scope]}: {rule}" if scope in ("session", "always") else LABELS[scope], scope)
             for scope in question.scopes
         ]
         found.append(PanelOption("No, and tell the model why…", "why"))
-        if self._is_cut(question):
+        if self._is_cut(question.detail):
             found.append(PanelOption("Show the whole call", "all"))
         return found
 
     @staticmethod
-    def _is_cut(question: PermissionQuestion) -> bool:
-        lines = question.detail.split("\n")
+    def _is_cut(detail: str) -> bool:
+        lines = detail.split("\n")
         return len(lines) > SHOWN or any(len(line) > WIDEST for line in lines)
 
     # Having the keyboard
 
-    def note_key(self) -> None:
-        """Somebody has typed something, anywhere."""
+    def note_key(self, event: events.Key | events.Paste) -> None:
+        """Somebody has pressed a key, anywhere."""
         self._typed_at = self.clock()
+        if isinstance(event, events.Paste) or event.is_printable:
+            self.is_typing = True
+        else:
+            self.is_typing = event.key == "enter" and self.app.screen is self.screen
+
+    def note_command(self) -> None:
+        """What was sent was a command, which may ask at once: whoever gave it waits for that."""
+        self.is_typing = False
 
     def tick(self) -> None:
         """Take the keyboard once the question was on the screen for a while and nobody typed since."""
@@ -145,12 +193,12 @@ class PermissionPanel(Widget, can_focus=True):
             return
         match event.key:
             case "up" | "down":
-                self.at = (self.at + (1 if event.key == "down" else -1)) % len(self.options)
+                self.at = (self.at + (1 if event.key == "down" else -1)) % len(self.question.options)
                 self.refresh()
             case "enter":
-                self._choose(self.options[self.at])
+                self._choose(self.question.options[self.at])
             case "escape":
-                self._settle("no")
+                self._settle(None)
             case "tab":
                 self.app.chat.editor.focus()
             case _:
@@ -170,22 +218,23 @@ class PermissionPanel(Widget, can_focus=True):
 
     def on_click(self, event: events.Click) -> None:
         """A click chooses nothing: it marks an option and gives the panel the keyboard."""
-        first = len(self._head().plain.split("\n")) - 1
+        if self.question is None:
+            return
+        first = len(self._head(self.question).plain.split("\n")) - 1
         row = event.y - 1 + int(self.scroll_y) - first
-        if 0 <= row < len(self.options):
+        if 0 <= row < len(self.question.options):
             self.at = row
         self.take_keyboard()
 
     def _choose(self, option: PanelOption) -> None:
         match option.action:
             case "why":
+                self.is_typing = False  # whoever chose this waits for the dialog
                 self.run_worker(self._ask_why(), exit_on_error=False)
             case "all":
                 self.app.show_page("" if self.question is None else self.question.detail)
-            case "once" | "session" | "always" | "no":
-                self._settle(option.action)
             case _:
-                pass
+                self._settle(option.action)
 
     async def _ask_why(self) -> None:
         answer = self._answer
@@ -193,19 +242,17 @@ class PermissionPanel(Widget, can_focus=True):
         if reason is not None and answer is self._answer:
             self._settle("no", reason)
 
-    def _settle(self, scope: Scope, reason: str | None = None) -> None:
-        from sessiontree.agent.permissions import PermissionAnswer
-
+    def _settle(self, action: str | None, reason: str | None = None) -> None:
         if self._answer is not None and not self._answer.done():
-            self._answer.set_result(PermissionAnswer(scope=scope, reason=reason))
+            self._answer.set_result((action, reason))
 
     # Drawing
 
     def render(self) -> Text:
         if self.question is None:
             return Text()
-        text = self._head()
-        for index, option in enumerate(self.options):
+        text = self._head(self.question)
+        for index, option in enumerate(self.question.options):
             chosen = index == self.at and self.has_focus
             text.append(f"{'❯' if chosen else ' '} {option.label}\n", "bold reverse" if chosen else "")
         if self.has_focus:
@@ -214,15 +261,13 @@ class PermissionPanel(Widget, can_focus=True):
             text.append(f"{hints(self.screen, ('permission', 'to answer'))} · what you type goes to the editor", "dim")
         return text
 
-    def _head(self) -> Text:
-        question = self.question
-        assert question is not None
-        lines = [line[:WIDEST] for line in safe_lines(question.detail).split("\n")]
+    def _head(self, question: PanelQuestion) -> Text:
+        lines = [line[:WIDEST] for line in safe_lines(question.detail).split("\n")] if question.detail else []
         text = Text()
-        text.append(f"Allow {safe(question.tool)}? ", "bold")
-        text.append(f"{safe(question.why)}\n", "dim")
+        text.append(f"{question.title} ", "bold")
+        text.append(f"{question.note}\n", "dim")
         for line in lines[:SHOWN]:
             text.append(f"  {line}\n")
-        if self._is_cut(question):
+        if self._is_cut(question.detail):
             text.append(f"  … {max(0, len(lines) - SHOWN)} more lines\n", "dim")
         return text

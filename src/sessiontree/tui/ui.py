@@ -22,9 +22,13 @@ if TYPE_CHECKING:
     from sessiontree.agent.permissions import PermissionAnswer, PermissionQuestion
     from sessiontree.commands.desk import Desk
     from sessiontree.tui.app import SessionApp
+    from sessiontree.tui.permission import PermissionPanel
 
 T = TypeVar("T")
 
+MOST_ROWS = 8
+"""Options that the question panel shows; more are offered in a dialog, which can be searched."""
+CUSTOM = "An extension asks for your attention."
 SEVERITY: dict[Level, Any] = {"info": "information", "warning": "warning", "error": "error"}
 
 
@@ -41,8 +45,20 @@ class AppUi:
         self._thread = threading.get_ident()
         self._loop = asyncio.get_running_loop()
 
-    async def ask(self, screen: Screen[T]) -> T | None:
-        """Show a screen until it is answered. Whoever stops waiting takes the question away."""
+    @property
+    def _panel(self) -> PermissionPanel | None:
+        """Where to ask while somebody types, so that no key answers that was meant for the editor."""
+        panel = self._app.chat.permission
+        return panel if panel.is_typing else None
+
+    async def ask(self, screen: Screen[T], title: str | None = None) -> T | None:
+        """Show a screen until it is answered. Whoever stops waiting takes the question away.
+
+        While somebody types, a question with a `title` is only announced, until they are ready for it.
+        """
+        panel = None if title is None else self._panel
+        if panel is not None and title is not None and await panel.choose(title, "", ["Answer", "Cancel"]) != 0:
+            return None
         answered: asyncio.Future[T | None] = self._loop.create_future()
 
         def settle(answer: T | None) -> None:
@@ -53,15 +69,26 @@ class AppUi:
         try:
             return await answered
         finally:
+            self._app.chat.permission.is_typing = False  # the last key was for the question
             if answered.cancelled() and screen in self._app.screen_stack:
                 screen.dismiss(None)
 
     async def select(self, title: str, options: Sequence[str], *, at: str | None = None) -> str | None:
         rows = [str(option) for option in options]
-        chosen = await self.ask(Chooser(str(title), rows, at=options.index(at) if at in options else 0))
+        panel = self._panel
+        if panel is not None and len(rows) <= MOST_ROWS:
+            chosen = await panel.choose(str(title), "", rows)
+        else:
+            at_row = options.index(at) if at in options else 0
+            chosen = await self.ask(Chooser(str(title), rows, at=at_row), str(title))
         return None if chosen is None else options[chosen]
 
     async def confirm(self, title: str, text: str = "", *, default: bool = False) -> bool:
+        panel = self._panel
+        if panel is not None:
+            labels = ["Yes", "No"] if default else ["No", "Yes"]
+            chosen = await panel.choose(str(title), str(text), labels)
+            return chosen is not None and labels[chosen] == "Yes"
         return bool(await self.ask(Confirm(str(title), str(text), default=default)))
 
     async def ask_permission(self, question: PermissionQuestion) -> PermissionAnswer | None:
@@ -74,10 +101,10 @@ class AppUi:
             chat.do("working")
 
     async def input(self, title: str, *, placeholder: str = "") -> str | None:
-        return await self.ask(Ask(str(title), placeholder=str(placeholder)))
+        return await self.ask(Ask(str(title), placeholder=str(placeholder)), str(title))
 
     async def editor(self, title: str, text: str = "") -> str | None:
-        return await self.ask(Write(str(title), str(text)))
+        return await self.ask(Write(str(title), str(text)), str(title))
 
     def notify(self, text: str, level: Level = "info") -> None:
         shown, severity = safe_lines(str(text)), SEVERITY[level]
@@ -90,9 +117,9 @@ class AppUi:
     async def custom(self, component: Any) -> Any:
         """A Textual screen, whose result is returned, or a widget, which is framed and ends by `screen.dismiss`."""
         if isinstance(component, Screen):
-            return await self.ask(component)  # pyright: ignore[reportUnknownArgumentType]
+            return await self.ask(component, CUSTOM)  # pyright: ignore[reportUnknownArgumentType]
         if isinstance(component, Widget):
-            return await self.ask(Framed(component))
+            return await self.ask(Framed(component), CUSTOM)
         raise TypeError(f"{type(component).__name__} is no screen and no widget of Textual")
 
     def _soon(self, do: Callable[[], object]) -> None:

@@ -88,11 +88,11 @@ class Serving:
         self.closing = False
 
     def offers(self) -> list[Offer]:
-        """The models that there are."""
-        from sessiontree.model.find import Offer, offers
+        """The models that there are: those that `/model` lists, and those that cannot be used."""
+        from sessiontree.model.find import Offer, list_models
 
         if self.models is None:
-            return offers()
+            return list_models()
         names = self.models.names()
         return [Offer(name=name, usable=True, reason="given", default=name == names[0]) for name in names]
 

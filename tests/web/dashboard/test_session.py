@@ -18,7 +18,7 @@ from tests.export.sessions import SECRET, long_session
 from tests.shapes import lines_of
 from tests.web.dashboard.conftest import Serve, Visit
 from tests.web.dashboard.held import Held, Late
-from tests.web.dashboard.site import Site, a_story, branching, put, served
+from tests.web.dashboard.site import Scripts, Site, a_story, branching, put, served
 
 PHONE = {"viewport": {"width": 390, "height": 844}, "has_touch": True}
 ROW, MARGIN = 30, 28
@@ -1148,3 +1148,22 @@ def test_the_page_says_what_an_undo_took_back(serve: Serve, visit: Visit) -> Non
     page.wait_for_selector(".said.on >> text=Undid the merge of try into main")
     session.refresh()
     assert (session.head.name, session.head.leaf) == ("main", leaf)
+
+
+def test_a_model_is_found_by_typing_and_sent_with_the_prompt(
+    serve: Serve, visit: Visit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Scripts, "names", lambda self: ["scripted:scripted", "scripted:other"])
+    wanted: list[str | None] = []
+    find = Scripts.find
+    monkeypatch.setattr(Scripts, "find", lambda self, name=None: (wanted.append(name), find(self, name))[1])
+    session = a_story()
+    page = visit(serve(ScriptedModel(["Yes."])), f"/s/{session.id}/talk")
+    field = page.get_by_label("Model", exact=True)
+    field.fill("scripted:other")
+    assert "(current)" in field.get_attribute("placeholder")
+    page.locator(".composer textarea").fill("Well?")
+    page.get_by_role("button", name="Send").click()
+    page.locator(".path").get_by_text("Yes.", exact=True).first.wait_for()
+
+    assert "scripted:other" in wanted

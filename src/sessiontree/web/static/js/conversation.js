@@ -1,7 +1,7 @@
 // The conversation of a path: its entries in a window that loads what is near, what an agent is saying right now, and
 // the place where one writes. Text of a session is put in as text; the body of an entry is markup the server cleaned.
 import { ofSwarm } from "./addresses.js";
-import { Button, Chip, Cleaned, Component, Empty, Notice, NoRuns, createRef, html } from "./html.js";
+import { Button, Chip, Cleaned, Component, Empty, Models, Notice, NoRuns, createRef, html } from "./html.js";
 import { clock, day, money, plural, short } from "./figures.js";
 import { own } from "./rows.js";
 import { MODES } from "./permissions.js";
@@ -310,10 +310,9 @@ export class Composer extends Component {
           onInput=${(event) => this.fill(event.target.value)} onKeyDown=${this.pressed}></textarea>
         <div class="row">
           ${allowed.run && models.length > 1 && !running && html`
-            <select aria-label="Model" value=${model} onChange=${(event) => this.setState({ model: event.target.value })}>
-              <option value="">session default</option>
-              ${models.map((name) => html`<option value=${name}>${name}</option>`)}
-            </select>`}
+            <${Models} name="model" label="Model" models=${models} value=${model}
+              placeholder=${session.info.models.at(-1) ? `${session.info.models.at(-1)} (current)` : "session default"}
+              onInput=${(event) => this.setState({ model: event.target.value.trim() })} />`}
           ${allowed.run && !running && html`
             <select aria-label="What the agent may do" title="What the agent may do" value=${mode ?? me.permissionMode}
               onChange=${(event) => this.setState({ mode: event.target.value })}>

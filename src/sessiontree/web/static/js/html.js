@@ -47,8 +47,9 @@ export const Field = ({ label, help, children, wide }) => html`
   <label class="field ${wide ? "wide" : ""}"><span>${label}</span>${children}${help && html`<small>${help}</small>`}</label>`;
 
 /** A control for the name of a model; any may be written, those that are ready are offered. */
-export const Models = ({ name, models, placeholder }) => html`
-  <input name=${name} list=${`${name}-models`} placeholder=${placeholder} autocomplete="off" spellcheck=${false} />
+export const Models = ({ name, models, placeholder, label, value, onInput }) => html`
+  <input name=${name} list=${`${name}-models`} placeholder=${placeholder} autocomplete="off" spellcheck=${false}
+    aria-label=${label} value=${value} onInput=${onInput} />
   <datalist id=${`${name}-models`}>${models.map((model) => html`<option value=${model}></option>`)}</datalist>`;
 
 /** Why no agent can be run: the server does not, or the token may not. */
