@@ -231,6 +231,20 @@ def tool_then_done(command: str) -> Callable[[dict[str, Any]], str | Answer]:
     return answer
 
 
+async def test_a_worker_denies_what_it_was_not_told_to_allow_and_says_so(
+    tmp_path: Path, home: Path, workers: Workers
+) -> None:
+    made = tmp_path / "made"
+    with serving(home, tool_then_done(f"touch {made}")), file_session(tmp_path) as session:
+        running = asyncio.create_task(run_swarm(session, agents=1))
+        worker = workers.start("--permission-mode", "ask")
+        status = await running
+        await until(lambda: "denied bash: touch" in worker.said)
+
+    assert [agent.denied for agent in status.agents] == [(f"bash: touch {made}",)]
+    assert not made.exists()
+
+
 # Workers that die
 
 
