@@ -47,7 +47,8 @@ class Unsaved(StoreError):
         advice = "make room and prompt again, which writes it first, or save it with /save-unsaved FILE"
         kept = f"it is in memory only: {advice}" if path is None else f"it is saved in {path}"
         super().__init__(cause.where, f"{cause.reason}; the {what} could not be written: {kept}")
-        self.why = cause.reason
+        self.cause = cause
+        """Why the session did not take them."""
         self.messages = tuple(messages)
         self.path = path
         """The file that has them instead; `None` where none could be written."""
@@ -59,11 +60,6 @@ class Unsaved(StoreError):
             return self
         reason = f"{self.cause.reason}; the {self._what} could not be saved: only {left} has it"
         return StoreError(self.cause.where, reason)
-
-    @property
-    def cause(self) -> StoreError:
-        """Why the session did not take them."""
-        return StoreError(self.where, self.why)
 
 
 class Fitted(NamedTuple):
