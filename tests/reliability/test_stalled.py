@@ -208,7 +208,7 @@ def test_ctrl_c_ends_a_prompt_whose_answer_waits_to_be_written_and_names_where_i
 async def test_a_server_answers_while_requests_wait_for_a_session(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("SESSIONTREE_LOCK_TIMEOUT", "8")
+    monkeypatch.setenv("SESSIONTREE_LOCK_TIMEOUT", "120")
     house = House(tmp_path)
     stalled, other = house.session(), house.session(house.other)
     body: dict[str, Any] = {"json": {"name": "renamed"}}

@@ -101,11 +101,12 @@ def test_processes_killed_at_random_lose_nothing_and_disturb_nobody(tmp_path: Pa
         st.create(file=file).close()
         largest = MIB // 16 if plants else times(MIB, torture=MIB // 8)  # the test holds all of it several times
 
-        torn = bool(plants)  # a kill in the middle of a line, which the follower has open
-        with Follower(file, torn=torn) as follower:
+        # The follower has the file open, so what a killed writer left of a line stays there; the kernel may cut short
+        # even a single write.
+        with Follower(file, torn=True) as follower:
             acks = write_and_kill(file, 4, times(40, torture=400), times(8, torture=60), largest=largest, plants=plants)
 
-        check_branches(check_acks(file, acks, torn=torn), acks)
+        check_branches(check_acks(file, acks, torn=True), acks)
         assert len(acks) > 100
         follower.check(file)
 

@@ -8,6 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -203,3 +204,15 @@ def test_a_lock_file_that_is_never_the_same_is_told_not_waited_for(tmp_path: Pat
     with pytest.raises(StoreError, match="keeps being replaced"):
         Lock(str(path)).acquire()
     assert is_free(path)
+
+
+def test_threads_that_look_at_once_all_see_that_another_has_the_lock(tmp_path: Path) -> None:
+    path = str(tmp_path / "s.jsonl.lock")
+    with open(path, "w") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        lock = Lock(path)
+        with ThreadPoolExecutor(4) as pool:
+            seen = list(pool.map(lambda _: lock.other_holder(), range(4000)))
+        assert None not in seen
+    assert lock.other_holder() is None
+    lock.close()

@@ -97,7 +97,8 @@ async def test_the_chat(running: Running, project: Path, size: tuple[int, int]) 
 @pytest.mark.parametrize("size", SIZES, ids=str)
 async def test_the_question_about_a_tool_call(running: Running, size: tuple[int, int]) -> None:
     call = ToolCall("a", "bash", {"command": "rm -rf build && make all"})
-    async with running(["I build it anew.", call], session=shop(), size=size) as app:
+    usage = Used({"input": 820, "output": 41, "cost": 0.0031})
+    async with running(["I build it anew.", call, usage], session=shop(), size=size) as app:
         panel = app.chat.permission
         panel.clock = lambda: 0.0
         await app.say("Build it from scratch.")

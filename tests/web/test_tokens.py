@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import stat
 import threading
@@ -146,9 +147,11 @@ def test_the_file_of_tokens_and_its_folder_are_the_users_alone_whatever_the_umas
 def test_what_is_no_file_with_an_address_is_not_waited_for() -> None:
     os.makedirs(home(), exist_ok=True)
     os.mkfifo(address_file(1))
-    with open(address_file(2), "wb") as file:
-        file.write(b"\xff")
-    with open(address_file(3), "w") as file:
-        file.write("http://127.0.0.1:3\n")
+    for port, content in ((2, b"\xff"), (3, b"http://127.0.0.1:3\n")):
+        with open(address_file(port), "wb") as file:
+            file.write(content)
 
-    assert addresses() == ["http://127.0.0.1:3"]
+    with open(address_file(2)) as odd, open(address_file(3)) as living:
+        for file in (odd, living):  # as a server does that runs
+            fcntl.flock(file, fcntl.LOCK_EX)
+        assert addresses() == ["http://127.0.0.1:3"]

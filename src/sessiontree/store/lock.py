@@ -40,6 +40,8 @@ class Lock:
         self.has_note = False
         """Whether there is one, from a writer who died or failed."""
         self.turn = threading.RLock()
+        self._look = threading.RLock()
+        """Held while a thread looks who has the lock, so that another one that looks does not take it for a writer."""
         _locks.add(self)
 
     def acquire(self) -> None:
@@ -75,15 +77,16 @@ class Lock:
 
     def other_holder(self) -> Wait | None:
         """A wait for whoever has the lock, unless it is free or a thread of this process has it. It takes no turn."""
-        if self.is_ours or not self.turn.acquire(blocking=False):
-            return None
-        try:
-            fd = self.open() if self.fd is None else self.fd
-            if not is_locked(fd):
+        with self._look:
+            if self.is_ours or not self.turn.acquire(blocking=False):
                 return None
-            return Wait(fd, self.path, look_up=configured_limit, shortest_pause=EASY_PAUSE)
-        finally:
-            self.turn.release()
+            try:
+                fd = self.open() if self.fd is None else self.fd
+                if not is_locked(fd):
+                    return None
+                return Wait(fd, self.path, look_up=configured_limit, shortest_pause=EASY_PAUSE)
+            finally:
+                self.turn.release()
 
     def _is_there(self) -> bool:
         """Whether it is still the file at its name. Looks for a note, too."""
@@ -156,6 +159,7 @@ class Lock:
     def after_fork(self) -> None:
         """In a process that was forked: what it has of its parent's is one lock with it, and would outlive it."""
         self.turn = threading.RLock()
+        self._look = threading.RLock()
         self._let_go()
 
     def __del__(self) -> None:
