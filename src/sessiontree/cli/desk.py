@@ -34,6 +34,16 @@ cwd_option = click.option(
 )
 
 
+project_option = click.option(
+    "--project",
+    "projects",
+    metavar="FOLDER",
+    multiple=True,
+    type=click.Path(exists=True, file_okay=False),
+    help="Agents of sessions in this folder work there, the others in the current one; may be given again.",
+)
+
+
 class PrintedUi(NoUi):
     """Nobody is there, but what is told is printed beside the answer."""
 

@@ -8,13 +8,14 @@ import re
 import signal
 import socket
 import sys
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING
 
 import click
 
 from sessiontree import config
-from sessiontree.cli.app import app, json_option
+from sessiontree.cli.app import F, app, json_option
+from sessiontree.cli.desk import project_option
 from sessiontree.cli.output import dim, echo, echo_json, safe, table
 from sessiontree.cli.permissions import chosen_permissions, permission_options
 from sessiontree.commands.text import local_time
@@ -47,14 +48,7 @@ LINK_SECONDS = 3600.0
     multiple=True,
     help="A further name that it goes by, perhaps with a port; may be given again.",
 )
-@click.option(
-    "--project",
-    "projects",
-    metavar="FOLDER",
-    multiple=True,
-    type=click.Path(exists=True, file_okay=False),
-    help="Agents of sessions in this folder work there, as in the current one; may be given again.",
-)
+@project_option
 @click.option("--allow-run", is_flag=True, help="Let requests run agents, which use tools and spend money.")
 @permission_options
 @click.option("--open", "open_", is_flag=True, help="Open the page in a browser.")
@@ -213,6 +207,21 @@ class Lifetime(click.ParamType[float]):
 LIFETIME = Lifetime()
 
 
+def rights_options(scope_help: str) -> Callable[[F], F]:
+    """`--scope` and `--project`, as `scopes` and `projects`: what whoever signs in may do, and where."""
+    scope = click.option(
+        "--scope", "scopes", multiple=True, type=click.Choice(["read", "write", "run"]), help=scope_help
+    )
+    project = click.option(
+        "--project",
+        "projects",
+        multiple=True,
+        type=click.Path(file_okay=False),
+        help="Only sessions of this folder; may be given again.",
+    )
+    return lambda function: scope(project(function))
+
+
 @app.group(
     epilog="\b\nExamples:\n  sessiontree token link\n  sessiontree token create --scope read --project . --expires 7d\n"
     "  sessiontree token ls\n  sessiontree token revoke 1f2e3d4c"
@@ -222,20 +231,7 @@ def token() -> None:
 
 
 @token.command(epilog="\b\nExamples:\n  sessiontree token link\n  sessiontree token link --scope read --expires 15m")
-@click.option(
-    "--scope",
-    "scopes",
-    multiple=True,
-    type=click.Choice(["read", "write", "run"]),
-    help="What the browser may do; all by default.",
-)
-@click.option(
-    "--project",
-    "projects",
-    multiple=True,
-    type=click.Path(file_okay=False),
-    help="Only sessions of this folder; may be given again.",
-)
+@rights_options("What the browser may do; all by default.")
 @click.option("--expires", type=LIFETIME, default="1h", show_default=True, help="How long the link works if not used.")
 @click.option("--url", help="The address of the server; by default that of the one that runs here.")
 @json_option
@@ -255,20 +251,7 @@ def link(scopes: tuple[Scope, ...], projects: tuple[str, ...], expires: float, u
 
 
 @token.command(epilog="\b\nExample:\n  sessiontree token create --scope read --scope write --project ~/project")
-@click.option(
-    "--scope",
-    "scopes",
-    multiple=True,
-    type=click.Choice(["read", "write", "run"]),
-    help="What it may do; read by default.",
-)
-@click.option(
-    "--project",
-    "projects",
-    multiple=True,
-    type=click.Path(file_okay=False),
-    help="Only sessions of this folder; may be given again.",
-)
+@rights_options("What it may do; read by default.")
 @click.option("--expires", type=LIFETIME, help="How long it lasts, as 12h or 7d; until it is revoked by default.")
 @json_option
 def create(scopes: tuple[Scope, ...], projects: tuple[str, ...], expires: float | None, as_json: bool) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from sessiontree.cli.app import STOPPED, app, json_option
-from sessiontree.cli.desk import PrintedUi, Working, extension_option
+from sessiontree.cli.desk import PrintedUi, Working, extension_option, project_option
 from sessiontree.cli.output import dim, echo, echo_json, safe, table, warn
 from sessiontree.cli.permissions import chosen_permissions, permission_options, tell_denials
 from sessiontree.errors import InvalidOperation
@@ -44,14 +44,7 @@ database_option = click.option(
 )
 @click.option("--tools", metavar="NAMES", help="Which built-in tools agents may use, with commas between.")
 @click.option("--no-tools", is_flag=True, help="They may use none of them.")
-@click.option(
-    "--project",
-    "projects",
-    metavar="FOLDER",
-    multiple=True,
-    type=click.Path(exists=True, file_okay=False),
-    help="Agents of sessions in this folder work there; the others in the current one. May be given again.",
-)
+@project_option
 @permission_options
 @extension_option
 @click.option("--list", "listing", is_flag=True, help="Print which workers there are, and what they do.")
